@@ -1,0 +1,39 @@
+"""Private predictions from sensitive data that keeps changing.
+
+>>> from indknn import IndKNNClassifier, budget
+>>> round(budget(epsilon=1.0, delta=1e-5), 4)
+0.0359
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from indknn.accounting import budget, epsilon
+from indknn.errors import IndKNNError, InvalidInputError, PrivacyError, PrivacyWarning, UnknownOwnerError
+
+if TYPE_CHECKING:
+    from indknn.estimator import IndKNNClassifier
+
+__version__ = version("indknn")
+
+__all__ = [
+    "IndKNNClassifier",
+    "IndKNNError",
+    "InvalidInputError",
+    "PrivacyError",
+    "PrivacyWarning",
+    "UnknownOwnerError",
+    "budget",
+    "epsilon",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # scikit-learn takes a second to import, and only the estimator needs it.
+    if name == "IndKNNClassifier":
+        from indknn.estimator import IndKNNClassifier  # noqa: PLC0415
+
+        return IndKNNClassifier
+    raise AttributeError(f"module 'indknn' has no attribute {name!r}")

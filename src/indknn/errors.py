@@ -1,0 +1,39 @@
+"""Every exception and warning of the package, in one tree.
+
+    IndKNNError
+    ├── InvalidInputError (also a ValueError)   something the caller gave is not allowed
+    │   └── UnknownOwnerError                   no such owner was ever seen by this store
+    ├── PrivacyError                            what was asked for would break the promise
+    └── LedgerError                             the ledger's own invariant failed; nothing was released
+
+    PrivacyWarning (a UserWarning)              legal, but the answers are not private
+
+One message form everywhere: what was wrong, which value, what is allowed.
+Messages go to the curator who holds the data, never to those who query it.
+"""
+
+from __future__ import annotations
+
+
+class IndKNNError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class InvalidInputError(IndKNNError, ValueError):
+    """Something the caller gave is not allowed; nothing was changed and nobody was charged."""
+
+
+class UnknownOwnerError(InvalidInputError):
+    """An owner that this store has never seen."""
+
+
+class PrivacyError(IndKNNError):
+    """The operation was refused because it would break the privacy promise."""
+
+
+class LedgerError(IndKNNError):
+    """A charge did not fit the ledger. It is raised before anything is released."""
+
+
+class PrivacyWarning(UserWarning):
+    """The operation is allowed, but what comes out of it is not private."""

@@ -1,0 +1,343 @@
+"""The scikit-learn face of Ind-KNN."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
+
+from indknn import accounting
+from indknn.calibrate import plan_from_queries, sigma1_for
+from indknn.errors import InvalidInputError, PrivacyError, PrivacyWarning
+from indknn.indexes import INDEXES, make_index
+from indknn.inputs import as_owner_array, as_owner_list, as_record_ids, encode_labels
+from indknn.kernels import make_kernel
+from indknn.ledgers import MemoryLedger
+from indknn.noise import Noise, noise_from
+from indknn.predictor import Predictor
+from indknn.quantise import quantise
+from indknn.shard import Shard
+from indknn.types import FloatArray, IntArray, OwnerId, Plan
+
+_POSITIVE = Interval(Real, 0, None, closed="neither")
+
+
+class IndKNNClassifier(ClassifierMixin, BaseEstimator):
+    """Private nearest-neighbour classifier with a privacy budget for every person.
+
+    Each answer is made of the votes of the records near the query (kernel >= tau), with Gaussian noise on
+    their number and on the votes. Every person is charged exactly for what their records contributed, and
+    one whose budget is spent no longer takes part. However many queries are asked, whoever asks them and
+    however records come and go, all answers together are (epsilon, delta)-differentially private with
+    respect to each person's records. See ``docs/privacy.md``.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The promise to every person, for ever.
+    max_queries : int
+        T, how many queries the noise is planned for. More may be asked: the promise stays, accuracy falls.
+    kernel : {"cosine", "rbf"}
+        ``rbf`` is exp(-|x - q|²/bandwidth²).
+    tau : float in (0, 1] or None
+        Records with kernel >= tau take part. Choose it without looking at the private data. None takes it
+        from the similarities among the queries of the first ``predict``; it is then fixed as ``tau_``.
+    sigma2 : float
+        Noise on the votes: its scale is sigma2·sqrt(K) for about K neighbours. More noise costs less budget.
+    bandwidth : float or None
+        ν of the RBF kernel; None is e^0.75, the paper's.
+    accountant : {"gdp", "rdp"}
+        How (epsilon, delta) becomes a budget; "rdp" is the paper's, "gdp" is exact and allows about 17% more.
+    index : {"exact"}
+        How neighbours are found.
+    reuse : bool
+        Let released answers vote on later queries of the same analyst, at no cost.
+    center : array of shape (n_features,) or None
+        A *public* vector subtracted from records and queries. Never the mean of the private data.
+    random_state : None, int, Generator or RandomState
+        None draws noise from the operating system. A seed makes answers reproducible, hence **not private**.
+    classes : array or None
+        The label set, which is public. None takes it from ``y`` in ``fit``; name it where that could give
+        somebody away.
+    normalize : bool
+        Compare directions only (default). False lets the RBF kernel see lengths.
+    max_records_per_query : int or None
+        How many of one person's records, their own nearest ones, may take part in a query.
+    free_repeats : bool
+        A query asked before by the same analyst gets the same answer again, for nothing.
+    global_epsilon : float or None
+        With several analysts each has a budget of ``epsilon``; this bounds all of them together.
+
+    Attributes
+    ----------
+    budget_ : float
+        B, in units of ρ (half of μ²).
+    classes_, n_features_in_, owners_, record_ids_, tau_, sigma1_, sigma2_
+        What is in force. Records are numbered 0, 1, 2, ... by ``fit``; ``new_record_ids_`` are those of the
+        latest ``fit`` or ``partial_fit``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from indknn import IndKNNClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(2, size=4000)
+    >>> X = rng.normal(size=(4000, 8)) + 4 * y[:, None] - 2
+    >>> model = IndKNNClassifier(epsilon=1.0, tau=0.5).fit(X, y)
+    >>> answers = model.predict(X[:5])                       # spends the budget of those nearby
+    >>> bool(0 < model.privacy_spent().max() <= model.budget_)
+    True
+    >>> model.forget([17])
+    1
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "epsilon": [_POSITIVE],
+        "delta": [Interval(Real, 0, 1, closed="neither")],
+        "max_queries": [Interval(Integral, 1, None, closed="left")],
+        "kernel": [StrOptions({"cosine", "rbf"})],
+        "tau": [Interval(Real, 0, 1, closed="right"), None],
+        "sigma2": [_POSITIVE],
+        "bandwidth": [_POSITIVE, None],
+        "accountant": [StrOptions({"gdp", "rdp"})],
+        "index": [StrOptions(set(INDEXES))],
+        "reuse": ["boolean"],
+        "center": ["array-like", None],
+        "random_state": ["random_state", np.random.Generator],
+        "classes": ["array-like", None],
+        "normalize": ["boolean"],
+        "max_records_per_query": [Interval(Integral, 1, None, closed="left"), None],
+        "free_repeats": ["boolean"],
+        "global_epsilon": [_POSITIVE, None],
+    }
+
+    _shard: Shard
+    _ledger: MemoryLedger
+    _predictor: Predictor
+    _noise: Noise
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        max_queries: int = 1000,
+        kernel: str = "cosine",
+        tau: float | None = None,
+        sigma2: float = 0.5,
+        bandwidth: float | None = None,
+        accountant: str = "gdp",
+        index: str = "exact",
+        reuse: bool = False,
+        center: npt.ArrayLike | None = None,
+        random_state: int | np.random.Generator | np.random.RandomState | None = None,
+        classes: npt.ArrayLike | None = None,
+        normalize: bool = True,
+        max_records_per_query: int | None = None,
+        free_repeats: bool = True,
+        global_epsilon: float | None = None,
+    ):
+        self.epsilon = epsilon
+        self.delta = delta
+        self.max_queries = max_queries
+        self.kernel = kernel
+        self.tau = tau
+        self.sigma2 = sigma2
+        self.bandwidth = bandwidth
+        self.accountant = accountant
+        self.index = index
+        self.reuse = reuse
+        self.center = center
+        self.random_state = random_state
+        self.classes = classes
+        self.normalize = normalize
+        self.max_records_per_query = max_records_per_query
+        self.free_repeats = free_repeats
+        self.global_epsilon = global_epsilon
+
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None) -> Self:
+        """Replace the store by these records. Record i belongs to owners[i], or to a person of its own.
+
+        Fitting the same object again drops its records but not what was spent: an owner named again (by
+        default the row number) goes on where it stopped. Use a new object for other people.
+        """
+        self._validate_params()
+        rows, targets = _check_records(X, y)
+        classes = np.unique(targets if self.classes is None else np.asarray(self.classes))
+        names = list(range(len(rows))) if owners is None else as_owner_list(owners, length=len(rows))
+        records = quantise(rows, self._center()), encode_labels(targets, classes), names
+        self._start(X, classes)
+        self.new_record_ids_ = self._shard.add(*records)
+        return self
+
+    def partial_fit(
+        self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None, classes: npt.ArrayLike | None = None
+    ) -> Self:
+        """Add records. The first call on an empty object needs `classes`, the public label set.
+
+        An owner who was forgotten and comes back resumes what they had spent. Without `owners` every row
+        is a new person.
+        """
+        started = hasattr(self, "_shard")
+        label_set = self._label_set(classes)
+        rows, targets = _check_records(X, y)
+        if started:
+            validate_data(self, X, reset=False, skip_check_array=True)
+        else:
+            self._validate_params()
+        names = self._new_names(len(rows)) if owners is None else as_owner_list(owners, length=len(rows))
+        records = quantise(rows, self._center()), encode_labels(targets, label_set), names
+        if not started:
+            self._start(X, label_set)
+        self.new_record_ids_ = self._shard.add(*records)
+        return self
+
+    def forget(self, owners: Any = None, *, records: Any = None) -> int:
+        """Remove every record of these owners, or these records by id; how many went.
+
+        What was spent is kept under a keyed hash of the owner's name, so that coming back refunds nothing.
+        """
+        check_is_fitted(self)
+        if (owners is None) == (records is None):
+            raise InvalidInputError("forget takes either owners or records=..., got both or neither")
+        if records is not None:
+            return self._shard.forget_records(as_record_ids(records))
+        return self._shard.forget_owners(as_owner_list(owners))
+
+    def predict(self, X: npt.ArrayLike, analyst: str | None = None) -> npt.NDArray[Any]:
+        """Answer each row of X, in order. **This spends the budget of the people near the queries.**
+
+        Each `analyst` has a ledger of their own; that is sound as long as analysts do not pool their answers
+        (`global_epsilon` bounds what they could learn if they did).
+        """
+        check_is_fitted(self)
+        if not (analyst is None or isinstance(analyst, str)):
+            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
+        rows = validate_data(self, X, reset=False, dtype=np.float64)
+        queries = quantise(rows, self._center(), what="the queries")
+        labels = self._predictor.predict(queries, analyst)
+        return np.asarray(self.classes_[labels])
+
+    def privacy_spent(self, owners: Any = None, *, analyst: str | None = None) -> FloatArray:
+        """ρ spent by each owner, forgotten ones included; all of `owners_` by default. For the curator only.
+
+        Without `analyst` it is the sum over all analysts.
+        """
+        check_is_fitted(self)
+        names = self._ledger.owners() if owners is None else as_owner_list(owners)
+        units = self._ledger.total_spent(names) if analyst is None else self._ledger.spent(names, analyst)
+        return accounting.from_units(units)
+
+    @property
+    def tau_(self) -> float:
+        """The threshold in force. With tau=None there is none before the first `predict`."""
+        if not hasattr(self, "_predictor") or self._predictor.plan is None:
+            raise AttributeError("tau_ is chosen by the first predict, and there was none yet")
+        return self._predictor.plan.tau
+
+    @property
+    def owners_(self) -> npt.NDArray[Any]:
+        """The owners who have records, in the order in which they came."""
+        check_is_fitted(self)
+        return as_owner_array(self._ledger.owners())
+
+    @property
+    def record_ids_(self) -> IntArray:
+        """The ids of the records held."""
+        check_is_fitted(self)
+        return self._shard.record_ids()
+
+    def __getstate__(self) -> dict[str, Any]:
+        if hasattr(self, "_noise") and self._noise.secure:
+            raise PrivacyError(
+                "a fitted IndKNNClassifier with secure noise cannot be pickled or copied: each copy would "
+                "spend everybody's budget anew. Share the one object, or give random_state for experiments."
+            )
+        state: dict[str, Any] = super().__getstate__()
+        return state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True  # answers are noisy, and spend what later answers are made of
+        tags.classifier_tags.poor_score = True  # by design on the few dozen records of the checks
+        return tags
+
+    def _start(self, X: npt.ArrayLike, classes: npt.NDArray[Any]) -> None:
+        """An empty store under the current parameters. Nothing before this has changed the object."""
+        kernel = make_kernel(self.kernel, self.bandwidth, normalize=self.normalize)  # type: ignore[arg-type]
+        budget = self._budget(self.epsilon)
+        behind = (
+            None if self.global_epsilon is None else accounting.to_units(self._budget(self.global_epsilon))
+        )
+        noise = noise_from(self.random_state)
+        if not (noise.secure or hasattr(self, "_noise")):
+            warnings.warn(
+                f"random_state={self.random_state!r} makes the noise reproducible: good for experiments, "
+                "but the answers are not private. Use random_state=None for secure noise.",
+                PrivacyWarning,
+                stacklevel=3,
+            )
+        if hasattr(self, "_shard"):  # what was spent outlives the records (rule 4)
+            self._shard.forget_owners(self._ledger.owners())
+            self._ledger.budget, self._ledger.global_budget = accounting.to_units(budget), behind
+        else:
+            self._ledger = MemoryLedger(accounting.to_units(budget), behind)
+        validate_data(self, X, reset=True, skip_check_array=True)
+        self.classes_ = classes
+        self.budget_ = budget
+        self.sigma1_ = sigma1_for(budget, self.max_queries)
+        self.sigma2_ = float(self.sigma2)
+        self._noise = noise
+        new_index = partial(make_index, self.index, kernel, self.n_features_in_)
+        self._shard = Shard(new_index(), self._ledger)
+        plan = partial(
+            Plan,
+            sigma1=self.sigma1_,
+            sigma2=self.sigma2_,
+            n_classes=len(classes),
+            max_records_per_query=self.max_records_per_query,
+        )
+        self._predictor = Predictor(
+            [self._shard],
+            partial(plan_from_queries, kernel, plan) if self.tau is None else plan(self.tau),
+            noise,
+            reuse_pool=new_index if self.reuse else None,
+            free_repeats=self.free_repeats,
+        )
+
+    def _label_set(self, classes: npt.ArrayLike | None) -> npt.NDArray[Any]:
+        given = None if classes is None else np.unique(np.asarray(classes))
+        if hasattr(self, "_shard"):
+            if given is not None and not np.array_equal(given, self.classes_):
+                raise InvalidInputError(f"classes must stay {self.classes_.tolist()}, got {given.tolist()}")
+            return self.classes_
+        if given is None and self.classes is not None:
+            given = np.unique(np.asarray(self.classes))
+        if given is None:
+            raise InvalidInputError("classes must be passed on the first call to partial_fit, got None")
+        return given
+
+    def _new_names(self, n: int) -> list[OwnerId]:
+        """Names for rows without owners: numbers that nobody here has or had."""
+        first = 0 if not hasattr(self, "_ledger") else self._ledger.next_number
+        return list(range(first, first + n))
+
+    def _budget(self, epsilon: float) -> float:
+        return accounting.budget(epsilon, self.delta, self.accountant)  # type: ignore[arg-type]
+
+    def _center(self) -> FloatArray | None:
+        return None if self.center is None else np.asarray(self.center, dtype=np.float64)
+
+
+def _check_records(X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[FloatArray, npt.NDArray[Any]]:
+    rows, targets = check_X_y(X, y, dtype=np.float64)
+    check_classification_targets(targets)
+    return rows, targets

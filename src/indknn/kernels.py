@@ -1,0 +1,139 @@
+"""The kernels κ(x, q) in [0, 1]: functions of an integer dot product and of each vector's own norm and scale.
+
+A kernel value is an integer on the grid, and "selected" means κ >= τ *on the grid*. Every operation here is
+one correctly rounded IEEE operation per record, or a table look-up: a record's value has the same bits
+wherever the record sits and in whatever batch (rule 1). Library routines such as `np.exp` promise no such
+thing, since their vector loops may treat the end of an array differently; hence the table.
+
+`least_dot` is a quick lower bound on the dot products that can reach τ. It only decides what is looked at
+more closely, never what is selected.
+"""
+
+from __future__ import annotations
+
+from math import log
+from typing import Protocol
+
+import numpy as np
+
+from indknn.errors import InvalidInputError
+from indknn.types import GRID, FloatArray, IntArray, KernelName
+
+DEFAULT_BANDWIDTH = float(np.exp(0.75))
+"""ν with ν² = e^1.5, the value behind the paper's table of τ (rule 12)."""
+
+_SAFE = 1e-9  # far above the rounding errors of the bound, far below one step of an integer dot product
+
+
+class Kernel(Protocol):
+    """κ(x, q) on the grid, from dot = Σ x_j q_j over int8 values, and each side's |values| and scale."""
+
+    def values(
+        self, dot: FloatArray, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float
+    ) -> IntArray:
+        """κ in grid units."""
+        ...
+
+    def least_dot(
+        self, tau: int, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float
+    ) -> FloatArray:
+        """A dot product below this cannot have κ >= tau (in grid units)."""
+        ...
+
+
+def tau_on_grid(tau: float) -> int:
+    """τ in grid units, rounded up, so never zero (rule 6).
+
+    >>> tau_on_grid(0.5) == GRID // 2
+    True
+    """
+    if not 0.0 < tau <= 1.0:
+        raise InvalidInputError(f"tau must be in (0, 1], got {tau!r}")
+    num, den = float(tau).as_integer_ratio()
+    return -(-num * GRID // den)
+
+
+class Cosine:
+    """κ = cos(x, q), and 0 for obtuse angles, which no τ > 0 selects.
+
+    >>> one = np.array([1.0])
+    >>> (Cosine().values(np.array([3.0]), np.array([5.0]), one, 1.0, 1.0) / GRID).round(3).tolist()
+    [0.6]
+    """
+
+    def values(
+        self, dot: FloatArray, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float
+    ) -> IntArray:
+        """κ in grid units."""
+        cosine = dot / (root_x * root_q)
+        return np.clip(np.floor(cosine * GRID), 0, GRID).astype(np.int64)
+
+    def least_dot(
+        self, tau: int, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float
+    ) -> FloatArray:
+        """τ·|x||q|, a little less."""
+        return root_x * (root_q * (tau / GRID) * (1.0 - _SAFE))
+
+
+class RBF:
+    """κ = exp(-|x - q|²/ν²), for unit vectors by default.
+
+    >>> one = np.array([1.0])
+    >>> bool(RBF(1.0).values(one, one, one, 1.0, 1.0)[0] == GRID)
+    True
+    """
+
+    _FINE = 1 << 11  # t is cut to steps of 2^-22 and split into two table indices of 2^-11 and 2^-22
+    _T_MAX = 14.0  # exp(-14) is below one grid step
+
+    def __init__(self, bandwidth: float = DEFAULT_BANDWIDTH, *, normalize: bool = True):
+        if not (np.isfinite(bandwidth) and bandwidth > 0):
+            raise InvalidInputError(f"bandwidth must be positive and finite, got {bandwidth!r}")
+        self.bandwidth = float(bandwidth)
+        self.normalize = normalize
+        self._coarse_table = np.exp(-np.arange(int(self._T_MAX * self._FINE) + 2) / self._FINE)
+        self._fine_table = np.exp(-np.arange(self._FINE) / (self._FINE * self._FINE))
+
+    def values(
+        self, dot: FloatArray, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float
+    ) -> IntArray:
+        """κ in grid units."""
+        if self.normalize:
+            squared = 2.0 - 2.0 * (dot / (root_x * root_q))
+        else:
+            x, q = scale_x * root_x, scale_q * root_q
+            squared = x * x + q * q - 2.0 * (scale_x * scale_q) * dot
+        t = np.clip(squared / (self.bandwidth * self.bandwidth), 0.0, self._T_MAX)
+        steps = np.floor(t * (self._FINE * self._FINE)).astype(np.int64)
+        kappa = self._coarse_table[steps // self._FINE] * self._fine_table[steps % self._FINE]
+        result: IntArray = np.floor(kappa * GRID).astype(np.int64)
+        return result
+
+    def least_dot(
+        self, tau: int, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float
+    ) -> FloatArray:
+        """The dot product at the largest distance that can have κ >= τ, a little less."""
+        widest = log(GRID / tau) + 2.0 / (self._FINE * self._FINE)  # the steps of t round κ up a little
+        squared = self.bandwidth**2 * widest * (1.0 + _SAFE)
+        if self.normalize:
+            return root_x * (root_q * ((2.0 - squared) / 2.0 - _SAFE))
+        x, q = scale_x * root_x, scale_q * root_q
+        both = x * x + q * q
+        result: FloatArray = (both * (1.0 - _SAFE) - squared) / (2.0 * (scale_x * scale_q)) - 1.0
+        return result
+
+
+def make_kernel(name: KernelName, bandwidth: float | None = None, *, normalize: bool = True) -> Kernel:
+    """The kernel of that name.
+
+    >>> type(make_kernel("rbf")).__name__
+    'RBF'
+    """
+    if name == "cosine":
+        return Cosine()
+    if name == "rbf":
+        return RBF(DEFAULT_BANDWIDTH if bandwidth is None else bandwidth, normalize=normalize)
+    raise InvalidInputError(f"kernel must be 'cosine' or 'rbf', got {name!r}")
+
+
+__all__ = ["DEFAULT_BANDWIDTH", "RBF", "Cosine", "Kernel", "make_kernel", "tau_on_grid"]

@@ -1,0 +1,66 @@
+"""What a ledger must do.
+
+An owner is a person (or whoever the promise is made to), named by an int, str or bytes. While the owner has
+records it has a slot, a small integer. What it spent is kept per scope: one scope per analyst, `None` for
+those who do not say who they are. A *global* budget, if there is one, stands behind all scopes, and every
+charge is made there as well.
+
+The law: what an owner has spent in a scope never falls and never exceeds the budget, whatever happens to its
+records in between (rules 2 and 4). All amounts are integers in the units of `accounting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+from indknn.types import IntArray, OwnerId
+
+Scope: TypeAlias = str | None
+
+
+class Ledger(Protocol):
+    """Who has spent how much, in integers.
+
+    `next_number` is above every number that is or was an owner's name, for those who come without a name.
+    """
+
+    budget: int
+    global_budget: int | None
+    next_number: int
+
+    def enrol(self, owners: Sequence[OwnerId]) -> IntArray:
+        """The slot of each owner; newcomers get one, and those who return resume what they had spent."""
+        ...
+
+    def retire(self, slots: IntArray) -> None:
+        """Drop these owners' names and slots; what they spent stays under a keyed hash of the name."""
+        ...
+
+    def slots_of(self, owners: Sequence[OwnerId]) -> IntArray:
+        """The slot of each, -1 for owners without records. UnknownOwnerError for one never seen."""
+        ...
+
+    def owners(self) -> list[OwnerId]:
+        """The owners that have slots, in the order in which they came."""
+        ...
+
+    def remaining(self, slots: IntArray, scope: Scope) -> IntArray:
+        """What each may still spend in this scope, the global budget included."""
+        ...
+
+    def charge(self, slots: IntArray, units: IntArray, scope: Scope) -> None:
+        """Charge each of these distinct slots, all or none. LedgerError if anyone cannot pay."""
+        ...
+
+    def spent(self, owners: Sequence[OwnerId], scope: Scope) -> IntArray:
+        """What each has spent in this scope, forgotten or not. UnknownOwnerError for one never seen."""
+        ...
+
+    def total_spent(self, owners: Sequence[OwnerId]) -> IntArray:
+        """The sums over all scopes: what analysts who pool their answers could have learned."""
+        ...
+
+    def commit(self) -> None:
+        """Make every charge so far durable. Answers leave only after this (rule 2)."""
+        ...

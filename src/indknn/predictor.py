@@ -1,0 +1,117 @@
+"""The straight road that every prediction takes, whoever asks: select, K, settle, argmax, commit, answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+from indknn import mechanism
+from indknn.indexes import Index
+from indknn.kernels import tau_on_grid
+from indknn.ledgers import Scope
+from indknn.noise import Noise
+from indknn.reuse import Transcript, query_key
+from indknn.shard import Shard
+from indknn.types import IntArray, Plan, Selection, Vectors
+
+
+class Predictor:
+    """Answers queries from one or more shards under one plan.
+
+    `plan` is a Plan, or makes one from the first queries, which are public; it is then fixed.
+    `reuse_pool` makes an empty index for released pairs, or is None to vote without them.
+    `free_repeats` answers a query that the analyst has asked before from the transcript.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        plan: Plan | Callable[[Vectors], Plan],
+        noise: Noise,
+        *,
+        reuse_pool: Callable[[], Index] | None = None,
+        free_repeats: bool = True,
+    ):
+        self.shards = list(shards)
+        self.plan = plan if isinstance(plan, Plan) else None
+        self._make_plan = None if isinstance(plan, Plan) else plan
+        self.noise = noise
+        self.free_repeats = free_repeats
+        self.lock = RLock()
+        self._reuse_pool = reuse_pool
+        self._transcripts: dict[Scope, Transcript] = {}
+
+    def predict(self, queries: Vectors, analyst: Scope = None) -> IntArray:
+        """The label of each query, in order. Spends the budget of whoever is near.
+
+        The scan of a batch is shared; the filter then runs query by query in order, exactly as if they
+        had come one at a time.
+        """
+        with ExitStack() as held:
+            for lock in (self.lock, *(shard.lock for shard in self.shards)):
+                held.enter_context(lock)
+            transcript = self._transcript(analyst)
+            keys = [query_key(queries[slice(i, i + 1)]) for i in range(len(queries))]
+            plan = self._fixed_plan(queries)
+            scan = self._scans(queries[self._to_scan(keys, transcript)], tau_on_grid(plan.tau))
+            labels = []
+            for i, key in enumerate(keys):
+                known = transcript.answer(key) if self.free_repeats else None
+                if known is None:
+                    query = queries[slice(i, i + 1)]
+                    known = self._answer(query, next(scan), transcript, plan, analyst)
+                    transcript.add(query, key, known)
+                labels.append(known)
+            for shard in self.shards:
+                shard.ledger.commit()  # rule 2: charged durably, then answered
+            return np.array(labels, dtype=np.int64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, lock=RLock())
+
+    def _answer(
+        self,
+        query: Vectors,
+        selections: tuple[Selection, ...],
+        transcript: Transcript,
+        plan: Plan,
+        analyst: Scope,
+    ) -> int:
+        pending = [s.select(near, plan, analyst) for s, near in zip(self.shards, selections, strict=True)]
+        K = mechanism.noisy_count(sum(p.total for p in pending), plan, self.noise)
+        votes = transcript.votes(query, tau_on_grid(plan.tau), plan.n_classes)
+        for shard, p in zip(self.shards, pending, strict=True):
+            votes = votes + shard.settle(p, K, plan)
+        return mechanism.noisy_argmax(votes, K, plan, self.noise)
+
+    def _to_scan(self, keys: list[bytes], transcript: Transcript) -> IntArray:
+        """Which queries need the private data: not those that the transcript or this batch answers."""
+        seen: set[bytes] = set()
+        fresh = []
+        for i, key in enumerate(keys):
+            if not self.free_repeats or (key not in seen and transcript.answer(key) is None):
+                fresh.append(i)
+                seen.add(key)
+        return np.array(fresh, dtype=np.int64)
+
+    def _scans(self, queries: Vectors, tau: int) -> Iterator[tuple[Selection, ...]]:
+        return zip(*(shard.scan(queries, tau) for shard in self.shards), strict=True)
+
+    def _fixed_plan(self, queries: Vectors) -> Plan:
+        if self.plan is None:
+            assert self._make_plan is not None
+            self.plan = self._make_plan(queries)
+        return self.plan
+
+    def _transcript(self, analyst: Scope) -> Transcript:
+        if analyst not in self._transcripts:
+            pool = self._reuse_pool() if self._reuse_pool is not None else None
+            self._transcripts[analyst] = Transcript(pool)
+        return self._transcripts[analyst]

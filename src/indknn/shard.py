@@ -1,0 +1,157 @@
+"""A shard owns records, their index and the ledger of the people they belong to.
+
+It answers a query in two calls, `select` then `settle`. Between them only a count goes out and the noisy K
+comes back; after them only the sums of votes per class go out. Nothing above knows how many shards there
+are. All records of one owner live in one shard, since its ledger is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+from indknn import mechanism
+from indknn.errors import InvalidInputError
+from indknn.indexes import Index
+from indknn.ledgers import Ledger, Scope
+from indknn.types import IntArray, Neighbours, OwnerId, Plan, Selection, Vectors
+
+_SLOT_BITS = 32
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A query between `select` and `settle`: its participants, who have paid for being counted."""
+
+    total: int
+    group: mechanism.Group
+    scope: Scope
+
+
+class Shard:
+    """Records of some people, searchable, with what each person has spent.
+
+    A record id is its slot and how often the slot was used before: `generation << 32 | slot`. So ids never
+    repeat, no table of ids is needed, and a fresh store numbers its records 0, 1, 2, ...
+    """
+
+    def __init__(self, index: Index, ledger: Ledger):
+        self.index = index
+        self.ledger = ledger
+        self.lock = RLock()  # held for a whole query by the predictor, and by every change
+        self._label: IntArray = np.zeros(0, dtype=np.int64)
+        self._owner: IntArray = np.zeros(0, dtype=np.int64)  # owner slot per record slot, -1 where free
+        self._generation: IntArray = np.zeros(0, dtype=np.int64)
+        self._next: IntArray = np.zeros(0, dtype=np.int64)  # the owner's next record, -1 at the end
+        self._head: dict[int, int] = {}  # owner slot -> first record slot
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def add(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]) -> IntArray:
+        """Store the records; their ids. Everything was validated before: nothing here can fail halfway."""
+        with self.lock:
+            owner_slots = self.ledger.enrol(owners)
+            slots = self.index.add(vectors)
+            self._reserve(int(slots.max(initial=-1)) + 1)
+            self._label[slots] = labels
+            self._owner[slots] = owner_slots
+            for slot, owner in zip(slots.tolist(), owner_slots.tolist(), strict=True):
+                self._next[slot] = self._head.get(owner, -1)
+                self._head[owner] = slot
+            return self._ids(slots)
+
+    def forget_owners(self, owners: Sequence[OwnerId]) -> int:
+        """Remove every record of these owners; how many there were. What was spent stays (rule 4)."""
+        with self.lock:
+            owner_slots = np.unique(self.ledger.slots_of(owners))
+            owner_slots = owner_slots[owner_slots >= 0]
+            slots = [slot for owner in owner_slots.tolist() for slot in self._records_of(owner)]
+            self._drop(np.array(slots, dtype=np.int64))
+            for owner in owner_slots.tolist():
+                del self._head[owner]
+            self.ledger.retire(owner_slots)
+            return len(slots)
+
+    def forget_records(self, ids: Sequence[int]) -> int:
+        """Remove these records; how many. An owner whose last record goes is forgotten as a whole."""
+        with self.lock:
+            slots = np.array(sorted({self._slot_of(i) for i in ids}), dtype=np.int64)
+            doomed = set(slots.tolist())
+            for owner in np.unique(self._owner[slots]).tolist():
+                kept = [slot for slot in self._records_of(owner) if slot not in doomed]
+                if kept:
+                    self._head[owner] = kept[0]
+                    self._next[kept] = [*kept[1:], -1]
+                else:
+                    del self._head[owner]
+                    self.ledger.retire(np.array([owner], dtype=np.int64))
+            self._drop(slots)
+            return len(slots)
+
+    def record_ids(self) -> IntArray:
+        """The ids of all records held, by slot."""
+        return self._ids(np.flatnonzero(self._owner >= 0))
+
+    def scan(self, queries: Vectors, tau: int) -> Iterator[Selection]:
+        """Which records each query selects. Exhaust it before the store changes."""
+        return self.index.select(queries, tau)
+
+    def select(self, selection: Selection, plan: Plan, scope: Scope) -> Pending:
+        """Line 4 to 7: admit those who can pay for being counted, and charge them."""
+        slots = selection.slots
+        neighbours = Neighbours(self._owner[slots], selection.kappa, self._label[slots])
+        group = mechanism.group(neighbours, plan)
+        counted = mechanism.count(group, self.ledger.remaining(group.owners, scope), plan)
+        self.ledger.charge(counted.group.owners, counted.charges, scope)
+        return Pending(counted.total, counted.group, scope)
+
+    def settle(self, pending: Pending, K: int, plan: Plan) -> IntArray:
+        """Line 8 and 9: charge the clipped votes, then give their sums per class."""
+        group, scope = pending.group, pending.scope
+        settled = mechanism.settle(group, self.ledger.remaining(group.owners, scope), K, plan)
+        self.ledger.charge(group.owners, settled.charges, scope)
+        return settled.votes
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, lock=RLock())
+        for name in ("_label", "_owner", "_generation", "_next"):
+            setattr(self, name, getattr(self, name).copy())  # may be a read-only map
+
+    def _records_of(self, owner: int) -> Iterator[int]:
+        slot = self._head[owner]
+        while slot >= 0:
+            yield slot
+            slot = int(self._next[slot])
+
+    def _drop(self, slots: IntArray) -> None:
+        self.index.remove(slots)
+        self._label[slots] = -1
+        self._owner[slots] = -1
+        self._next[slots] = -1
+        self._generation[slots] += 1
+
+    def _ids(self, slots: IntArray) -> IntArray:
+        return self._generation[slots] << _SLOT_BITS | slots
+
+    def _slot_of(self, record: int) -> int:
+        slot, generation = record & ((1 << _SLOT_BITS) - 1), record >> _SLOT_BITS
+        known = record >= 0 and slot < len(self._owner) and self._owner[slot] >= 0
+        if not known or self._generation[slot] != generation:
+            raise InvalidInputError(f"unknown record id {record!r}: no such record is held")
+        return slot
+
+    def _reserve(self, capacity: int) -> None:
+        have = len(self._owner)
+        if capacity > have:
+            extra = max(capacity - have, have // 2)
+            for name, empty in (("_label", -1), ("_owner", -1), ("_generation", 0), ("_next", -1)):
+                grown = np.concatenate([getattr(self, name), np.full(extra, empty, dtype=np.int64)])
+                setattr(self, name, grown)
