@@ -12,8 +12,8 @@ from indknn.indexes.exact import integer_dots
 from indknn.kernels import Kernel
 from indknn.types import GRID, Plan, Vectors
 
-SELECTED_SHARE = 0.05
-"""The share of similar pairs that an automatic τ aims at."""
+SELECTED_SHARE = 0.03
+"""The share of pairs that an automatic τ aims at: 2% to 5% did best on three public feature sets."""
 DEFAULT_TAU = 0.5
 MIN_QUERIES = 20
 _MAX_QUERIES = 256
@@ -21,19 +21,34 @@ _LOWEST_TAU = 0.05
 
 
 def sigma1_for(budget: float, max_queries: int) -> float:
-    """The paper's σ1 = sqrt(T/6B): one who is near in all T queries spends half of B on being counted.
+    """The paper's σ1 = sqrt(T/6B): being counted costs 3B/T a query, half of B to one near in T/6 queries.
+
+    For T below 6 that would cost more than half of B at once (for T = 1 more than anybody has, so that no
+    one could take part); there σ1 is as for T = 6.
 
     >>> sigma1_for(0.5, 12)
     2.0
     """
-    return sqrt(max_queries / (6.0 * budget))
+    return sqrt(max(max_queries, 6) / (6.0 * budget))
+
+
+def sigma2_for(budget: float, max_queries: int) -> float:
+    """A σ2 for those who cannot tune it: in proportion to sqrt(T/B), as the best ones were.
+
+    One who is near in a share s of the T queries pays about s·T·κ²/(2·σ2²·K) for voting, so the σ2 at which
+    budgets last for T queries grows with sqrt(T/B). The factor fits stores of some 50,000 records.
+
+    >>> 0.6 < sigma2_for(0.0359, 1000) < 0.8
+    True
+    """
+    return min(max(0.0042 * sqrt(max_queries / budget), 0.1), 2.0)
 
 
 def tau_from_queries(queries: Vectors, kernel: Kernel) -> float | None:
-    """A τ that about 5% of the pairs of these *queries* reach; None if there are too few to tell.
+    """A τ that about 3% of the pairs of these *queries* reach; None if there are too few to tell.
 
     Queries are public, so this costs nothing. If the private records are spread like the queries, about
-    5% of them will be near a query.
+    3% of them will be near a query.
     """
     queries = queries[slice(0, _MAX_QUERIES)]
     _, first = np.unique(queries.values, axis=0, return_index=True)

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
 from indknn import accounting
-from indknn.calibrate import plan_from_queries, sigma1_for
+from indknn.calibrate import plan_from_queries, sigma1_for, sigma2_for
 from indknn.errors import InvalidInputError, PrivacyError, PrivacyWarning
 from indknn.indexes import INDEXES, make_index
 from indknn.inputs import as_owner_array, as_owner_list, as_record_ids, encode_labels
@@ -50,8 +50,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     tau : float in (0, 1] or None
         Records with kernel >= tau take part. Choose it without looking at the private data. None takes it
         from the similarities among the queries of the first ``predict``; it is then fixed as ``tau_``.
-    sigma2 : float
+    sigma2 : float or None
         Noise on the votes: its scale is sigma2·sqrt(K) for about K neighbours. More noise costs less budget.
+        None takes it from the budget and max_queries alone.
     bandwidth : float or None
         ν of the RBF kernel; None is e^0.75, the paper's.
     accountant : {"gdp", "rdp"}
@@ -105,7 +106,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         "max_queries": [Interval(Integral, 1, None, closed="left")],
         "kernel": [StrOptions({"cosine", "rbf"})],
         "tau": [Interval(Real, 0, 1, closed="right"), None],
-        "sigma2": [_POSITIVE],
+        "sigma2": [_POSITIVE, None],
         "bandwidth": [_POSITIVE, None],
         "accountant": [StrOptions({"gdp", "rdp"})],
         "index": [StrOptions(set(INDEXES))],
@@ -132,7 +133,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         max_queries: int = 1000,
         kernel: str = "cosine",
         tau: float | None = None,
-        sigma2: float = 0.5,
+        sigma2: float | None = None,
         bandwidth: float | None = None,
         accountant: str = "gdp",
         index: str = "exact",
@@ -294,7 +295,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         self.classes_ = classes
         self.budget_ = budget
         self.sigma1_ = sigma1_for(budget, self.max_queries)
-        self.sigma2_ = float(self.sigma2)
+        self.sigma2_ = sigma2_for(budget, self.max_queries) if self.sigma2 is None else float(self.sigma2)
         self._noise = noise
         new_index = partial(make_index, self.index, kernel, self.n_features_in_)
         self._shard = Shard(new_index(), self._ledger)

@@ -1,0 +1,36 @@
+"""What several tests need."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture
+def shared_data():
+    """The folder of real feature sets, where there is one."""
+    folder = Path(os.environ.get("INDKNN_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip("the real feature sets are not here; set INDKNN_DATA to their folder")
+    return folder
+
+
+def blobs(n, n_classes, n_features, seed=0, spread=0.6):
+    """Directions around one centre per class."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(n_classes, n_features))
+    y = rng.integers(n_classes, size=n)
+    return centres[y] + spread * rng.normal(size=(n, n_features)), y
+
+
+@pytest.fixture
+def data():
+    """Records and queries that are easy to tell apart: X, y, Q, yq."""
+    X, y = blobs(9300, 3, 12)
+    return X[:9000], y[:9000], X[9000:], y[9000:]

@@ -1,0 +1,126 @@
+"""What every ledger must keep. Inherit, and provide `make(budget, global_budget)`."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indknn.errors import LedgerError, UnknownOwnerError
+
+NAMES = ["ann", "bob", b"ann", 0, 7, -3, "7", "ünï", 10**30]
+
+
+def units(*values):
+    return np.array(values, dtype=np.int64)
+
+
+class LedgerContract:
+    def make(self, budget, global_budget=None):
+        raise NotImplementedError
+
+    def test_everyone_starts_with_the_whole_budget(self):
+        ledger = self.make(100)
+        slots = ledger.enrol(NAMES)
+        assert len(set(slots.tolist())) == len(NAMES)  # 7, "7" and b"7" are three people
+        assert ledger.remaining(slots, None).tolist() == [100] * len(NAMES)
+        assert ledger.owners() == NAMES
+        assert ledger.enrol(NAMES).tolist() == slots.tolist()
+
+    def test_a_charge_is_all_or_none(self):
+        ledger = self.make(100)
+        slots = ledger.enrol(["ann", "bob"])
+        ledger.charge(slots, units(60, 10), None)
+        with pytest.raises(LedgerError):
+            ledger.charge(slots, units(41, 1), None)
+        with pytest.raises(LedgerError):
+            ledger.charge(slots, units(-1, 1), None)
+        assert ledger.spent(["ann", "bob"], None).tolist() == [60, 10]
+        ledger.charge(slots, units(40, 90), None)
+        assert ledger.remaining(slots, None).tolist() == [0, 0]
+
+    def test_forgetting_keeps_what_was_spent_and_coming_back_resumes_it(self):
+        ledger = self.make(100)
+        slots = ledger.enrol(["ann", "bob"])
+        ledger.charge(slots, units(60, 10), None)
+        ledger.retire(slots[:1])
+        assert ledger.owners() == ["bob"]
+        assert ledger.slots_of(["ann", "bob"]).tolist() == [-1, slots[1]]
+        assert ledger.spent(["ann"], None).tolist() == [60]
+        newcomer = ledger.enrol(["eve"])  # takes the freed slot, not what was spent there
+        assert ledger.remaining(newcomer, None).tolist() == [100]
+        again = ledger.enrol(["ann"])
+        assert ledger.remaining(again, None).tolist() == [40]
+        assert ledger.spent(["bob", "ann", "eve"], None).tolist() == [10, 60, 0]
+
+    def test_one_who_spent_nothing_is_still_known_after_being_forgotten(self):
+        ledger = self.make(100)
+        ledger.retire(ledger.enrol(["ann"]))
+        assert ledger.spent(["ann"], None).tolist() == [0]
+
+    def test_strangers_are_named(self):
+        ledger = self.make(100)
+        ledger.enrol(["ann"])
+        for call in (ledger.slots_of, lambda o: ledger.spent(o, None), ledger.total_spent):
+            with pytest.raises(UnknownOwnerError, match="unknown owner 'zoe'"):
+                call(["ann", "zoe"])
+
+    def test_analysts_have_ledgers_of_their_own(self):
+        ledger = self.make(100)
+        slots = ledger.enrol(["ann", "bob"])
+        ledger.charge(slots, units(70, 0), "alice")
+        ledger.charge(slots, units(80, 5), "carl")
+        assert ledger.remaining(slots, "alice").tolist() == [30, 100]
+        assert ledger.remaining(slots, "nobody yet").tolist() == [100, 100]
+        assert ledger.total_spent(["ann", "bob"]).tolist() == [150, 5]
+        ledger.retire(slots)
+        back = ledger.enrol(["bob", "ann"])
+        assert ledger.remaining(back, "carl").tolist() == [95, 20]
+        assert ledger.total_spent(["ann"]).tolist() == [150]
+
+    def test_a_global_budget_stands_behind_the_analysts(self):
+        ledger = self.make(100, 120)
+        slots = ledger.enrol(["ann", "bob"])
+        ledger.charge(slots, units(100, 20), "alice")
+        assert ledger.remaining(slots, "carl").tolist() == [20, 100]
+        with pytest.raises(LedgerError):
+            ledger.charge(slots, units(21, 0), "carl")
+        ledger.charge(slots, units(20, 100), "carl")
+        assert ledger.remaining(slots, None).tolist() == [0, 0]
+
+    def test_numbers_for_the_nameless_were_never_anybodys(self):
+        ledger = self.make(100)
+        assert ledger.next_number == 0
+        ledger.retire(ledger.enrol([41, "x"]))
+        assert ledger.next_number == 42
+
+    def test_a_lowered_budget_leaves_nothing_rather_than_less(self):
+        ledger = self.make(100)
+        slots = ledger.enrol(["ann"])
+        ledger.charge(slots, units(80), None)
+        ledger.budget = 50
+        assert ledger.remaining(slots, None).tolist() == [0]
+
+    @given(
+        st.lists(st.tuples(st.sampled_from("acfr"), st.sampled_from(NAMES), st.integers(0, 120)), max_size=60)
+    )
+    def test_in_any_order_spent_only_grows_and_never_exceeds_the_budget(self, steps):
+        """a: enrol, f: forget, c: charge as one analyst, r: as another, on random people."""
+        ledger = self.make(100, 150)
+        model = {}
+        for step, owner, amount in steps:
+            if step == "a":
+                ledger.enrol([owner])
+                model.setdefault(owner, {"c": 0, "r": 0})
+            elif owner in ledger.owners():
+                slot = ledger.slots_of([owner])
+                if step == "f":
+                    ledger.retire(slot)
+                elif amount <= min(100 - model[owner][step], 150 - sum(model[owner].values())):
+                    ledger.charge(slot, units(amount), step)
+                    model[owner][step] += amount
+                else:
+                    with pytest.raises(LedgerError):
+                        ledger.charge(slot, units(amount), step)
+            for name, spent in model.items():
+                assert ledger.spent([name], "c").tolist() == [spent["c"]]
+                assert ledger.total_spent([name]).tolist() == [sum(spent.values())]

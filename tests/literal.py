@@ -1,0 +1,49 @@
+"""Algorithm 3 as the paper prints it, one record per person, slowly, in float64. The oracle of the mechanism.
+
+Lines are those of the paper; the clip of line 8 is applied to the vector's length, as PRIVACY.md says.
+`noise(scale, size)` returns real numbers.
+"""
+
+import numpy as np
+
+
+def algorithm3(kappa, y, z, tau, sigma1, sigma2, n_classes, noise):
+    """One query. kappa, y, z are arrays over all records; returns (noisy scores, K, new z, votes)."""
+    z = np.array(z, dtype=float)
+    active = z >= 1 / (2 * sigma1**2)  # 4
+    selected = [i for i in range(len(y)) if active[i] and kappa[i] >= tau]
+    K = len(selected) + noise(sigma1, 1)[0]  # 5
+    K = max(K, 30.0)  # appendix
+    votes = np.zeros(n_classes)
+    for i in selected:  # 6
+        z[i] -= 1 / (2 * sigma1**2)  # 7
+        f = min(kappa[i], sigma2 * np.sqrt(2 * K * z[i]))  # 8
+        z[i] -= f**2 / (2 * sigma2**2 * K)  # 9
+        votes[y[i]] += f
+    scores = votes + noise(sigma2 * np.sqrt(K), n_classes)  # 11: the answer is their argmax
+    return scores, K, z, votes
+
+
+def with_owners(kappa, y, owner, z, tau, sigma1, sigma2, n_classes, noise, cap=None):
+    """The same with people who hold several records; `z` is a dict by owner."""
+    z = dict(z)
+    F, m = {}, {}
+    for o in sorted(set(owner)):
+        near = sorted(
+            (i for i in range(len(y)) if owner[i] == o and kappa[i] >= tau), key=lambda i: (-kappa[i], y[i])
+        )
+        near = near[:cap]
+        if near and z[o] >= len(near) ** 2 / (2 * sigma1**2):
+            m[o] = len(near)
+            F[o] = np.zeros(n_classes)
+            for i in near:
+                F[o][y[i]] += kappa[i]
+    K = max(sum(m.values()) + noise(sigma1, 1)[0], 30.0)
+    votes = np.zeros(n_classes)
+    for o, f in F.items():
+        z[o] -= m[o] ** 2 / (2 * sigma1**2)
+        f *= min(1.0, sigma2 * np.sqrt(2 * K * z[o]) / np.linalg.norm(f))
+        z[o] -= f @ f / (2 * sigma2**2 * K)
+        votes += f
+    scores = votes + noise(sigma2 * np.sqrt(K), n_classes)
+    return scores, K, z, votes

@@ -1,0 +1,116 @@
+"""Quantisation and kernels: near the real-valued ones, and exact on the grid."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from indknn.errors import InvalidInputError
+from indknn.indexes import make_index
+from indknn.kernels import RBF, Cosine, make_kernel, tau_on_grid
+from indknn.quantise import quantise
+from indknn.types import GRID
+
+KERNELS = [Cosine(), RBF(), RBF(0.3), RBF(2.0, normalize=False), RBF(40.0, normalize=False)]
+
+
+def real_kernel(kernel, x, q):
+    if isinstance(kernel, Cosine) or kernel.normalize:
+        x, q = x / np.linalg.norm(x), q / np.linalg.norm(q)
+    if isinstance(kernel, Cosine):
+        return max(float(x @ q), 0.0)
+    return float(np.exp(-((x - q) ** 2).sum() / kernel.bandwidth**2))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@given(st.integers(0, 2**32), st.integers(2, 100))
+def test_close_to_the_real_kernel(kernel, seed, d):
+    rng = np.random.default_rng(seed)
+    X, q = rng.normal(size=(8, d)), rng.normal(size=(1, d))
+    x, y = quantise(X), quantise(q)
+    dot = (x.values.astype(np.int64) @ y.values[0].astype(np.int64)).astype(float)
+    kappa = kernel.values(dot, x.root_norm, x.scale, float(y.root_norm[0]), float(y.scale[0]))
+    # the kernel of what is stored, to the grid
+    stored = [
+        real_kernel(kernel, v * s, y.values[0] * y.scale[0]) for v, s in zip(x.values, x.scale, strict=True)
+    ]
+    assert kappa / GRID == pytest.approx(stored, abs=3 / GRID)
+    # and of what was given, to quantisation
+    given_ = [real_kernel(kernel, v, q[0]) for v in X]
+    slope = 1.0 if isinstance(kernel, Cosine) else np.sqrt(2 / np.e) / kernel.bandwidth
+    length = 1.0 if getattr(kernel, "normalize", True) else np.abs(X).max() + np.abs(q).max()
+    assert kappa / GRID == pytest.approx(given_, abs=2 * slope * length * np.sqrt(d) / 127 + 1e-5)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@given(st.integers(0, 2**32), st.integers(1, 40), st.floats(0.001, 1.0))
+def test_the_quick_bound_never_hides_a_neighbour(kernel, seed, d, tau):
+    rng = np.random.default_rng(seed)
+    q = rng.normal(size=(1, d))
+    X = np.concatenate([q, q * 3, q + 0.1 * rng.normal(size=(30, d)), rng.normal(size=(30, d))])
+    x, y, tau = quantise(X), quantise(q), tau_on_grid(tau)
+    dot = (x.values.astype(np.int64) @ y.values[0].astype(np.int64)).astype(float)
+    sides = x.root_norm, x.scale, float(y.root_norm[0]), float(y.scale[0])
+    near = kernel.values(dot, *sides) >= tau
+    assert (dot[near] >= kernel.least_dot(tau, *sides)[near]).all()
+
+
+def test_the_same_direction_has_kernel_one():
+    x = quantise([[0.3, -0.2, 0.9]])
+    for kernel in (Cosine(), RBF(), RBF(normalize=False)):
+        index = make_index("exact", kernel, 3)
+        index.add(x)
+        (found,) = index.select(x, GRID)
+        assert found.kappa.tolist() == [GRID]
+
+
+def test_tau_is_never_zero_on_the_grid():
+    assert tau_on_grid(1e-12) == 1
+    assert tau_on_grid(1.0) == GRID
+    for bad in (0.0, -0.1, 1.1, float("nan")):
+        with pytest.raises(InvalidInputError, match="tau must be in"):
+            tau_on_grid(bad)
+
+
+@given(st.integers(0, 2**32), st.floats(1e-200, 1e200))
+def test_quantisation_sees_direction_and_remembers_length(seed, factor):
+    x = np.random.default_rng(seed).normal(size=(3, 7))
+    a, b = quantise(x), quantise(x * factor)
+    assert (np.abs(a.values.astype(int) - b.values) <= 1).all()
+    assert (np.abs(a.values).max(axis=1) == 127).all()
+    assert b.scale == pytest.approx(a.scale * factor)
+
+
+def test_tiny_and_huge_numbers_survive():
+    v = quantise([[5e-324, 0.0], [1.7e308, -1.7e308]])
+    assert v.values.tolist() == [[127, 0], [127, -127]]
+
+
+def test_bad_rows_are_named():
+    for rows, words in (
+        ([[1.0, 2.0], [0.0, 0.0]], "row 1 of Q is a zero vector"),
+        ([[1.0, np.nan]], "row 0 of Q holds NaN or infinity"),
+        ([[1.0, np.inf]], "row 0 of Q holds NaN"),
+        ([1.0, 2.0], r"Q must be a table.*shape \(2,\)"),
+    ):
+        with pytest.raises(InvalidInputError, match=words):
+            quantise(rows, what="Q")
+    with pytest.raises(InvalidInputError, match="row 0 of X is a zero vector"):
+        quantise([[1.0, 2.0]], np.array([1.0, 2.0]))  # what is left after centring
+    with pytest.raises(InvalidInputError, match="center must have one entry per feature of X: 2"):
+        quantise([[1.0, 2.0]], np.zeros(3))
+
+
+def test_the_callers_array_is_left_alone():
+    X = np.array([[1.0, 2.0]])
+    quantise(X, np.array([0.5, 0.5]))
+    assert X.tolist() == [[1.0, 2.0]]
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(InvalidInputError, match="kernel must be 'cosine' or 'rbf', got 'x'"):
+        make_kernel("x")
+    with pytest.raises(InvalidInputError, match="index must be one of.*got 'x'"):
+        make_index("x", Cosine(), 3)
+    with pytest.raises(InvalidInputError, match="bandwidth.*-1"):
+        RBF(-1.0)

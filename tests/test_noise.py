@@ -1,0 +1,172 @@
+"""The exact rounded Gaussian. Statistical tests run on recorded entropy, so they pass or fail for good."""
+
+import os
+from fractions import Fraction
+from math import erf, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from indknn import noise as noise_module
+from indknn.errors import InvalidInputError
+from indknn.noise import SecureNoise, SeededNoise, _less, _round_scaled, noise_from
+
+MANY = 60_000
+
+
+def recorded(seed):
+    """The secure sampler fed with reproducible bytes instead of the system's."""
+    return SecureNoise(np.random.default_rng(seed).bytes)
+
+
+def cell_probability(k, scale):
+    """P(round(scale·Z) = k)."""
+
+    def cdf(x):
+        return 0.5 * (1 + erf(x / (scale * sqrt(2))))
+
+    return cdf(k + 0.5) - cdf(k - 0.5)
+
+
+@pytest.mark.parametrize("make", [recorded, SeededNoise])
+@pytest.mark.parametrize("scale", [1 << 20, 3.7e9, Fraction(10**6, 7)])
+def test_moments_at_large_scale(make, scale):
+    z = make(1).draw(scale, MANY) / float(scale)
+    sd = 1 / sqrt(MANY)
+    assert abs(z.mean()) < 4 * sd
+    assert abs(z.var() - 1) < 4 * sqrt(2) * sd
+    assert abs(stats.skew(z)) < 4 * sqrt(6) * sd
+    assert abs(stats.kurtosis(z)) < 4 * sqrt(24) * sd
+
+
+@pytest.mark.parametrize("make", [recorded, SeededNoise])
+def test_kolmogorov_smirnov_at_large_scale(make):
+    z = make(2).draw(1 << 30, MANY) / float(1 << 30)  # the grid is far finer than the test can see
+    assert stats.kstest(z, "norm").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("make", [recorded, SeededNoise])
+@pytest.mark.parametrize("scale", [0.2, 0.7, 1, Fraction(5, 3), 4.0, 25])
+def test_chi_square_cell_by_cell_at_small_scale(make, scale):
+    values = make(3).draw(scale, MANY)
+    edge = int(float(scale) * 3) + 1
+    cells = range(-edge, edge + 1)
+    inside = np.array([(values == k).sum() for k in cells])
+    p = np.array([cell_probability(k, float(scale)) for k in cells])
+    seen = np.append(inside, MANY - inside.sum())
+    expected = np.append(p, 1 - p.sum()) * MANY
+    enough = expected >= 5
+    seen, expected = (
+        np.append(seen[enough], seen[~enough].sum()),
+        np.append(expected[enough], expected[~enough].sum()),
+    )
+    if expected[-1] == 0:
+        seen, expected = seen[:-1], expected[:-1]
+    assert stats.chisquare(seen, expected).pvalue > 1e-3
+
+
+def test_tails():
+    """How often 2, 3 and 4 standard deviations are exceeded, on each side."""
+    z = recorded(4).draw(1 << 20, 4 * MANY) / float(1 << 20)
+    for sign in (-1, 1):
+        for k in (2, 3, 4):
+            count = int((sign * z > k).sum())
+            low, high = stats.binom(len(z), stats.norm.sf(k)).interval(0.9999)
+            assert low <= count <= high
+
+
+def test_independence_of_successive_draws():
+    z = recorded(5).draw(1 << 20, MANY).astype(float)
+    assert abs(np.corrcoef(z[:-1], z[1:])[0, 1]) < 4 / sqrt(MANY)
+    assert abs(np.corrcoef(np.abs(z[:-1]), np.abs(z[1:]))[0, 1]) < 4 / sqrt(MANY)
+
+
+def test_outputs_are_integers_and_every_residue_occurs():
+    """No floating-point trace: low bits of the output are uniform, which rounded doubles of a
+    large scale are not (from 2^53 on, they are even).
+    """
+    values = recorded(6).draw((1 << 58) + 1, 4000)
+    assert values.dtype == np.int64
+    counts = np.bincount(values & 15, minlength=16)
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_rounding_is_to_nearest_and_asks_for_digits_until_sure():
+    half = 1 << 63
+    words = iter([1])
+    # x = 0.5 exactly so far: 1·(0 + x) might round either way until the second digit says above.
+    assert _round_scaled(lambda: next(words), 0, [half - 1, (1 << 64) - 1], 1, 1) == 0
+    assert _round_scaled(lambda: next(words), 0, [half], 1, 1) == 1
+    assert _round_scaled(lambda: next(words), 2, [0], 1, 1) == 2
+
+
+def test_ties_between_deviates_are_broken_by_further_digits():
+    words = iter([9, 4, 7, 7, 1, 2])
+    a, b = [5], [5]
+    assert not _less(lambda: next(words), a, b)
+    assert (a, b) == ([5, 9], [5, 4])
+    a, b = [5], [5]
+    assert _less(lambda: next(words), a, b)
+    assert (a, b) == ([5, 7, 1], [5, 7, 2])
+
+
+@given(st.floats(1e-3, 1e12), st.integers(0, 2**32))
+def test_any_real_scale(scale, seed):
+    values = recorded(seed).draw(scale, 4)
+    assert (np.abs(values) <= 9 * scale + 1).all()
+
+
+@pytest.mark.parametrize("make", [recorded, SeededNoise])
+@pytest.mark.parametrize("scale", [0, -1, -0.5, float("nan"), float("inf")])
+def test_bad_scales_are_named(make, scale):
+    with pytest.raises(InvalidInputError, match="noise scale must be positive and finite"):
+        make(0).draw(scale, 1)
+
+
+def test_secure_noise_reads_the_operating_system_every_time(monkeypatch):
+    calls = []
+
+    def spy(n):
+        calls.append(n)
+        return os.urandom(n)
+
+    noise = SecureNoise(spy)
+    noise.draw(100, 1)
+    first = len(calls)
+    noise.draw(100, 1)
+    assert first >= 1
+    assert len(calls) > first  # nothing is kept from call to call, which a fork could repeat
+
+
+def test_a_forked_child_does_not_repeat_its_parent():
+    noise = SecureNoise()
+    noise.draw(1 << 40, 3)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, noise.draw(1 << 40, 8).tobytes())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 64) != noise.draw(1 << 40, 8).tobytes()
+    os.close(read)
+    os.close(write)
+
+
+def test_two_secure_sources_differ_and_seeds_repeat():
+    assert (SecureNoise().draw(1 << 40, 4) != SecureNoise().draw(1 << 40, 4)).any()
+    assert (SeededNoise(1).draw(99, 50) == SeededNoise(1).draw(99, 50)).all()
+    assert (SeededNoise(1).draw(99, 50) != SeededNoise(2).draw(99, 50)).any()
+    assert (
+        SeededNoise(np.random.RandomState(1)).draw(99, 9) == SeededNoise(np.random.RandomState(1)).draw(99, 9)
+    ).all()
+
+
+def test_only_the_system_source_calls_itself_secure():
+    assert noise_from(None).secure
+    for seed in (0, 7, np.random.default_rng(1), np.random.RandomState(1)):
+        assert not noise_from(seed).secure
+    assert noise_module.SecureNoise.secure
+    assert not noise_module.SeededNoise.secure
