@@ -40,9 +40,9 @@ def with_owners(kappa, y, owner, z, tau, sigma1, sigma2, n_classes, noise, cap=N
                 F[o][y[i]] += kappa[i]
     K = max(sum(m.values()) + noise(sigma1, 1)[0], 30.0)
     votes = np.zeros(n_classes)
-    for o, f in F.items():
+    for o, whole in F.items():
         z[o] -= m[o] ** 2 / (2 * sigma1**2)
-        f *= min(1.0, sigma2 * np.sqrt(2 * K * z[o]) / np.linalg.norm(f))
+        f = whole * min(1.0, sigma2 * np.sqrt(2 * K * z[o]) / np.linalg.norm(whole))
         z[o] -= f @ f / (2 * sigma2**2 * K)
         votes += f
     scores = votes + noise(sigma2 * np.sqrt(K), n_classes)

@@ -1,0 +1,45 @@
+# Everything runs in a virtual environment of its own, made on first use.
+# `make demo` and `make test` are all that a newcomer needs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+OUT ?= out
+
+.PHONY: help setup demo test lint bench clean
+
+help:
+	@echo "make demo    private predictions on real data, in a minute or two"
+	@echo "make test    all tests"
+	@echo "make lint    ruff, mypy --strict, import-linter"
+	@echo "make bench   benchmarks, as ratios to peers"
+	@echo "make setup   only the environment      make clean   remove everything made"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/indknn demo --out $(OUT)/demo.png
+
+test: setup
+	$(BIN)/python -m pytest -q -n auto
+
+lint: setup
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python benchmarks/noise.py
+
+clean:
+	rm -rf $(VENV) $(OUT) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,16 @@
+"""The `indknn` command. This file only finds the program and says what to install where it is not."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from indknn.cli.app import app  # noqa: PLC0415
+    except ModuleNotFoundError as missing:
+        if missing.name not in {"click", "rich"}:
+            raise
+        sys.exit(f"the indknn command needs {missing.name!r}: pip install 'indknn[cli]'")
+    app()
