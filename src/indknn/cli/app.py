@@ -54,8 +54,9 @@ def app() -> None:
 def demo_command(queries: int, epsilon: float, tau: float, sigma2: float, out: Path) -> None:
     """Answer queries on Fashion-MNIST privately, show who paid what, forget somebody.
 
-    50,000 images play private records, one per person; 10,000 others are public queries. tau and sigma2
-    were chosen beforehand on other queries. The noise is real, so every run differs a little.
+    50,000 images play private records, one per person; 10,000 others are public queries. The defaults of
+    tau and sigma2 come from earlier experiments on this data, which, as in the paper, nobody paid for.
+    The noise is real, so every run differs a little.
     """
     console = Console(soft_wrap=True, highlight=False)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
