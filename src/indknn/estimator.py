@@ -246,7 +246,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def owners_(self) -> npt.NDArray[Any]:
-        """The owners who have records, in the order in which they came."""
+        """The owners who have records: in the order in which they came, where a newcomer may take the
+        place of one who was forgotten.
+        """
         check_is_fitted(self)
         return as_owner_array(self._ledger.owners())
 

@@ -21,6 +21,7 @@ from indknn.ledgers import Ledger, Scope
 from indknn.types import IntArray, Neighbours, OwnerId, Plan, Selection, Vectors
 
 _SLOT_BITS = 32
+_RECORD_ARRAYS = {"_label": -1, "_owner": -1, "_generation": 0, "_next": -1}
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,12 @@ class Shard:
         self.index = index
         self.ledger = ledger
         self.lock = RLock()  # held for a whole query by the predictor, and by every change
-        self._label: IntArray = np.zeros(0, dtype=np.int64)
-        self._owner: IntArray = np.zeros(0, dtype=np.int64)  # owner slot per record slot, -1 where free
-        self._generation: IntArray = np.zeros(0, dtype=np.int64)
-        self._next: IntArray = np.zeros(0, dtype=np.int64)  # the owner's next record, -1 at the end
-        self._head: dict[int, int] = {}  # owner slot -> first record slot
+        # By record slot. 32 bits each, since a store of a billion records is held by more than one shard.
+        self._label = np.zeros(0, dtype=np.int32)
+        self._owner = np.zeros(0, dtype=np.int32)  # owner slot, -1 where there is no record
+        self._generation = np.zeros(0, dtype=np.int32)
+        self._next = np.zeros(0, dtype=np.int32)  # the owner's next record, -1 after the last
+        self._head = np.zeros(0, dtype=np.int32)  # by owner slot: the first record, -1 without any
 
     def __len__(self) -> int:
         return len(self.index)
@@ -57,12 +59,11 @@ class Shard:
         with self.lock:
             owner_slots = self.ledger.enrol(owners)
             slots = self.index.add(vectors)
-            self._reserve(int(slots.max(initial=-1)) + 1)
+            self._reserve(_RECORD_ARRAYS, int(slots.max(initial=-1)) + 1)
+            self._reserve({"_head": -1}, int(owner_slots.max(initial=-1)) + 1)
             self._label[slots] = labels
             self._owner[slots] = owner_slots
-            for slot, owner in zip(slots.tolist(), owner_slots.tolist(), strict=True):
-                self._next[slot] = self._head.get(owner, -1)
-                self._head[owner] = slot
+            self._link(slots, owner_slots)
             return self._ids(slots)
 
     def forget_owners(self, owners: Sequence[OwnerId]) -> int:
@@ -72,8 +73,7 @@ class Shard:
             owner_slots = owner_slots[owner_slots >= 0]
             slots = [slot for owner in owner_slots.tolist() for slot in self._records_of(owner)]
             self._drop(np.array(slots, dtype=np.int64))
-            for owner in owner_slots.tolist():
-                del self._head[owner]
+            self._head[owner_slots] = -1
             self.ledger.retire(owner_slots)
             return len(slots)
 
@@ -84,11 +84,9 @@ class Shard:
             doomed = set(slots.tolist())
             for owner in np.unique(self._owner[slots]).tolist():
                 kept = [slot for slot in self._records_of(owner) if slot not in doomed]
-                if kept:
-                    self._head[owner] = kept[0]
-                    self._next[kept] = [*kept[1:], -1]
-                else:
-                    del self._head[owner]
+                self._head[owner] = kept[0] if kept else -1
+                self._next[kept] = [*kept[1:], -1][: len(kept)]
+                if not kept:
                     self.ledger.retire(np.array([owner], dtype=np.int64))
             self._drop(slots)
             return len(slots)
@@ -104,7 +102,8 @@ class Shard:
     def select(self, selection: Selection, plan: Plan, scope: Scope) -> Pending:
         """Line 4 to 7: admit those who can pay for being counted, and charge them."""
         slots = selection.slots
-        neighbours = Neighbours(self._owner[slots], selection.kappa, self._label[slots])
+        owners, labels = self._owner[slots].astype(np.int64), self._label[slots].astype(np.int64)
+        neighbours = Neighbours(owners, selection.kappa, labels)
         group = mechanism.group(neighbours, plan)
         counted = mechanism.count(group, self.ledger.remaining(group.owners, scope), plan)
         self.ledger.charge(counted.group.owners, counted.charges, scope)
@@ -122,11 +121,20 @@ class Shard:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, lock=RLock())
-        for name in ("_label", "_owner", "_generation", "_next"):
+        for name in (*_RECORD_ARRAYS, "_head"):
             setattr(self, name, getattr(self, name).copy())  # may be a read-only map
 
+    def _link(self, slots: IntArray, owner_slots: IntArray) -> None:
+        """Put the records in front of their owners' chains."""
+        order = np.argsort(owner_slots, kind="stable")
+        slots, owners = slots[order], owner_slots[order]
+        same = np.append(owners[1:] == owners[:-1], False)[: len(owners)]
+        self._next[slots] = np.where(same, np.append(slots[1:], -1)[: len(slots)], self._head[owners])
+        first = np.append(True, ~same[:-1])[: len(slots)]
+        self._head[owners[first]] = slots[first]
+
     def _records_of(self, owner: int) -> Iterator[int]:
-        slot = self._head[owner]
+        slot = int(self._head[owner])
         while slot >= 0:
             yield slot
             slot = int(self._next[slot])
@@ -139,7 +147,7 @@ class Shard:
         self._generation[slots] += 1
 
     def _ids(self, slots: IntArray) -> IntArray:
-        return self._generation[slots] << _SLOT_BITS | slots
+        return self._generation[slots].astype(np.int64) << _SLOT_BITS | slots
 
     def _slot_of(self, record: int) -> int:
         slot, generation = record & ((1 << _SLOT_BITS) - 1), record >> _SLOT_BITS
@@ -148,10 +156,10 @@ class Shard:
             raise InvalidInputError(f"unknown record id {record!r}: no such record is held")
         return slot
 
-    def _reserve(self, capacity: int) -> None:
-        have = len(self._owner)
-        if capacity > have:
-            extra = max(capacity - have, have // 2)
-            for name, empty in (("_label", -1), ("_owner", -1), ("_generation", 0), ("_next", -1)):
-                grown = np.concatenate([getattr(self, name), np.full(extra, empty, dtype=np.int64)])
-                setattr(self, name, grown)
+    def _reserve(self, arrays: dict[str, int], capacity: int) -> None:
+        """Make these arrays at least so long, filling up with the given value."""
+        for name, empty in arrays.items():
+            old = getattr(self, name)
+            if capacity > len(old):
+                extra = max(capacity - len(old), len(old) // 2)
+                setattr(self, name, np.concatenate([old, np.full(extra, empty, dtype=old.dtype)]))

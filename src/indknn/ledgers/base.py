@@ -42,7 +42,7 @@ class Ledger(Protocol):
         ...
 
     def owners(self) -> list[OwnerId]:
-        """The owners that have slots, in the order in which they came."""
+        """The owners that have slots, by slot: in the order in which they came, until slots are freed."""
         ...
 
     def remaining(self, slots: IntArray, scope: Scope) -> IntArray:

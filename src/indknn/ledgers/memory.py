@@ -11,6 +11,7 @@ import numpy as np
 
 from indknn.errors import LedgerError, UnknownOwnerError
 from indknn.ledgers.base import Scope
+from indknn.ledgers.roster import Roster
 from indknn.types import IntArray, OwnerId
 
 
@@ -31,9 +32,7 @@ class MemoryLedger:
         self.global_budget = global_budget
         self.next_number = 0
         self._key = secrets.token_bytes(32) if key is None else key
-        self._slot: dict[OwnerId, int] = {}
-        self._name: list[OwnerId | None] = []
-        self._free: list[int] = []
+        self._roster = Roster()
         self._spent: dict[Scope, IntArray] = {None: np.zeros(0, dtype=np.int64)}
         self._tombstones: dict[bytes, dict[Scope, int]] = {}
 
@@ -48,27 +47,25 @@ class MemoryLedger:
     def retire(self, slots: IntArray) -> None:
         """Drop the names; keep what was spent under a keyed hash."""
         for slot in slots.tolist():
-            owner = self._name[slot]
-            if owner is None:
-                raise LedgerError(f"slot {slot} has no owner to retire")
+            owner = self._roster.remove(slot)
             # also for one who never spent: that the owner was here is what `slots_of` must still know
             self._tombstones[self._digest(owner)] = {s: int(a[slot]) for s, a in self._spent.items()}
             for spent in self._spent.values():
                 spent[slot] = 0
-            self._name[slot] = None
-            del self._slot[owner]
-            self._free.append(slot)
 
     def slots_of(self, owners: Sequence[OwnerId]) -> IntArray:
         """The slot of each, -1 for the forgotten."""
-        for owner in owners:
-            if owner not in self._slot and self._digest(owner) not in self._tombstones:
-                raise UnknownOwnerError(f"unknown owner {owner!r}: no record of theirs was ever added here")
-        return np.array([self._slot.get(owner, -1) for owner in owners], dtype=np.int64)
+        slots = np.array([self._roster.slot(owner) for owner in owners], dtype=np.int64)
+        for i in np.flatnonzero(slots < 0).tolist():
+            if self._digest(owners[i]) not in self._tombstones:
+                raise UnknownOwnerError(
+                    f"unknown owner {owners[i]!r}: no record of theirs was ever added here"
+                )
+        return slots
 
     def owners(self) -> list[OwnerId]:
-        """Those who have slots, in the order in which they came."""
-        return list(self._slot)
+        """Those who have slots, by slot."""
+        return list(self._roster)
 
     def remaining(self, slots: IntArray, scope: Scope) -> IntArray:
         """What each may still spend in this scope, the global budget included."""
@@ -86,7 +83,7 @@ class MemoryLedger:
     def spent(self, owners: Sequence[OwnerId], scope: Scope) -> IntArray:
         """What each has spent in this scope."""
         slots = self.slots_of(owners)
-        spent = self._in(scope)[slots] if len(self._name) else np.zeros(len(slots), dtype=np.int64)
+        spent = self._in(scope)[slots] if self._roster.capacity else np.zeros(len(slots), dtype=np.int64)
         for i in np.flatnonzero(slots < 0).tolist():
             spent[i] = self._tombstones[self._digest(owners[i])].get(scope, 0)
         return spent
@@ -102,24 +99,20 @@ class MemoryLedger:
         """Memory is as durable as it gets."""
 
     def _slot_for(self, owner: OwnerId) -> int:
-        slot = self._slot.get(owner)
-        if slot is not None:
+        slot = self._roster.slot(owner)
+        if slot >= 0:
             return slot
-        slot = self._free.pop() if self._free else len(self._name)
-        if slot == len(self._name):
-            self._name.append(None)
-            self._grow()
+        slot = self._roster.add(owner)
+        self._grow()
         if self._tombstones:  # most stores have none, and hashing a million newcomers takes a second
             for scope, units in self._tombstones.pop(self._digest(owner), {}).items():
                 self._in(scope)[slot] = units
         if isinstance(owner, int):
             self.next_number = max(self.next_number, owner + 1)
-        self._name[slot] = owner
-        self._slot[owner] = slot
         return slot
 
     def _grow(self) -> None:
-        need = len(self._name)
+        need = self._roster.capacity
         if need > len(self._spent[None]):
             for scope, old in self._spent.items():
                 self._spent[scope] = np.concatenate([old, np.zeros(max(64, need // 2), dtype=np.int64)])
