@@ -43,6 +43,8 @@ class Group:
 
     def only(self, keep: BoolArray) -> Group:
         """The same without the owners that do not take part."""
+        if keep.all():
+            return self
         position = np.cumsum(keep) - 1
         entries = keep[self.entry_owner]
         return Group(
@@ -73,9 +75,13 @@ class Settlement:
 
 def group(neighbours: Neighbours, plan: Plan) -> Group:
     """Line 5's indicator and line 8's κ·y, gathered by owner."""
+    owners, label, kappa = neighbours.owners, neighbours.labels, neighbours.kappa
+    if (owners[1:] > owners[:-1]).all():  # one record each, in order already: the usual store
+        everyone = np.arange(len(owners))
+        return Group(owners, np.ones_like(owners), everyone, label, kappa)
     # Nearest first within an owner, so that a cap on records per query keeps the owner's own top ones.
-    order = np.lexsort((neighbours.labels, -neighbours.kappa, neighbours.owners))
-    owners, label, kappa = neighbours.owners[order], neighbours.labels[order], neighbours.kappa[order]
+    order = np.lexsort((label, -kappa, owners))
+    owners, label, kappa = owners[order], label[order], kappa[order]
     names, start, m = np.unique(owners, return_index=True, return_counts=True)
     who = np.repeat(np.arange(len(names)), m)
     if plan.max_records_per_query is not None:
