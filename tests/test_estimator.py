@@ -141,7 +141,7 @@ def test_analysts_have_own_ledgers_answers_and_reuse(data):
     alice = model.privacy_spent(analyst="alice")
     assert model.privacy_spent(analyst="bob").sum() == 0
     alone = IndKNNClassifier(epsilon=0.5, tau=0.5, reuse=True, random_state=0).fit(X, y)
-    alone._noise = model._noise = alone._predictor.noise = model._predictor.noise = _FixedNoise()
+    alone._engine.predictor.noise = model._engine.predictor.noise = _FixedNoise()
     # bob's answers are the same whether or not alice was here before: nothing of hers reaches him
     assert (model.predict(Q[:60], analyst="bob") == alone.predict(Q[:60], analyst="bob")).all()
     assert (model.privacy_spent(analyst="bob") == alone.privacy_spent(analyst="bob")).all()

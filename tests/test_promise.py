@@ -181,7 +181,7 @@ def test_the_secure_path_ends_with_the_same_promise():
     rng = np.random.default_rng(3)
     X, y = rng.normal(size=(200, D)), rng.choice(CLASSES, 200)
     model = IndKNNClassifier(epsilon=1.0, tau=0.01, sigma2=0.1, max_queries=20).fit(X, y)
-    assert isinstance(model._noise, SecureNoise)
+    assert isinstance(model._engine.noise, SecureNoise)
     model.predict(rng.normal(size=(300, D)))
     spent = model.privacy_spent()
     assert spent.max() <= model.budget_

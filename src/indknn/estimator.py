@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -14,18 +13,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
-from indknn import accounting
-from indknn.calibrate import plan_from_queries, sigma1_for, sigma2_for
+from indknn.engine import Engine, Settings
 from indknn.errors import InvalidInputError, PrivacyError, PrivacyWarning
-from indknn.indexes import INDEXES, make_index
-from indknn.inputs import as_owner_array, as_owner_list, as_record_ids, encode_labels
-from indknn.kernels import make_kernel
-from indknn.ledgers import MemoryLedger
-from indknn.noise import Noise, noise_from
-from indknn.predictor import Predictor
-from indknn.quantise import quantise
-from indknn.shard import Shard
-from indknn.types import FloatArray, IntArray, OwnerId, Plan
+from indknn.indexes import INDEXES
+from indknn.inputs import as_owner_array, as_owner_list, as_record_ids
+from indknn.noise import noise_from
+from indknn.types import FloatArray, IntArray
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 
@@ -120,10 +113,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         "global_epsilon": [_POSITIVE, None],
     }
 
-    _shard: Shard
-    _ledger: MemoryLedger
-    _predictor: Predictor
-    _noise: Noise
+    _engine: Engine
 
     def __init__(
         self,
@@ -173,10 +163,11 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         self._validate_params()
         rows, targets = _check_records(X, y)
         classes = np.unique(targets if self.classes is None else np.asarray(self.classes))
-        names = list(range(len(rows))) if owners is None else as_owner_list(owners, length=len(rows))
-        records = quantise(rows, self._center()), encode_labels(targets, classes), names
-        self._start(X, classes)
-        self.new_record_ids_ = self._shard.add(*records)
+        names = range(len(rows)) if owners is None else as_owner_list(owners, length=len(rows))
+        settings = self._settings(rows.shape[1], classes)
+        records = settings.prepare(rows, targets)
+        self._start(X, settings)
+        self.new_record_ids_ = self._engine.put(*records, names)
         return self
 
     def partial_fit(
@@ -187,18 +178,22 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         An owner who was forgotten and comes back resumes what they had spent. Without `owners` every row
         is a new person.
         """
-        started = hasattr(self, "_shard")
-        label_set = self._label_set(classes)
-        rows, targets = _check_records(X, y)
-        if started:
-            validate_data(self, X, reset=False, skip_check_array=True)
-        else:
+        if not hasattr(self, "_engine"):
             self._validate_params()
-        names = self._new_names(len(rows)) if owners is None else as_owner_list(owners, length=len(rows))
-        records = quantise(rows, self._center()), encode_labels(targets, label_set), names
-        if not started:
-            self._start(X, label_set)
-        self.new_record_ids_ = self._shard.add(*records)
+            rows, targets = _check_records(X, y)
+            settings = self._settings(rows.shape[1], self._first_classes(classes))
+            names = None if owners is None else as_owner_list(owners, length=len(rows))
+            records = settings.prepare(rows, targets)
+            self._start(X, settings)
+        else:
+            if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
+                given = np.unique(np.asarray(classes)).tolist()
+                raise InvalidInputError(f"classes must stay {self.classes_.tolist()}, got {given}")
+            rows, targets = _check_records(X, y)
+            validate_data(self, X, reset=False, skip_check_array=True)
+            names = None if owners is None else as_owner_list(owners, length=len(rows))
+            records = self._engine.settings.prepare(rows, targets)
+        self.new_record_ids_ = self._engine.put(*records, names)
         return self
 
     def forget(self, owners: Any = None, *, records: Any = None) -> int:
@@ -210,8 +205,8 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         if (owners is None) == (records is None):
             raise InvalidInputError("forget takes either owners or records=..., got both or neither")
         if records is not None:
-            return self._shard.forget_records(as_record_ids(records))
-        return self._shard.forget_owners(as_owner_list(owners))
+            return self._engine.forget_records(as_record_ids(records))
+        return self._engine.forget_owners(as_owner_list(owners))
 
     def predict(self, X: npt.ArrayLike, analyst: str | None = None) -> npt.NDArray[Any]:
         """Answer each row of X, in order. **This spends the budget of the people near the queries.**
@@ -222,10 +217,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if not (analyst is None or isinstance(analyst, str)):
             raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
-        rows = validate_data(self, X, reset=False, dtype=np.float64)
-        queries = quantise(rows, self._center(), what="the queries")
-        labels = self._predictor.predict(queries, analyst)
-        return np.asarray(self.classes_[labels])
+        return self._engine.predict(validate_data(self, X, reset=False, dtype=np.float64), analyst)
 
     def privacy_spent(self, owners: Any = None, *, analyst: str | None = None) -> FloatArray:
         """ρ spent by each owner, forgotten ones included; all of `owners_` by default. For the curator only.
@@ -233,16 +225,15 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         Without `analyst` it is the sum over all analysts.
         """
         check_is_fitted(self)
-        names = self._ledger.owners() if owners is None else as_owner_list(owners)
-        units = self._ledger.total_spent(names) if analyst is None else self._ledger.spent(names, analyst)
-        return accounting.from_units(units)
+        return self._engine.spent(None if owners is None else as_owner_list(owners), analyst)
 
     @property
     def tau_(self) -> float:
         """The threshold in force. With tau=None there is none before the first `predict`."""
-        if not hasattr(self, "_predictor") or self._predictor.plan is None:
+        plan = self._engine.predictor.plan if hasattr(self, "_engine") else None
+        if plan is None:
             raise AttributeError("tau_ is chosen by the first predict, and there was none yet")
-        return self._predictor.plan.tau
+        return plan.tau
 
     @property
     def owners_(self) -> npt.NDArray[Any]:
@@ -250,16 +241,16 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         place of one who was forgotten.
         """
         check_is_fitted(self)
-        return as_owner_array(self._ledger.owners())
+        return as_owner_array(self._engine.ledger.owners())
 
     @property
     def record_ids_(self) -> IntArray:
         """The ids of the records held."""
         check_is_fitted(self)
-        return self._shard.record_ids()
+        return self._engine.shard.record_ids()
 
     def __getstate__(self) -> dict[str, Any]:
-        if hasattr(self, "_noise") and self._noise.secure:
+        if hasattr(self, "_engine") and self._engine.noise.secure:
             raise PrivacyError(
                 "a fitted IndKNNClassifier with secure noise cannot be pickled or copied: each copy would "
                 "spend everybody's budget anew. Share the one object, or give random_state for experiments."
@@ -273,71 +264,48 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.poor_score = True  # by design on the few dozen records of the checks
         return tags
 
-    def _start(self, X: npt.ArrayLike, classes: npt.NDArray[Any]) -> None:
-        """An empty store under the current parameters. Nothing before this has changed the object."""
-        kernel = make_kernel(self.kernel, self.bandwidth, normalize=self.normalize)  # type: ignore[arg-type]
-        budget = self._budget(self.epsilon)
-        behind = (
-            None if self.global_epsilon is None else accounting.to_units(self._budget(self.global_epsilon))
+    def _settings(self, n_features: int, classes: npt.NDArray[Any]) -> Settings:
+        return Settings(
+            n_features=n_features,
+            classes=tuple(classes.tolist()),
+            epsilon=float(self.epsilon),
+            delta=float(self.delta),
+            max_queries=int(self.max_queries),
+            kernel=self.kernel,  # type: ignore[arg-type]
+            tau=None if self.tau is None else float(self.tau),
+            sigma2=None if self.sigma2 is None else float(self.sigma2),
+            bandwidth=None if self.bandwidth is None else float(self.bandwidth),
+            accountant=self.accountant,  # type: ignore[arg-type]
+            index=self.index,
+            reuse=bool(self.reuse),
+            center=None if self.center is None else tuple(np.asarray(self.center, dtype=np.float64).tolist()),
+            normalize=bool(self.normalize),
+            max_records_per_query=self.max_records_per_query,
+            free_repeats=bool(self.free_repeats),
+            global_epsilon=self.global_epsilon,
         )
-        noise = noise_from(self.random_state)
-        if not (noise.secure or hasattr(self, "_noise")):
+
+    def _start(self, X: npt.ArrayLike, settings: Settings) -> None:
+        """An empty store under the current parameters. Nothing before this has changed the object."""
+        noise, started = noise_from(self.random_state), hasattr(self, "_engine")
+        if not (noise.secure or started):
             warnings.warn(
                 f"random_state={self.random_state!r} makes the noise reproducible: good for experiments, "
                 "but the answers are not private. Use random_state=None for secure noise.",
                 PrivacyWarning,
                 stacklevel=3,
             )
-        if hasattr(self, "_shard"):  # what was spent outlives the records (rule 4)
-            self._shard.forget_owners(self._ledger.owners())
-            self._ledger.budget, self._ledger.global_budget = accounting.to_units(budget), behind
-        else:
-            self._ledger = MemoryLedger(accounting.to_units(budget), behind)
+        self._engine = self._engine.restarted(settings, noise) if started else Engine(settings, noise)
         validate_data(self, X, reset=True, skip_check_array=True)
-        self.classes_ = classes
-        self.budget_ = budget
-        self.sigma1_ = sigma1_for(budget, self.max_queries)
-        self.sigma2_ = sigma2_for(budget, self.max_queries) if self.sigma2 is None else float(self.sigma2)
-        self._noise = noise
-        new_index = partial(make_index, self.index, kernel, self.n_features_in_)
-        self._shard = Shard(new_index(), self._ledger)
-        plan = partial(
-            Plan,
-            sigma1=self.sigma1_,
-            sigma2=self.sigma2_,
-            n_classes=len(classes),
-            max_records_per_query=self.max_records_per_query,
-        )
-        self._predictor = Predictor(
-            [self._shard],
-            partial(plan_from_queries, kernel, plan) if self.tau is None else plan(self.tau),
-            noise,
-            reuse_pool=new_index if self.reuse else None,
-            free_repeats=self.free_repeats,
-        )
+        self.classes_ = settings.class_array
+        self.budget_ = settings.budget
+        self.sigma1_, self.sigma2_ = settings.sigma1_, settings.sigma2_
 
-    def _label_set(self, classes: npt.ArrayLike | None) -> npt.NDArray[Any]:
-        given = None if classes is None else np.unique(np.asarray(classes))
-        if hasattr(self, "_shard"):
-            if given is not None and not np.array_equal(given, self.classes_):
-                raise InvalidInputError(f"classes must stay {self.classes_.tolist()}, got {given.tolist()}")
-            return self.classes_
-        if given is None and self.classes is not None:
-            given = np.unique(np.asarray(self.classes))
+    def _first_classes(self, classes: npt.ArrayLike | None) -> npt.NDArray[Any]:
+        given = self.classes if classes is None else classes
         if given is None:
             raise InvalidInputError("classes must be passed on the first call to partial_fit, got None")
-        return given
-
-    def _new_names(self, n: int) -> list[OwnerId]:
-        """Names for rows without owners: numbers that nobody here has or had."""
-        first = 0 if not hasattr(self, "_ledger") else self._ledger.next_number
-        return list(range(first, first + n))
-
-    def _budget(self, epsilon: float) -> float:
-        return accounting.budget(epsilon, self.delta, self.accountant)  # type: ignore[arg-type]
-
-    def _center(self) -> FloatArray | None:
-        return None if self.center is None else np.asarray(self.center, dtype=np.float64)
+        return np.unique(np.asarray(given))
 
 
 def _check_records(X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[FloatArray, npt.NDArray[Any]]:

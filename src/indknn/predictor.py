@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from threading import RLock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,12 +19,25 @@ from indknn.shard import Shard
 from indknn.types import IntArray, Plan, Selection, Vectors
 
 
+class Journal(Protocol):
+    """Where answers and their charges are written down before they leave (rule 2)."""
+
+    def note(self, analyst: Scope, query: Vectors, key: bytes, label: int) -> None:
+        """A fresh answer, just charged to the ledger. Called in order, under the predictor's lock."""
+        ...
+
+    def flush(self) -> None:
+        """Return when everything noted so far is durable; raise if it cannot be made so."""
+        ...
+
+
 class Predictor:
     """Answers queries from one or more shards under one plan.
 
     `plan` is a Plan, or makes one from the first queries, which are public; it is then fixed.
     `reuse_pool` makes an empty index for released pairs, or is None to vote without them.
     `free_repeats` answers a query that the analyst has asked before from the transcript.
+    Without a `journal`, memory is all there is.
     """
 
     def __init__(
@@ -35,12 +48,14 @@ class Predictor:
         *,
         reuse_pool: Callable[[], Index] | None = None,
         free_repeats: bool = True,
+        journal: Journal | None = None,
     ):
         self.shards = list(shards)
         self.plan = plan if isinstance(plan, Plan) else None
         self._make_plan = None if isinstance(plan, Plan) else plan
         self.noise = noise
         self.free_repeats = free_repeats
+        self.journal = journal
         self.lock = RLock()
         self._reuse_pool = reuse_pool
         self._transcripts: dict[Scope, Transcript] = {}
@@ -65,10 +80,12 @@ class Predictor:
                     query = queries[slice(i, i + 1)]
                     known = self._answer(query, next(scan), transcript, plan, analyst)
                     transcript.add(query, key, known)
+                    if self.journal is not None:
+                        self.journal.note(analyst, query, key, known)
                 labels.append(known)
-            for shard in self.shards:
-                shard.ledger.commit()  # rule 2: charged durably, then answered
-            return np.array(labels, dtype=np.int64)
+        if self.journal is not None:
+            self.journal.flush()  # rule 2: charged durably, then answered; others may compute meanwhile
+        return np.array(labels, dtype=np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "lock"}
@@ -109,6 +126,10 @@ class Predictor:
             assert self._make_plan is not None
             self.plan = self._make_plan(queries)
         return self.plan
+
+    def remember(self, analyst: Scope, query: Vectors, label: int) -> None:
+        """Put an answer of an earlier process back into the transcript."""
+        self._transcript(analyst).add(query, query_key(query), label)
 
     def _transcript(self, analyst: Scope) -> Transcript:
         if analyst not in self._transcripts:

@@ -13,6 +13,7 @@ afresh only when the data has changed would tell the analyst, without any noise,
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,5 +51,5 @@ class Transcript:
 
 
 def query_key(query: Vectors) -> bytes:
-    """The bytes by which a query is recognised: all that the mechanism sees of it."""
-    return query.values.tobytes() + query.scale.tobytes()
+    """A digest by which a query is recognised, of all that the mechanism sees of it."""
+    return hashlib.blake2b(query.values.tobytes() + query.scale.tobytes(), digest_size=32).digest()

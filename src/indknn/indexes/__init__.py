@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from indknn.errors import InvalidInputError
 from indknn.indexes.base import Index
 from indknn.indexes.exact import ExactIndex
@@ -10,11 +12,11 @@ from indknn.kernels import Kernel
 INDEXES = {"exact": ExactIndex}
 
 
-def make_index(name: str, kernel: Kernel, n_features: int) -> Index:
+def make_index(name: str, kernel: Kernel, n_features: int, **options: Any) -> Index:
     """The index of that name, empty."""
     if name not in INDEXES:
         raise InvalidInputError(f"index must be one of {sorted(INDEXES)}, got {name!r}")
-    return INDEXES[name](kernel, n_features)
+    return INDEXES[name](kernel, n_features, **options)
 
 
 __all__ = ["INDEXES", "ExactIndex", "Index", "make_index"]

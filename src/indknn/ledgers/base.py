@@ -60,7 +60,3 @@ class Ledger(Protocol):
     def total_spent(self, owners: Sequence[OwnerId]) -> IntArray:
         """The sums over all scopes: what analysts who pool their answers could have learned."""
         ...
-
-    def commit(self) -> None:
-        """Make every charge so far durable. Answers leave only after this (rule 2)."""
-        ...

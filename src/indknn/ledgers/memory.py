@@ -95,9 +95,6 @@ class MemoryLedger:
             total += self.spent(owners, scope)
         return total
 
-    def commit(self) -> None:
-        """Memory is as durable as it gets."""
-
     def _slot_for(self, owner: OwnerId) -> int:
         slot = self._roster.slot(owner)
         if slot >= 0:

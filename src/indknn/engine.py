@@ -1,0 +1,189 @@
+"""Everything behind one face, in memory: settings, noise, people, records and the predictor over them.
+
+The estimator and the durable store are both an engine: the one forgets at the end of the process, the other
+writes down what this one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indknn import accounting
+from indknn.calibrate import plan_from_queries, sigma1_for, sigma2_for
+from indknn.errors import InvalidInputError
+from indknn.indexes import Index, make_index
+from indknn.inputs import encode_labels
+from indknn.kernels import Kernel, make_kernel
+from indknn.ledgers import MemoryLedger, Scope
+from indknn.noise import Noise
+from indknn.predictor import Journal, Predictor
+from indknn.quantise import quantise
+from indknn.shard import Shard
+from indknn.types import Accountant, FloatArray, IntArray, KernelName, OwnerId, Plan, Vectors
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is public and fixed about a store. See `IndKNNClassifier` for what each means."""
+
+    n_features: int
+    classes: tuple[Any, ...]
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    max_queries: int = 1000
+    kernel: KernelName = "cosine"
+    tau: float | None = None
+    sigma2: float | None = None
+    bandwidth: float | None = None
+    accountant: Accountant = "gdp"
+    index: str = "exact"
+    index_options: dict[str, Any] = field(default_factory=dict)
+    reuse: bool = False
+    center: tuple[float, ...] | None = None
+    normalize: bool = True
+    max_records_per_query: int | None = None
+    free_repeats: bool = True
+    global_epsilon: float | None = None
+
+    @cached_property
+    def budget(self) -> float:
+        """B, what every person may spend with one analyst."""
+        return accounting.budget(self.epsilon, self.delta, self.accountant)
+
+    @cached_property
+    def global_budget(self) -> float | None:
+        """What every person may spend with all analysts together, if that is bounded."""
+        if self.global_epsilon is None:
+            return None
+        return accounting.budget(self.global_epsilon, self.delta, self.accountant)
+
+    @property
+    def sigma1_(self) -> float:
+        """The noise on the count."""
+        return sigma1_for(self.budget, self.max_queries)
+
+    @property
+    def sigma2_(self) -> float:
+        """The noise on the votes, given or derived."""
+        return sigma2_for(self.budget, self.max_queries) if self.sigma2 is None else float(self.sigma2)
+
+    @cached_property
+    def class_array(self) -> npt.NDArray[Any]:
+        """The labels, sorted."""
+        return np.unique(np.array(self.classes))
+
+    @cached_property
+    def kernel_(self) -> Kernel:
+        """The kernel."""
+        return make_kernel(self.kernel, self.bandwidth, normalize=self.normalize)
+
+    def plan(self, tau: float) -> Plan:
+        """The plan for a threshold."""
+        return Plan(tau, self.sigma1_, self.sigma2_, len(self.class_array), self.max_records_per_query)
+
+    def new_index(self) -> Index:
+        """An empty index."""
+        return make_index(self.index, self.kernel_, self.n_features, **self.index_options)
+
+    def new_ledger(self, key: bytes | None = None) -> MemoryLedger:
+        """A ledger in which nobody has spent anything."""
+        behind = None if self.global_budget is None else accounting.to_units(self.global_budget)
+        return MemoryLedger(accounting.to_units(self.budget), behind, key=key)
+
+    def quantise(self, X: npt.ArrayLike, what: str) -> Vectors:
+        """Raw rows as the store sees them."""
+        center = None if self.center is None else np.array(self.center, dtype=np.float64)
+        vectors = quantise(X, center, what=what)
+        if vectors.values.shape[1] != self.n_features:
+            width = vectors.values.shape[1]
+            raise InvalidInputError(f"{what} must have {self.n_features} features per row, got {width}")
+        return vectors
+
+    def prepare(self, X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Vectors, IntArray]:
+        """Raw records as the store keeps them, or an error that names what is wrong."""
+        vectors, labels = self.quantise(X, "X"), encode_labels(np.asarray(y), self.class_array)
+        if len(labels) != len(vectors):
+            raise InvalidInputError(f"y must have one label per row: {len(vectors)} rows, got {len(labels)}")
+        return vectors, labels
+
+
+class Engine:
+    """Records, people and the predictor over them.
+
+    >>> from indknn.noise import SecureNoise
+    >>> engine = Engine(Settings(n_features=2, classes=("no", "yes"), tau=0.5), SecureNoise())
+    >>> ids = engine.add([[1.0, 0.0], [0.0, 1.0]], ["no", "yes"], ["ann", "bob"])
+    >>> engine.predict([[1.0, 0.1]]).shape
+    (1,)
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        noise: Noise,
+        ledger: MemoryLedger | None = None,
+        journal: Journal | None = None,
+    ):
+        self.settings = settings
+        self.noise = noise
+        self.ledger = settings.new_ledger() if ledger is None else ledger
+        self.shard = Shard(settings.new_index(), self.ledger)
+        self.predictor = Predictor(
+            [self.shard],
+            partial(plan_from_queries, settings.kernel_, settings.plan)
+            if settings.tau is None
+            else settings.plan(settings.tau),
+            noise,
+            reuse_pool=settings.new_index if settings.reuse else None,
+            free_repeats=settings.free_repeats,
+            journal=journal,
+        )
+
+    def add(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Sequence[OwnerId] | None = None) -> IntArray:
+        """Add records; their ids."""
+        return self.put(*self.settings.prepare(X, y), owners)
+
+    def put(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId] | None) -> IntArray:
+        """Add prepared records; their ids. Rows without owners get numbers that were nobody's."""
+        with self.shard.lock:
+            if owners is None:
+                first = self.ledger.next_number
+                owners = range(first, first + len(vectors))
+            if len(owners) != len(vectors):
+                raise InvalidInputError(
+                    f"owners must name one owner per row: {len(vectors)}, got {len(owners)}"
+                )
+            return self.shard.add(vectors, labels, owners)
+
+    def forget_owners(self, owners: list[OwnerId]) -> int:
+        """Remove every record of these owners; how many."""
+        return self.shard.forget_owners(owners)
+
+    def forget_records(self, ids: list[int]) -> int:
+        """Remove these records; how many."""
+        return self.shard.forget_records(ids)
+
+    def predict(self, Q: npt.ArrayLike, analyst: Scope = None) -> npt.NDArray[Any]:
+        """The label of each query. Spends."""
+        queries = self.settings.quantise(Q, "the queries")
+        return np.asarray(self.settings.class_array[self.predictor.predict(queries, analyst)])
+
+    def spent(self, owners: list[OwnerId] | None = None, analyst: Scope = None) -> FloatArray:
+        """ρ of each owner (of all who have records), with one analyst or, for None, with all together."""
+        with self.shard.lock:
+            names = self.ledger.owners() if owners is None else owners
+            units = self.ledger.total_spent(names) if analyst is None else self.ledger.spent(names, analyst)
+            return accounting.from_units(units)
+
+    def restarted(self, settings: Settings, noise: Noise) -> Engine:
+        """An empty engine under other settings for the same people, who keep what they have spent."""
+        self.shard.forget_owners(self.ledger.owners())
+        fresh = settings.new_ledger()
+        self.ledger.budget, self.ledger.global_budget = fresh.budget, fresh.global_budget
+        return Engine(settings, noise, self.ledger)
