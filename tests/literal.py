@@ -29,9 +29,7 @@ def with_owners(kappa, y, owner, z, tau, sigma1, sigma2, n_classes, noise, cap=N
     z = dict(z)
     F, m = {}, {}
     for o in sorted(set(owner)):
-        near = sorted(
-            (i for i in range(len(y)) if owner[i] == o and kappa[i] >= tau), key=lambda i: (-kappa[i], y[i])
-        )
+        near = sorted((i for i in range(len(y)) if owner[i] == o and kappa[i] >= tau), key=lambda i: (-kappa[i], y[i]))
         near = near[:cap]
         if near and z[o] >= len(near) ** 2 / (2 * sigma1**2):
             m[o] = len(near)

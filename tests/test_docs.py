@@ -21,9 +21,7 @@ def test_every_command_is_in_the_documents():
 
 def test_every_parameter_of_the_estimator_is_documented():
     doc = inspect.getdoc(IndKNNClassifier)
-    missing = [
-        p for p in IndKNNClassifier().get_params() if not re.search(rf"^\s*(\w+, )*{p}\b.* : ", doc, re.M)
-    ]
+    missing = [p for p in IndKNNClassifier().get_params() if not re.search(rf"^\s*(\w+, )*{p}\b.* : ", doc, re.M)]
     assert not missing
 
 

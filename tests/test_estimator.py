@@ -158,9 +158,7 @@ class _FixedNoise:
 
 def test_a_global_budget_bounds_all_analysts_together(data):
     X, y, Q, _ = data
-    model = IndKNNClassifier(
-        epsilon=1.0, global_epsilon=1.5, tau=0.3, sigma2=0.1, max_queries=50, random_state=0
-    )
+    model = IndKNNClassifier(epsilon=1.0, global_epsilon=1.5, tau=0.3, sigma2=0.1, max_queries=50, random_state=0)
     model.fit(X, y)
     for analyst in ("a", "b", "c"):
         model.predict(Q, analyst=analyst)
@@ -172,9 +170,7 @@ def test_reuse_helps_an_exhausted_store(data):
     X, y, Q, yq = data
     scores = {}
     for reuse in (False, True):
-        model = IndKNNClassifier(
-            epsilon=1.0, tau=0.6, max_queries=40, sigma2=0.2, reuse=reuse, random_state=0
-        )
+        model = IndKNNClassifier(epsilon=1.0, tau=0.6, max_queries=40, sigma2=0.2, reuse=reuse, random_state=0)
         scores[reuse] = model.fit(X, y).score(Q, yq)
     assert scores[True] > scores[False] + 0.1
 

@@ -6,11 +6,7 @@ import sys
 
 def modules_after(statement):
     code = f"import sys\n{statement}\nprint(*sys.modules)"
-    return set(
-        subprocess.run(
-            [sys.executable, "-c", code], check=True, capture_output=True, text=True
-        ).stdout.split()
-    )
+    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
 
 
 def test_the_core_does_not_load_the_heavy_ones():

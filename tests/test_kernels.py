@@ -31,9 +31,7 @@ def test_close_to_the_real_kernel(kernel, seed, d):
     dot = (x.values.astype(np.int64) @ y.values[0].astype(np.int64)).astype(float)
     kappa = kernel.values(dot, x.root_norm, x.scale, float(y.root_norm[0]), float(y.scale[0]))
     # the kernel of what is stored, to the grid
-    stored = [
-        real_kernel(kernel, v * s, y.values[0] * y.scale[0]) for v, s in zip(x.values, x.scale, strict=True)
-    ]
+    stored = [real_kernel(kernel, v * s, y.values[0] * y.scale[0]) for v, s in zip(x.values, x.scale, strict=True)]
     assert kappa / GRID == pytest.approx(stored, abs=3 / GRID)
     # and of what was given, to quantisation
     given_ = [real_kernel(kernel, v, q[0]) for v in X]

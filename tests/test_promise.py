@@ -93,10 +93,7 @@ def select(X, Q, kernel, tau, rows=None):
     rows = np.arange(len(X)) if rows is None else rows
     index = make_index("exact", kernel, X.shape[1])
     index.add(quantise(X[rows]))
-    return [
-        dict(zip(rows[s.slots].tolist(), s.kappa.tolist(), strict=True))
-        for s in index.select(quantise(Q), tau)
-    ]
+    return [dict(zip(rows[s.slots].tolist(), s.kappa.tolist(), strict=True)) for s in index.select(quantise(Q), tau)]
 
 
 @given(seeds, st.sampled_from([("cosine", True), ("rbf", True), ("rbf", False)]), st.integers(1, 40))
@@ -106,9 +103,7 @@ def test_selection_and_kernel_bits_depend_on_the_record_alone(seed, kind, d):
     kernel, tau = make_kernel(kind[0], normalize=kind[1]), tau_on_grid(0.2)
     whole = select(X, Q, kernel, tau)
     some = np.sort(rng.permutation(70)[: rng.integers(1, 70)])
-    assert select(X, Q, kernel, tau, some) == [
-        {i: k for i, k in w.items() if i in set(some.tolist())} for w in whole
-    ]
+    assert select(X, Q, kernel, tau, some) == [{i: k for i, k in w.items() if i in set(some.tolist())} for w in whole]
     assert select(X, Q, kernel, tau, rng.permutation(70)) == whole
     assert [select(X, Q[i : i + 1], kernel, tau)[0] for i in range(5)] == whole
     X32 = np.asfortranarray(X)  # nor on how the caller lays out memory
@@ -159,9 +154,7 @@ def test_where_nobody_votes_every_label_has_positive_frequency(drain):
     """Rule 3, with the noise that serves: the answer must not give away that nobody was there."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, D)) + 3, rng.choice(CLASSES, 60)
-    model = IndKNNClassifier(epsilon=0.05, tau=0.5, free_repeats=False, max_queries=1, classes=CLASSES).fit(
-        X, y
-    )
+    model = IndKNNClassifier(epsilon=0.05, tau=0.5, free_repeats=False, max_queries=1, classes=CLASSES).fit(X, y)
     query = np.full((1, D), 1.0)
     if drain == "far away":
         query = -query

@@ -156,9 +156,7 @@ class Engine:
                 first = self.ledger.next_number
                 owners = range(first, first + len(vectors))
             if len(owners) != len(vectors):
-                raise InvalidInputError(
-                    f"owners must name one owner per row: {len(vectors)}, got {len(owners)}"
-                )
+                raise InvalidInputError(f"owners must name one owner per row: {len(vectors)}, got {len(owners)}")
             return self.shard.add(vectors, labels, owners)
 
     def forget_owners(self, owners: list[OwnerId]) -> int:

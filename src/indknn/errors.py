@@ -4,7 +4,10 @@
     ├── InvalidInputError (also a ValueError)   something the caller gave is not allowed
     │   └── UnknownOwnerError                   no such owner was ever seen by this store
     ├── PrivacyError                            what was asked for would break the promise
-    └── LedgerError                             the ledger's own invariant failed; nothing was released
+    ├── LedgerError                             the ledger's own invariant failed; nothing was released
+    └── StoreError                              the file cannot be read, written or trusted
+        ├── StoreLockedError                    another process has it
+        └── StaleStoreError                     it is older than its witness: a restored backup
 
     PrivacyWarning (a UserWarning)              legal, but the answers are not private
 
@@ -33,6 +36,18 @@ class PrivacyError(IndKNNError):
 
 class LedgerError(IndKNNError):
     """A charge did not fit the ledger. It is raised before anything is released."""
+
+
+class StoreError(IndKNNError):
+    """The store file cannot be read, written or trusted. What was not yet durable was not answered."""
+
+
+class StoreLockedError(StoreError):
+    """Another process has the store open."""
+
+
+class StaleStoreError(StoreError):
+    """The store is not the one that its witness saw last: budgets may have been spent that it does not know."""
 
 
 class PrivacyWarning(UserWarning):

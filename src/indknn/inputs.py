@@ -52,9 +52,7 @@ def encode_labels(y: npt.NDArray[Any], classes: npt.NDArray[Any]) -> IntArray:
         codes = np.searchsorted(classes, y)
         known = classes[np.minimum(codes, len(classes) - 1)] == y
     except TypeError as error:
-        raise InvalidInputError(
-            f"labels must be of the type of the classes {classes.tolist()}: {error}"
-        ) from None
+        raise InvalidInputError(f"labels must be of the type of the classes {classes.tolist()}: {error}") from None
     if not np.all(known):
         stranger = y[np.argmin(known)]
         raise InvalidInputError(f"unknown label {stranger!r}: the classes are {classes.tolist()}")

@@ -34,9 +34,7 @@ class Kernel(Protocol):
         """κ in grid units."""
         ...
 
-    def least_dot(
-        self, tau: int, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float
-    ) -> FloatArray:
+    def least_dot(self, tau: int, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float) -> FloatArray:
         """A dot product below this cannot have κ >= tau (in grid units)."""
         ...
 
@@ -68,9 +66,7 @@ class Cosine:
         cosine = dot / (root_x * root_q)
         return np.clip(np.rint(cosine * GRID), 0, GRID).astype(np.int64)
 
-    def least_dot(
-        self, tau: int, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float
-    ) -> FloatArray:
+    def least_dot(self, tau: int, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float) -> FloatArray:
         """τ·|x||q|, less half a grid step for the rounding, and a little."""
         return root_x * (root_q * ((tau - 0.5) / GRID) * (1.0 - _SAFE))
 
@@ -109,9 +105,7 @@ class RBF:
         result: IntArray = np.floor(kappa * GRID).astype(np.int64)
         return result
 
-    def least_dot(
-        self, tau: int, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float
-    ) -> FloatArray:
+    def least_dot(self, tau: int, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float) -> FloatArray:
         """The dot product at the largest distance that can have κ >= τ, a little less."""
         widest = log(GRID / tau) + 2.0 / (self._FINE * self._FINE)  # the steps of t round κ up a little
         squared = self.bandwidth**2 * widest * (1.0 + _SAFE)

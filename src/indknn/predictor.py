@@ -61,7 +61,14 @@ class Predictor:
         self._transcripts: dict[Scope, Transcript] = {}
 
     def predict(self, queries: Vectors, analyst: Scope = None) -> IntArray:
-        """The label of each query, in order. Spends the budget of whoever is near.
+        """The label of each query, in order. Spends the budget of whoever is near."""
+        labels = self.compute(queries, analyst)
+        if self.journal is not None:
+            self.journal.flush()  # rule 2: charged durably, then answered; others may compute meanwhile
+        return labels
+
+    def compute(self, queries: Vectors, analyst: Scope = None) -> IntArray:
+        """The labels, charged and noted but not yet durable: they must not leave before a flush.
 
         The scan of a batch is shared; the filter then runs query by query in order, exactly as if they
         had come one at a time.
@@ -83,9 +90,7 @@ class Predictor:
                     if self.journal is not None:
                         self.journal.note(analyst, query, key, known)
                 labels.append(known)
-        if self.journal is not None:
-            self.journal.flush()  # rule 2: charged durably, then answered; others may compute meanwhile
-        return np.array(labels, dtype=np.int64)
+            return np.array(labels, dtype=np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "lock"}

@@ -69,10 +69,9 @@ class Shard:
     def forget_owners(self, owners: Sequence[OwnerId]) -> int:
         """Remove every record of these owners; how many there were. What was spent stays (rule 4)."""
         with self.lock:
-            owner_slots = np.unique(self.ledger.slots_of(owners))
-            owner_slots = owner_slots[owner_slots >= 0]
-            slots = [slot for owner in owner_slots.tolist() for slot in self._records_of(owner)]
-            self._drop(np.array(slots, dtype=np.int64))
+            slots = self.slots_of_owners(owners)
+            owner_slots = np.unique(self.owners_of(slots))
+            self._drop(slots)
             self._head[owner_slots] = -1
             self.ledger.retire(owner_slots)
             return len(slots)
@@ -80,7 +79,7 @@ class Shard:
     def forget_records(self, ids: Sequence[int]) -> int:
         """Remove these records; how many. An owner whose last record goes is forgotten as a whole."""
         with self.lock:
-            slots = np.array(sorted({self._slot_of(i) for i in ids}), dtype=np.int64)
+            slots = self.slots_of_records(ids)
             doomed = set(slots.tolist())
             for owner in np.unique(self._owner[slots]).tolist():
                 kept = [slot for slot in self._records_of(owner) if slot not in doomed]
@@ -90,6 +89,34 @@ class Shard:
                     self.ledger.retire(np.array([owner], dtype=np.int64))
             self._drop(slots)
             return len(slots)
+
+    def slots_of_owners(self, owners: Sequence[OwnerId]) -> IntArray:
+        """The slots of all records of these owners."""
+        here = np.unique(self.ledger.slots_of(owners))
+        slots = [slot for owner in here[here >= 0].tolist() for slot in self._records_of(owner)]
+        return np.array(slots, dtype=np.int64)
+
+    def slots_of_records(self, ids: Sequence[int]) -> IntArray:
+        """The slots of these records."""
+        return np.array(sorted({self._slot_of(i) for i in ids}), dtype=np.int64)
+
+    def generations(self, slots: IntArray) -> IntArray:
+        """How often each slot was used before."""
+        return self._generation[slots].astype(np.int64)
+
+    def owners_of(self, slots: IntArray) -> IntArray:
+        """The owner slot of each record slot."""
+        return self._owner[slots].astype(np.int64)
+
+    def restore(self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray) -> None:
+        """Take up the records of an earlier process, slot by slot; owner -1 marks a free slot."""
+        slots = self.index.add(vectors)
+        self._reserve(_RECORD_ARRAYS, len(slots))
+        self._reserve({"_head": -1}, int(owners.max(initial=-1)) + 1)
+        self._label[slots], self._owner[slots], self._generation[slots] = labels, owners, generations
+        used = slots[owners >= 0]
+        self._link(used, owners[used])
+        self.index.remove(slots[owners < 0])
 
     def record_ids(self) -> IntArray:
         """The ids of all records held, by slot."""
@@ -107,6 +134,7 @@ class Shard:
         group = mechanism.group(neighbours, plan)
         counted = mechanism.count(group, self.ledger.remaining(group.owners, scope), plan)
         self.ledger.charge(counted.group.owners, counted.charges, scope)
+        self.ledger.joined(counted.group.owners)
         return Pending(counted.total, counted.group, scope)
 
     def settle(self, pending: Pending, K: int, plan: Plan) -> IntArray:

@@ -100,9 +100,7 @@ class LedgerContract:
         ledger.budget = 50
         assert ledger.remaining(slots, None).tolist() == [0]
 
-    @given(
-        st.lists(st.tuples(st.sampled_from("acfr"), st.sampled_from(NAMES), st.integers(0, 120)), max_size=60)
-    )
+    @given(st.lists(st.tuples(st.sampled_from("acfr"), st.sampled_from(NAMES), st.integers(0, 120)), max_size=60))
     def test_in_any_order_spent_only_grows_and_never_exceeds_the_budget(self, steps):
         """a: enrol, f: forget, c: charge as one analyst, r: as another, on random people."""
         ledger = self.make(100, 150)

@@ -18,10 +18,10 @@ def test_no_name_of_the_forgotten_is_left():
 
 
 def test_the_hash_of_a_name_needs_the_key():
-    digests = {MemoryLedger(1)._digest("ann") for _ in range(5)}
+    digests = {MemoryLedger(1).digest("ann") for _ in range(5)}
     assert len(digests) == 5
-    assert MemoryLedger(1, key=b"k")._digest("ann") == MemoryLedger(1, key=b"k")._digest("ann")
-    assert len({MemoryLedger(1, key=b"k")._digest(o) for o in (7, "7", b"7")}) == 3
+    assert MemoryLedger(1, key=b"k").digest("ann") == MemoryLedger(1, key=b"k").digest("ann")
+    assert len({MemoryLedger(1, key=b"k").digest(o) for o in (7, "7", b"7")}) == 3
 
 
 def test_thousands_of_owners_grow_the_arrays():

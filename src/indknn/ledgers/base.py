@@ -53,6 +53,14 @@ class Ledger(Protocol):
         """Charge each of these distinct slots, all or none. LedgerError if anyone cannot pay."""
         ...
 
+    def joined(self, slots: IntArray) -> None:
+        """These owners took part in one more query."""
+        ...
+
+    def queries(self, owners: Sequence[OwnerId]) -> IntArray:
+        """In how many queries each has taken part, forgotten or not."""
+        ...
+
     def spent(self, owners: Sequence[OwnerId], scope: Scope) -> IntArray:
         """What each has spent in this scope, forgotten or not. UnknownOwnerError for one never seen."""
         ...

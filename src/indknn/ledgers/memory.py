@@ -5,14 +5,24 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from indknn.errors import LedgerError, UnknownOwnerError
 from indknn.ledgers.base import Scope
 from indknn.ledgers.roster import Roster
 from indknn.types import IntArray, OwnerId
+
+
+@dataclass(frozen=True)
+class Tombstone:
+    """What is kept of a forgotten owner: units spent per scope, and in how many queries they took part."""
+
+    spent: dict[Scope, int]
+    queries: int
 
 
 class MemoryLedger:
@@ -34,11 +44,59 @@ class MemoryLedger:
         self._key = secrets.token_bytes(32) if key is None else key
         self._roster = Roster()
         self._spent: dict[Scope, IntArray] = {None: np.zeros(0, dtype=np.int64)}
-        self._tombstones: dict[bytes, dict[Scope, int]] = {}
+        self._queries = np.zeros(0, dtype=np.int32)
+        self._tombstones: dict[bytes, Tombstone] = {}
+        self.log: list[tuple[IntArray, IntArray]] | None = None  # charges made, for whoever writes them down
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._spent = {scope: spent.copy() for scope, spent in self._spent.items()}  # may be a read-only map
+        self._queries = self._queries.copy()  # may be a read-only map, like the rest
+        self._spent = {scope: spent.copy() for scope, spent in self._spent.items()}
+
+    def restore(
+        self,
+        names: dict[int, OwnerId],
+        spent: dict[Scope, IntArray],
+        queries: IntArray,
+        tombstones: dict[bytes, Tombstone],
+        next_number: int,
+    ) -> None:
+        """Take up where an earlier process stopped: names by slot, and arrays over slots."""
+        self._roster.restore(names)
+        self._spent = {None: np.zeros(0, dtype=np.int64), **dict.fromkeys(spent, np.zeros(0, dtype=np.int64))}
+        self._grow()
+        for scope, units in spent.items():
+            self._spent[scope][: len(units)] = units
+        self._queries[: len(queries)] = queries
+        self._tombstones = tombstones
+        self.next_number = next_number
+
+    def column(self, scope: Scope) -> IntArray:
+        """What every slot has spent in this scope, by slot. For whoever writes it down."""
+        return self._in(scope)[: self._roster.capacity]
+
+    def strangers(self, owners: Sequence[OwnerId]) -> list[OwnerId]:
+        """Those of these owners who have no slot, each once, in order."""
+        return [owner for owner in dict.fromkeys(owners) if self._roster.slot(owner) < 0]
+
+    def name_of(self, slot: int) -> OwnerId:
+        """The owner who has this slot."""
+        return self._roster.name(slot)
+
+    @property
+    def scopes(self) -> list[Scope]:
+        """Those that have a column."""
+        return list(self._spent)
+
+    @property
+    def participation(self) -> npt.NDArray[np.int32]:
+        """In how many queries every slot took part, by slot."""
+        return self._queries[: self._roster.capacity]
+
+    @property
+    def tombstones(self) -> dict[bytes, Tombstone]:
+        """What the forgotten had spent, by keyed hash."""
+        return self._tombstones
 
     def enrol(self, owners: Sequence[OwnerId]) -> IntArray:
         """The slot of each owner, new or returning."""
@@ -49,18 +107,18 @@ class MemoryLedger:
         for slot in slots.tolist():
             owner = self._roster.remove(slot)
             # also for one who never spent: that the owner was here is what `slots_of` must still know
-            self._tombstones[self._digest(owner)] = {s: int(a[slot]) for s, a in self._spent.items()}
-            for spent in self._spent.values():
-                spent[slot] = 0
+            spent = {scope: int(units[slot]) for scope, units in self._spent.items() if units[slot]}
+            self._tombstones[self.digest(owner)] = Tombstone(spent, int(self._queries[slot]))
+            self._queries[slot] = 0
+            for units in self._spent.values():
+                units[slot] = 0
 
     def slots_of(self, owners: Sequence[OwnerId]) -> IntArray:
         """The slot of each, -1 for the forgotten."""
         slots = np.array([self._roster.slot(owner) for owner in owners], dtype=np.int64)
         for i in np.flatnonzero(slots < 0).tolist():
-            if self._digest(owners[i]) not in self._tombstones:
-                raise UnknownOwnerError(
-                    f"unknown owner {owners[i]!r}: no record of theirs was ever added here"
-                )
+            if self.digest(owners[i]) not in self._tombstones:
+                raise UnknownOwnerError(f"unknown owner {owners[i]!r}: no record of theirs was ever added here")
         return slots
 
     def owners(self) -> list[OwnerId]:
@@ -79,13 +137,30 @@ class MemoryLedger:
         if (units < 0).any() or (units > self.remaining(slots, scope)).any():
             raise LedgerError("a charge does not fit the remaining budget; nothing was charged or released")
         self._in(scope)[slots] += units
+        if self.log is not None:
+            self.log.append((slots, units))
+
+    def joined(self, slots: IntArray) -> None:
+        """These owners took part in one more query."""
+        self._queries[slots] += 1
+
+    def queries(self, owners: Sequence[OwnerId]) -> IntArray:
+        """In how many queries each has taken part."""
+        slots = self.slots_of(owners)
+        return np.array(
+            [
+                self._queries[slot] if slot >= 0 else self._tombstones[self.digest(owner)].queries
+                for slot, owner in zip(slots.tolist(), owners, strict=True)
+            ],
+            dtype=np.int64,
+        )
 
     def spent(self, owners: Sequence[OwnerId], scope: Scope) -> IntArray:
         """What each has spent in this scope."""
         slots = self.slots_of(owners)
         spent = self._in(scope)[slots] if self._roster.capacity else np.zeros(len(slots), dtype=np.int64)
         for i in np.flatnonzero(slots < 0).tolist():
-            spent[i] = self._tombstones[self._digest(owners[i])].get(scope, 0)
+            spent[i] = self._tombstones[self.digest(owners[i])].spent.get(scope, 0)
         return spent
 
     def total_spent(self, owners: Sequence[OwnerId]) -> IntArray:
@@ -102,17 +177,23 @@ class MemoryLedger:
         slot = self._roster.add(owner)
         self._grow()
         if self._tombstones:  # most stores have none, and hashing a million newcomers takes a second
-            for scope, units in self._tombstones.pop(self._digest(owner), {}).items():
-                self._in(scope)[slot] = units
+            self._resume(slot, self._tombstones.pop(self.digest(owner), Tombstone({}, 0)))
         if isinstance(owner, int):
             self.next_number = max(self.next_number, owner + 1)
         return slot
 
     def _grow(self) -> None:
         need = self._roster.capacity
-        if need > len(self._spent[None]):
+        if need > len(self._queries):
+            extra = np.zeros(max(64, need // 2, need - len(self._queries)), dtype=np.int64)
+            self._queries = np.concatenate([self._queries, extra.astype(np.int32)])
             for scope, old in self._spent.items():
-                self._spent[scope] = np.concatenate([old, np.zeros(max(64, need // 2), dtype=np.int64)])
+                self._spent[scope] = np.concatenate([old, extra])
+
+    def _resume(self, slot: int, tombstone: Tombstone) -> None:
+        self._queries[slot] = tombstone.queries
+        for scope, units in tombstone.spent.items():
+            self._in(scope)[slot] = units
 
     def _in(self, scope: Scope) -> IntArray:
         if scope not in self._spent:
@@ -125,8 +206,8 @@ class MemoryLedger:
             total += spent[slots]
         return total
 
-    def _digest(self, owner: OwnerId) -> bytes:
-        """A keyed hash: without the key nobody can test whether a given person was here."""
+    def digest(self, owner: OwnerId) -> bytes:
+        """A keyed hash of the name: without the key nobody can test whether a given person was here."""
         kind = type(owner).__name__[:1].encode()  # 5, "5" and b"5" are three owners
         text = owner if isinstance(owner, bytes) else str(owner).encode(errors="surrogatepass")
         return hashlib.blake2b(kind + text, key=self._key, digest_size=32).digest()

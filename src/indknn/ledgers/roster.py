@@ -43,6 +43,19 @@ class Roster:
             if taken:
                 yield self._name.get(slot, slot)
 
+    def restore(self, names: dict[int, OwnerId]) -> None:
+        """Take up the given names by slot; the slots between them are free."""
+        self._taken = bytearray(max(names, default=-1) + 1)
+        for slot in names:
+            self._taken[slot] = 1
+        self._free = [slot for slot, taken in enumerate(self._taken) if not taken]
+        self._name = {slot: name for slot, name in names.items() if name != slot}
+        self._slot = {name: slot for slot, name in self._name.items()}
+
+    def name(self, slot: int) -> OwnerId:
+        """Who has this slot."""
+        return self._name.get(slot, slot)
+
     def slot(self, name: OwnerId) -> int:
         """The slot of this name, or -1."""
         found = self._slot.get(name, -1)

@@ -1,0 +1,83 @@
+"""The audit trail: a chain of hashes over what was done, without personal data.
+
+Each entry's hash covers the entry and the hash before it, so that no entry can be changed, dropped or added
+in between without all later ones changing too. The latest hash, kept elsewhere (a witness), proves the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import apsw
+
+GENESIS = bytes(32)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One link: its position, when, what kind, what, and the hash up to here."""
+
+    position: int
+    at: str
+    kind: str
+    body: str
+    hash: bytes
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The body as a dict."""
+        facts: dict[str, Any] = json.loads(self.body)
+        return facts
+
+
+def link(previous: bytes, position: int, at: str, kind: str, body: str) -> bytes:
+    """The hash of an entry on top of the previous one."""
+    text = json.dumps([position, at, kind, body], ensure_ascii=True)
+    return hashlib.blake2b(previous + text.encode(), digest_size=32).digest()
+
+
+def now() -> str:
+    """The time, in UTC, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def append(db: apsw.Connection, kind: str, **facts: Any) -> Entry:
+    """Add an entry, inside the transaction that does what it tells."""
+    last = db.execute("SELECT position, hash FROM audit ORDER BY position DESC LIMIT 1").fetchone()
+    position, previous = (last[0] + 1, last[1]) if last else (1, GENESIS)
+    at, body = now(), json.dumps(facts, sort_keys=True)
+    entry = Entry(position, at, kind, body, link(previous, position, at, kind, body))
+    db.execute(
+        "INSERT INTO audit VALUES (?, ?, ?, ?, ?)",
+        (entry.position, entry.at, entry.kind, entry.body, entry.hash),
+    )
+    return entry
+
+
+def entries(db: apsw.Connection, first: int = 1) -> Iterator[Entry]:
+    """The chain from a position on."""
+    query = "SELECT position, at, kind, body, hash FROM audit WHERE position >= ? ORDER BY position"
+    for row in db.execute(query, (first,)):
+        yield Entry(*row)
+
+
+def last(db: apsw.Connection) -> Entry:
+    """The newest entry."""
+    row: Any = db.execute("SELECT * FROM audit ORDER BY position DESC LIMIT 1").fetchone()
+    return Entry(*row)
+
+
+def breaks(db: apsw.Connection) -> Iterator[str]:
+    """What is wrong with the chain, if anything."""
+    previous, expected = GENESIS, 1
+    for entry in entries(db):
+        if entry.position != expected:
+            yield f"audit trail: entry {expected} is missing"
+        if link(previous, entry.position, entry.at, entry.kind, entry.body) != entry.hash:
+            yield f"audit trail: the hash of entry {entry.position} does not fit"
+        previous, expected = entry.hash, entry.position + 1

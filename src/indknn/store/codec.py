@@ -1,0 +1,78 @@
+"""How names, debits and balances are written as bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from indknn.errors import StoreError
+from indknn.types import IntArray, OwnerId
+
+BLOCK = 4096
+"""Owners per row of balances: 32 KiB of amounts."""
+
+
+@dataclass(frozen=True)
+class Debits:
+    """Who paid how much for one answer: distinct owner slots, and ledger units."""
+
+    slots: IntArray
+    units: IntArray
+
+    @property
+    def total(self) -> int:
+        """The sum, as a Python integer: it may exceed 63 bits."""
+        return sum(self.units.tolist())
+
+    def encode(self) -> bytes:
+        """Slots as uint32, then units as int64, little-endian.
+
+        >>> Debits.decode(Debits(np.array([3, 7]), np.array([10, 20])).encode()).units.tolist()
+        [10, 20]
+        """
+        return self.slots.astype("<u4").tobytes() + self.units.astype("<i8").tobytes()
+
+    @staticmethod
+    def decode(body: bytes) -> Debits:
+        """What `encode` wrote."""
+        n, rest = divmod(len(body), 12)
+        if rest:
+            raise StoreError(f"a debit blob has {len(body)} bytes, which is no multiple of 12")
+        slots = np.frombuffer(body, "<u4", n).astype(np.int64)
+        return Debits(slots, np.frombuffer(body, "<i8", n, offset=4 * n).astype(np.int64))
+
+    @staticmethod
+    def merge(parts: list[tuple[IntArray, IntArray]]) -> Debits:
+        """One debit per owner, from charges made in steps."""
+        if not parts:
+            return Debits(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+        slots, where = np.unique(np.concatenate([s for s, _ in parts]), return_inverse=True)
+        units = np.zeros(len(slots), dtype=np.int64)
+        np.add.at(units, where, np.concatenate([u for _, u in parts]))
+        return Debits(slots, units)
+
+
+def encode_name(name: OwnerId) -> bytes:
+    """A type letter and the name.
+
+    >>> encode_name("ann"), encode_name(7), decode_name(b"i7")
+    (b'sann', b'i7', 7)
+    """
+    if isinstance(name, bytes):
+        return b"b" + name
+    if isinstance(name, int):
+        return b"i" + str(name).encode()
+    return b"s" + name.encode(errors="surrogatepass")
+
+
+def decode_name(body: bytes) -> OwnerId:
+    """What `encode_name` wrote."""
+    kind, rest = body[:1], body[1:]
+    if kind == b"i":
+        return int(rest)
+    if kind == b"b":
+        return rest
+    if kind == b"s":
+        return rest.decode(errors="surrogatepass")
+    raise StoreError(f"an owner's name of unknown type {kind!r}")

@@ -1,0 +1,168 @@
+"""The connection to a store file, and what is read from it and written to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import numpy as np
+
+from indknn.errors import StoreError
+from indknn.ledgers import Scope
+from indknn.ledgers.memory import MemoryLedger, Tombstone
+from indknn.quantise import root_norms
+from indknn.shard import Shard
+from indknn.store.codec import BLOCK, Debits, decode_name, encode_name
+from indknn.store.schema import migrate
+from indknn.types import IntArray, Vectors
+
+
+def connect(path: Path, *, create: bool, synchronous: str = "FULL", vfs: str | None = None) -> apsw.Connection:
+    """An open, checked, migrated file. WAL, every commit synced, deleted content overwritten."""
+    if not create and not path.exists():
+        raise StoreError(f"{path} does not exist; make a store with: indknn init {path}")
+    flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+    try:
+        db = apsw.Connection(str(path), flags=flags, vfs=vfs)
+        db.pragma("locking_mode", "EXCLUSIVE")  # one writer; keeps the WAL index out of a shared file
+        db.pragma("journal_mode", "WAL")
+        db.pragma("synchronous", synchronous)
+        db.pragma("secure_delete", 1)
+        db.pragma("temp_store", "MEMORY")
+        db.pragma("foreign_keys", 1)
+        migrate(db, str(path))
+    except apsw.Error as error:
+        raise StoreError(f"{path} cannot be opened as a store: {error}") from None
+    return db
+
+
+def get_meta(db: apsw.Connection, name: str) -> Any:
+    """A value by name; None where there is none."""
+    return db.execute("SELECT value FROM meta WHERE name = ?", (name,)).get
+
+
+def set_meta(db: apsw.Connection, name: str, value: Any) -> None:
+    """Set a value by name."""
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+
+def write_records(db: apsw.Connection, shard: Shard, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:
+    """The records just put into these slots."""
+    generations = shard.generations(slots).tolist()
+    rows = zip(
+        slots.tolist(), generations, shard.owners_of(slots).tolist(), labels.tolist(),
+        vectors.scale.tolist(), (v.tobytes() for v in vectors.values), strict=True,
+    )  # fmt: skip
+    db.executemany("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+
+def clear_records(db: apsw.Connection, slots: Iterable[int]) -> None:
+    """Free these slots; only the generation stays, one up."""
+    clear = """UPDATE records SET generation = generation + 1, owner = NULL, label = NULL, scale = NULL,
+               features = NULL WHERE slot = ?"""
+    db.executemany(clear, ((slot,) for slot in slots))
+
+
+def read_records(db: apsw.Connection, n_features: int, shard: Shard) -> None:
+    """Fill an empty shard, slot by slot."""
+    used = int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM records").get)
+    values = np.zeros((used, n_features), dtype=np.int8)
+    values[:, 0] = 1  # what stands in a free slot while it is restored
+    scale, owner = np.ones(used), np.full(used, -1, dtype=np.int64)
+    label, generation = np.full(used, -1, dtype=np.int64), np.zeros(used, dtype=np.int64)
+    features = bytearray(values.tobytes())
+    for slot, gen, who, what, size, body in db.execute("SELECT * FROM records"):
+        generation[slot] = gen
+        if who is not None:
+            if len(body) != n_features:
+                raise StoreError(f"the record in slot {slot} has {len(body)} features instead of {n_features}")
+            owner[slot], label[slot], scale[slot] = who, what, size
+            features[slot * n_features : (slot + 1) * n_features] = body
+    values = np.frombuffer(bytes(features), dtype=np.int8).reshape(used, n_features)
+    shard.restore(Vectors(values, root_norms(values), scale), label, owner, generation)
+
+
+def scope_id(db: apsw.Connection, scope: Scope) -> int:
+    """The number of an analyst, given on first sight."""
+    name = "" if scope is None else "=" + scope
+    found = db.execute("SELECT id FROM scopes WHERE name = ?", (name,)).get
+    if found is None:
+        db.execute("INSERT INTO scopes (name) VALUES (?)", (name,))
+        found = db.last_insert_rowid()
+    return int(found)
+
+
+def read_scopes(db: apsw.Connection) -> dict[int, Scope]:
+    """Analysts by number."""
+    return {number: (name[1:] if name else None) for number, name in db.execute("SELECT id, name FROM scopes")}
+
+
+def read_ledger(db: apsw.Connection, ledger: MemoryLedger) -> set[tuple[Scope, int]]:
+    """Snapshot and replay. Returns the blocks that debits have touched since the snapshot."""
+    names = {slot: decode_name(name) for slot, name in db.execute("SELECT slot, name FROM owners")}
+    scopes, capacity = read_scopes(db), max(names, default=-1) + 1
+    size = -(-capacity // BLOCK) * BLOCK
+    spent = {scope: np.zeros(size, dtype=np.int64) for scope in scopes.values()}
+    queries = np.zeros(size, dtype=np.int64)
+    for number, block, body in db.execute("SELECT scope, block, spent FROM balances"):
+        _fill(spent[scopes[number]], block, np.frombuffer(body, "<i8"))
+    for block, body in db.execute("SELECT block, queries FROM participation"):
+        _fill(queries, block, np.frombuffer(body, "<i4"))
+    touched: set[tuple[Scope, int]] = set()
+    replay = "SELECT a.scope, d.body FROM debits d JOIN answers a USING (seq) ORDER BY d.seq"
+    for number, body in db.execute(replay):
+        debits = Debits.decode(body)
+        spent[scopes[number]][debits.slots] += debits.units
+        queries[debits.slots] += 1
+        touched |= {(scopes[number], block) for block in np.unique(debits.slots // BLOCK).tolist()}
+    tombstones = {
+        digest: Tombstone({scopes[int(number)]: units for number, units in json.loads(body).items()}, count)
+        for digest, body, count in db.execute("SELECT digest, spent, queries FROM tombstones")
+    }
+    ledger.restore(
+        names,
+        {scope: units[:capacity] for scope, units in spent.items()},
+        queries[:capacity],
+        tombstones,
+        int(get_meta(db, "next_number") or 0),
+    )
+    return touched
+
+
+def write_balances(db: apsw.Connection, ledger: MemoryLedger, blocks: Iterable[tuple[Scope, int]]) -> None:
+    """Fold: the balances of these blocks as they are now, instead of all debits."""
+    for scope, block in blocks:
+        part = slice(block * BLOCK, (block + 1) * BLOCK)
+        spent = ledger.column(scope)[part].astype("<i8").tobytes()
+        db.execute("INSERT OR REPLACE INTO balances VALUES (?, ?, ?)", (scope_id(db, scope), block, spent))
+        queries = ledger.participation[part].astype("<i4").tobytes()
+        db.execute("INSERT OR REPLACE INTO participation VALUES (?, ?)", (block, queries))
+    db.execute("DELETE FROM debits")
+
+
+def write_owners(db: apsw.Connection, named: Iterable[tuple[int, Any]]) -> None:
+    """Owners who have just come, by slot."""
+    db.executemany("INSERT INTO owners VALUES (?, ?)", ((slot, encode_name(name)) for slot, name in named))
+
+
+def write_tombstone(db: apsw.Connection, digest: bytes, tombstone: Tombstone) -> None:
+    """What is kept of one who was forgotten."""
+    spent = {str(scope_id(db, scope)): units for scope, units in tombstone.spent.items() if units}
+    row = (digest, json.dumps(spent), tombstone.queries)
+    db.execute("INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?)", row)
+
+
+def read_answers(db: apsw.Connection, n_features: int) -> Iterator[tuple[Scope, Vectors, int]]:
+    """The transcript, in order."""
+    scopes = read_scopes(db)
+    for number, body, scale, label in db.execute("SELECT scope, query, scale, label FROM answers ORDER BY seq"):
+        values = np.frombuffer(body, dtype=np.int8).reshape(1, n_features)
+        yield scopes[number], Vectors(values, root_norms(values), np.array([scale])), label
+
+
+def _fill(column: IntArray, block: int, part: IntArray) -> None:
+    here = column[block * BLOCK : (block + 1) * BLOCK]  # shorter, or empty, where the last owners are gone
+    here[: len(part)] = part[: len(here)]

@@ -1,0 +1,106 @@
+"""The files beside a store: a lock that names its holder, ballast for a full disk, a witness kept elsewhere."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from indknn.errors import StoreError, StoreLockedError
+from indknn.store.chain import now
+
+BALLAST_BYTES = 4 << 20
+
+
+class Lock:
+    """One process owns a store. The operating system drops the lock when the process ends, however it ends."""
+
+    def __init__(self, store: Path):
+        self.path = store.with_name(store.name + ".lock")
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._file, 4096, 0).decode(errors="replace").strip() or "an unknown process"
+            os.close(self._file)
+            raise StoreLockedError(f"{store} is in use by {holder}; a store has one writer at a time") from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()} since {now()}".encode(), 0)
+
+    def release(self) -> None:
+        """Let others have it."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class Ballast:
+    """A few megabytes kept beside the store, given up when the disk is full so that people can still be forgotten."""
+
+    def __init__(self, store: Path):
+        self.path = store.with_name(store.name + ".ballast")
+
+    def fill(self) -> None:
+        """Take the space, if there is any to take."""
+        if self.path.exists() and self.path.stat().st_size == BALLAST_BYTES:
+            return
+        try:
+            with self.path.open("wb") as file:
+                file.write(bytes(BALLAST_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            self.drop()  # a full disk: try again another time
+
+    def drop(self) -> bool:
+        """Give the space back; whether there was any."""
+        had = self.path.exists() and self.path.stat().st_size > 0
+        self.path.unlink(missing_ok=True)
+        return had
+
+
+class Witness:
+    """A small file in another place that remembers how far the audit trail had come.
+
+    A store restored from an old backup would give back budgets that were spent since. Its trail does not
+    contain the entry that the witness saw, and it is refused.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def write(self, store_id: str, position: int, digest: bytes) -> None:
+        """Remember this entry. Atomic, durable."""
+        body = json.dumps({"store": store_id, "position": position, "hash": digest.hex(), "at": now()})
+        temporary = self.path.with_name(self.path.name + ".new")
+        with temporary.open("w") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+        sync_folder(self.path.parent)
+
+    def read(self) -> dict[str, Any] | None:
+        """What was seen last; None before the first time."""
+        if not self.path.exists():
+            return None
+        try:
+            seen: dict[str, Any] = json.loads(self.path.read_text())
+            int(seen["position"]), bytes.fromhex(seen["hash"]), str(seen["store"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"the witness {self.path} cannot be read ({error}); it must not be lost or edited"
+            ) from None
+        return seen
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new or renamed file in this folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

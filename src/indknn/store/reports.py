@@ -1,0 +1,65 @@
+"""What a store tells its curator, and a person about themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from indknn import accounting
+from indknn.store.store import Store
+from indknn.types import OwnerId
+
+_BINS = 10
+
+
+def statement(store: Store, owner: OwnerId) -> dict[str, Any]:
+    """A person's own statement: what was spent, on how many queries, and what is promised."""
+    ledger, settings = store.engine.ledger, store.settings
+    with store.engine.shard.lock:
+        (queries,) = ledger.queries([owner])
+        records = store.engine.shard.slots_of_owners([owner])
+        rho = {scope: float(accounting.from_units(ledger.spent([owner], scope))[0]) for scope in ledger.scopes}
+    return {
+        "owner": str(owner),
+        "records": len(records),
+        "queries": int(queries),
+        "rho": sum(rho.values()),
+        "rho_by_analyst": {scope or "": value for scope, value in rho.items() if value},
+        "budget_per_analyst": settings.budget,
+        "epsilon_promised": settings.epsilon,
+        "epsilon_so_far": accounting.epsilon(max(rho.values()), settings.delta, settings.accountant),
+        "delta": settings.delta,
+        "filter": settings.accountant,
+    }
+
+
+def status(store: Store) -> dict[str, Any]:
+    """The curator's view. Not for those who query: it depends on individual budgets."""
+    ledger, settings = store.engine.ledger, store.settings
+    with store.engine.shard.lock:
+        owners = ledger.owners()
+        largest = np.max([ledger.spent(owners, scope) for scope in ledger.scopes], axis=0)
+        records = len(store.engine.shard)
+    share = accounting.from_units(largest) / settings.budget
+    answers = int(store.db.execute("SELECT count(*) FROM answers").get)
+    price = accounting.charge_units(np.array([float(1 << 40)]), settings.plan(settings.tau or 1.0).scale1)
+    median = float(np.median(share)) if len(share) else 0.0
+    return {
+        "store": str(store.path),
+        "epsilon": settings.epsilon,
+        "delta": settings.delta,
+        "filter": settings.accountant,
+        "budget": settings.budget,
+        "tau": settings.tau,
+        "records": records,
+        "owners": len(owners),
+        "forgotten": len(ledger.tombstones),
+        "answers": answers,
+        "analysts": [scope or "" for scope in ledger.scopes],
+        "spent_share_histogram": np.histogram(share, bins=_BINS, range=(0.0, 1.0))[0].tolist(),
+        "spent_share_median": median,
+        "exhausted": int((ledger.budget - largest < price).sum()),
+        # at the pace so far, which only those queries tell of
+        "queries_left_for_median_owner": round(answers * (1.0 - median) / median) if median > 0 else None,
+    }

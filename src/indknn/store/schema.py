@@ -1,0 +1,76 @@
+"""The tables of a store file, and how an older file becomes a newer one.
+
+`PRAGMA user_version` holds the version; `MIGRATIONS[v]` takes a file from version v to v + 1.
+"""
+
+from __future__ import annotations
+
+import apsw
+
+from indknn.errors import StoreError
+
+APPLICATION_ID = 0x696B6E6E  # "iknn"
+
+_VERSION_1 = """
+-- Parameters, keys and counters, by name.
+CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
+
+-- One row per record slot. A free slot keeps its generation, so that record ids never repeat.
+CREATE TABLE records (
+    slot INTEGER PRIMARY KEY, generation INTEGER NOT NULL,
+    owner INTEGER, label INTEGER, scale REAL, features BLOB) STRICT;
+
+-- Those who have records. The name is a type letter and the name's bytes.
+CREATE TABLE owners (slot INTEGER PRIMARY KEY, name BLOB NOT NULL) STRICT;
+
+-- Analysts. The one without a name has the empty one.
+CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
+
+-- What owners had spent when debits were last folded, as int64 arrays over blocks of owner slots; and in how
+-- many queries they had taken part, as int32 arrays.
+CREATE TABLE balances (
+    scope INTEGER NOT NULL, block INTEGER NOT NULL, spent BLOB NOT NULL, PRIMARY KEY (scope, block)) STRICT;
+CREATE TABLE participation (block INTEGER PRIMARY KEY, queries BLOB NOT NULL) STRICT;
+
+-- Answers given: the transcript. `charged` is the sum of all debits of the answer, in ledger units; as text,
+-- because a sum over many people may exceed 63 bits.
+CREATE TABLE answers (
+    seq INTEGER PRIMARY KEY, scope INTEGER NOT NULL, query BLOB NOT NULL, scale REAL NOT NULL,
+    label INTEGER NOT NULL, charged TEXT NOT NULL) STRICT;
+
+-- Who paid for an answer: until the next fold, one blob of owner slots and amounts per answer.
+CREATE TABLE debits (seq INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
+
+-- Requests that may be repeated: the digest of what was asked, and the labels given.
+CREATE TABLE requests (id TEXT PRIMARY KEY, digest BLOB NOT NULL, labels BLOB NOT NULL) STRICT, WITHOUT ROWID;
+
+-- What the forgotten had spent, by keyed hash of their names: JSON from scope to units, and a count of queries.
+CREATE TABLE tombstones (digest BLOB PRIMARY KEY, spent TEXT NOT NULL, queries INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+
+-- The audit trail, a chain of hashes without personal data.
+CREATE TABLE audit (
+    position INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, hash BLOB NOT NULL) STRICT;
+"""
+
+MIGRATIONS = [_VERSION_1]
+VERSION = len(MIGRATIONS)
+
+
+def version_of(db: apsw.Connection) -> int:
+    """The schema version of an open file, 0 for an empty one."""
+    return int(db.pragma("user_version"))
+
+
+def migrate(db: apsw.Connection, path: str) -> None:
+    """Bring the file to the current version, in one transaction per step."""
+    if version_of(db) == 0 and db.execute("SELECT count(*) FROM sqlite_schema").get:
+        raise StoreError(f"{path} is an SQLite file, but not an indknn store")
+    if version_of(db) and db.pragma("application_id") != APPLICATION_ID:
+        raise StoreError(f"{path} is an SQLite file, but not an indknn store")
+    if version_of(db) > VERSION:
+        raise StoreError(f"{path} has schema version {version_of(db)}; this indknn knows versions up to {VERSION}")
+    for step in range(version_of(db), VERSION):
+        with db:
+            db.execute(MIGRATIONS[step])
+            db.pragma("application_id", APPLICATION_ID)
+            db.pragma("user_version", step + 1)

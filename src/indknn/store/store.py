@@ -1,0 +1,370 @@
+"""A store that loses nothing: the engine, written down in one file.
+
+Everything is decided in memory, by the same engine as everywhere, and written in one transaction before it is
+answered. After an error of the disk memory may be ahead of the file; it is thrown away and read anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from threading import RLock
+from typing import Any, Self
+
+import apsw
+import numpy as np
+import numpy.typing as npt
+
+from indknn.engine import Engine, Settings
+from indknn.errors import InvalidInputError, PrivacyError, StaleStoreError, StoreError
+from indknn.ledgers import Scope
+from indknn.noise import Noise, SecureNoise
+from indknn.store import chain, database
+from indknn.store.codec import BLOCK
+from indknn.store.files import Ballast, Lock, Witness, sync_folder
+from indknn.store.journal import StoreJournal
+from indknn.store.schema import VERSION
+from indknn.types import FloatArray, IntArray, OwnerId, Vectors
+
+FOLD_BYTES = 32 << 20
+"""Debits are folded into balances when they have grown to this."""
+
+
+class Store:
+    """A durable store of records, with every person's ledger. One process owns it at a time.
+
+    Use `Store.create` or `indknn.open`; it is a context manager.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        witness: str | Path | None = None,
+        noise: Noise | None = None,
+        synchronous: str = "FULL",
+        vfs: str | None = None,
+    ):
+        if noise is not None and not noise.secure:
+            raise PrivacyError("a store serves people's data and refuses seeded noise; use an estimator in memory")
+        self.path = Path(path)
+        self.noise = SecureNoise() if noise is None else noise
+        self._options = {"synchronous": synchronous, "vfs": vfs}
+        self._witness = None if witness is None else Witness(Path(witness))
+        self._lock = RLock()
+        self._closed = False
+        if not self.path.exists():
+            raise StoreError(f"{self.path} does not exist; make a store with: indknn init {self.path}")
+        self._file_lock = Lock(self.path)
+        self._ballast = Ballast(self.path)
+        try:
+            self._load()
+            self._check_witness()
+        except BaseException:
+            self._file_lock.release()
+            raise
+        self._ballast.fill()
+
+    @classmethod
+    def create(cls, path: str | Path, settings: Settings, **options: Any) -> Store:
+        """A new, empty store file."""
+        path = Path(path)
+        if path.exists():
+            raise StoreError(f"{path} exists already; a store is never overwritten")
+        settings.new_index()  # refuses bad settings before there is a file
+        if settings.tau is not None:
+            settings.plan(settings.tau)
+        lock = Lock(path)
+        try:
+            db = database.connect(path, create=True)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            lock.release()
+            raise
+        try:
+            with db:
+                database.set_meta(db, "store", str(uuid.uuid4()))
+                database.set_meta(db, "key", secrets.token_bytes(32))
+                database.set_meta(db, "settings", json.dumps(asdict(settings)))
+                database.set_meta(db, "next_number", 0)
+                chain.append(db, "init", settings=json.loads(json.dumps(asdict(settings))), schema=VERSION)
+            db.close()
+            sync_folder(path.parent)
+        finally:
+            lock.release()
+        return cls(path, **options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Fold, and let others have the file."""
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                if self._journal.failure is None:
+                    self.fold()
+                self._db.close()
+            finally:
+                self._closed = True
+                self._file_lock.release()
+
+    @property
+    def settings(self) -> Settings:
+        """The public parameters, as they are in force."""
+        return self._engine.settings
+
+    @property
+    def engine(self) -> Engine:
+        """What is in memory. To look at; changes made to it directly would not be written."""
+        self._ready()
+        return self._engine
+
+    @property
+    def db(self) -> apsw.Connection:
+        """The open file. To look at."""
+        self._ready()
+        return self._db
+
+    def predict(self, Q: npt.ArrayLike, analyst: Scope = None, *, request_id: str | None = None) -> npt.NDArray[Any]:
+        """The label of each query, durably charged. Spends the budget of the people near the queries.
+
+        A `request_id` makes it safe to ask again after a crash or a lost connection: the same request gets
+        the same answers at one charge.
+        """
+        queries = self.settings.quantise(Q, "the queries")
+        with self._lock:
+            self._ready()
+            journal = self._journal
+            labels = self._known(request_id, queries, analyst)
+            if labels is None:
+                labels = self._engine.predictor.compute(queries, analyst)
+                if request_id is not None:
+                    journal.note_request(request_id, request_digest(queries, analyst), labels)
+        journal.flush()
+        if journal.unfolded_bytes > FOLD_BYTES:
+            self.fold()
+        return np.asarray(self.settings.class_array[labels])
+
+    def add(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Sequence[OwnerId] | None = None) -> IntArray:
+        """Add records, all or none; their ids."""
+        return self.add_batches([(X, y, owners)])
+
+    def add_batches(self, batches: Any) -> IntArray:
+        """Add records from an iterable of (X, y, owners or None), all or none; their ids."""
+        first = self._prepared(iter(batches))
+        with self._change() as db:
+            ids = [self._put(db, *records) for records in first]
+            total = np.concatenate([np.zeros(0, dtype=np.int64), *ids])
+            database.set_meta(db, "next_number", self._engine.ledger.next_number)
+            chain.append(db, "add", records=len(total))
+        return total
+
+    def forget_owners(self, owners: Sequence[OwnerId]) -> int:
+        """Remove every record of these owners; how many. `forget` gives a receipt as well."""
+        return int(self.forget(owners)["records"])
+
+    def forget_records(self, ids: Sequence[int]) -> int:
+        """Remove these records; how many. An owner whose last record goes is forgotten."""
+        return int(self._forget(records=ids)["records"])
+
+    def forget(self, owners: Sequence[OwnerId]) -> dict[str, Any]:
+        """Remove every trace of these owners but what they spent, under a keyed hash. Gives a receipt."""
+        return {**self._forget(owners=owners), "owners": [str(o) for o in owners]}
+
+    def spent(self, owners: list[OwnerId] | None = None, analyst: Scope = None) -> FloatArray:
+        """ρ of each owner (of all who have records), with one analyst or with all together."""
+        return self.engine.spent(owners, analyst)
+
+    def flush(self) -> None:
+        """Return when everything that was computed is on disk."""
+        with self._lock:
+            self._ready()
+            self._journal.flush()
+
+    def fold(self) -> None:
+        """Turn debits into balances: a smaller file, a quicker start."""
+        with self._lock:
+            self._ready()
+            self._journal.flush()
+            if self._journal.touched:
+                with self._change() as db:
+                    self._fold(db)
+
+    def _put(self, db: apsw.Connection, vectors: Vectors, labels: IntArray, owners: Any) -> IntArray:
+        ledger, shard = self._engine.ledger, self._engine.shard
+        newcomers = ledger.strangers(owners if owners is not None else ())
+        back = [digest for digest in map(ledger.digest, newcomers) if digest in ledger.tombstones]
+        first = ledger.next_number
+        ids = self._engine.put(vectors, labels, owners)
+        if owners is None:
+            newcomers = list(range(first, ledger.next_number))
+        database.write_records(db, shard, ids & 0xFFFFFFFF, vectors, labels)
+        slots = ledger.slots_of(newcomers).tolist()
+        database.write_owners(db, zip(slots, newcomers, strict=True))
+        if back:  # they resume what they had spent: it moves from the tombstones into the balances
+            db.executemany("DELETE FROM tombstones WHERE digest = ?", ((digest,) for digest in back))
+            self._touch(slots)
+            self._fold(db)
+        return ids
+
+    def _forget(self, owners: Sequence[OwnerId] = (), records: Sequence[int] = ()) -> dict[str, Any]:
+        try:
+            return self._forget_once(owners, records)
+        except StoreError as error:
+            full = isinstance(error.__cause__, apsw.FullError | apsw.IOError)
+            if not (full and self._ballast.drop()):
+                raise
+        receipt = self._forget_once(owners, records)  # with the space that the ballast held
+        self._ballast.fill()
+        return receipt
+
+    def _forget_once(self, owners: Sequence[OwnerId], records: Sequence[int]) -> dict[str, Any]:
+        with self._lock:
+            shard, ledger = self.engine.shard, self.engine.ledger
+            slots = shard.slots_of_records(records) if records else shard.slots_of_owners(owners)
+            concerned = {slot: ledger.name_of(slot) for slot in np.unique(shard.owners_of(slots)).tolist()}
+            with self._change() as db:
+                count = shard.forget_records(records) if records else shard.forget_owners(owners)
+                gone = {s: name for s, name in concerned.items() if ledger.slots_of([name])[0] < 0}
+                database.clear_records(db, slots.tolist())
+                db.executemany("DELETE FROM owners WHERE slot = ?", ((slot,) for slot in gone))
+                for digest in map(ledger.digest, gone.values()):
+                    database.write_tombstone(db, digest, ledger.tombstones[digest])
+                self._touch(gone)
+                self._fold(db)
+                entry = chain.append(db, "forget", records=count, owners=len(gone))
+            self._truncate_log()
+        return {
+            "receipt": "erasure",
+            "store": self._store_id,
+            "at": entry.at,
+            "records": count,
+            "owners_forgotten": len(gone),
+            "kept": "what was spent, under a keyed hash of the owner's name",
+            "audit_position": entry.position,
+            "audit_hash": entry.hash.hex(),
+        }
+
+    def _truncate_log(self) -> None:
+        """The write-ahead log still holds pages as they were before: move it into the file and empty it."""
+        try:
+            self._db.pragma("wal_checkpoint(TRUNCATE)")
+        except (apsw.FullError, apsw.IOError) as error:
+            if not self._ballast.drop():
+                raise StoreError(f"forgotten, but the log could not be emptied yet: {error}") from error
+            self._db.pragma("wal_checkpoint(TRUNCATE)")
+            self._ballast.fill()
+
+    def _fold(self, db: apsw.Connection) -> None:
+        database.write_balances(db, self._engine.ledger, sorted(self._journal.touched, key=str))
+        database.set_meta(db, "folded", self._journal.last_noted)
+        self._journal.touched.clear()
+        self._journal.unfolded_bytes = 0
+
+    def _touch(self, owner_slots: Iterable[int]) -> None:
+        blocks = {slot // BLOCK for slot in owner_slots}
+        self._journal.touched |= {(scope, b) for scope in self._engine.ledger.scopes for b in blocks}
+
+    @contextmanager
+    def _change(self) -> Iterator[apsw.Connection]:
+        """A transaction that changes records or people. Memory that ran ahead of a failure is thrown away."""
+        with self._lock:
+            self._ready()
+            journal = self._journal
+            journal.flush()
+            try:
+                with self._db:
+                    yield self._db
+            except BaseException as error:
+                journal.failure = error
+                if isinstance(error, apsw.Error | OSError):
+                    raise StoreError(f"nothing was changed, because writing failed: {error}") from error
+                raise
+            self._saw(chain.last(self._db))
+
+    def _prepared(self, batches: Iterator[Any]) -> Iterator[tuple[Vectors, IntArray, Any]]:
+        for X, y, owners in batches:
+            vectors, labels = self.settings.prepare(X, y)
+            yield vectors, labels, owners
+
+    def _known(self, request_id: str | None, queries: Vectors, analyst: Scope) -> IntArray | None:
+        if request_id is None:
+            return None
+        found = self._journal.request(request_id)
+        if found is None:
+            return None
+        digest, labels = found
+        if digest != request_digest(queries, analyst):
+            raise InvalidInputError(f"request id {request_id!r} was used before for other queries; use a new one")
+        return labels
+
+    def _ready(self) -> None:
+        if self._closed:
+            raise StoreError(f"{self.path} is closed")
+        if self._journal.failure is not None:
+            self._db.close(True)
+            self._load()
+
+    def _load(self) -> None:
+        """Read everything: snapshot and replay give back the very integers there were."""
+        db = database.connect(self.path, create=False, **self._options)  # type: ignore[arg-type]
+        try:
+            stored = json.loads(database.get_meta(db, "settings"))
+            stored["center"] = None if stored["center"] is None else tuple(stored["center"])
+            settings = Settings(**{**stored, "classes": tuple(stored["classes"])})
+            chosen = database.get_meta(db, "tau")
+            if settings.tau is None and chosen is not None:
+                settings = replace(settings, tau=chosen)
+            ledger = settings.new_ledger(key=database.get_meta(db, "key"))
+            touched = database.read_ledger(db, ledger)
+            self._journal = StoreJournal(db, ledger, self._saw)
+            self._journal.touched = touched
+            self._engine = Engine(settings, self.noise, ledger, self._journal)
+            database.read_records(db, settings.n_features, self._engine.shard)
+            for scope, query, label in database.read_answers(db, settings.n_features):
+                self._engine.predictor.remember(scope, query, label)
+        except (apsw.Error, KeyError, TypeError, ValueError) as error:
+            db.close(True)
+            raise StoreError(f"{self.path} cannot be read as a store: {error}") from error
+        if settings.tau is None:
+            self._journal.tau = self._chosen_tau
+        self._db = db
+        self._store_id = database.get_meta(db, "store")
+
+    def _chosen_tau(self) -> float | None:
+        plan = self._engine.predictor.plan
+        return None if plan is None else plan.tau
+
+    def _saw(self, entry: chain.Entry) -> None:
+        if self._witness is not None:
+            self._witness.write(self._store_id, entry.position, entry.hash)
+
+    def _check_witness(self) -> None:
+        seen = None if self._witness is None else self._witness.read()
+        if seen is None:
+            return
+        if seen["store"] != self._store_id:
+            raise StaleStoreError(f"the witness is of store {seen['store']}, but {self.path} is {self._store_id}")
+        found = self._db.execute("SELECT hash FROM audit WHERE position = ?", (seen["position"],)).get
+        if found is None or found.hex() != seen["hash"]:
+            raise StaleStoreError(
+                f"{self.path} does not contain entry {seen['position']} of its audit trail, seen at {seen['at']}: "
+                "it is an old copy, and budgets were spent since that it does not know of"
+            )
+
+
+def request_digest(queries: Vectors, analyst: Scope) -> bytes:
+    """What makes two requests the same."""
+    body = repr(analyst).encode() + queries.values.tobytes() + queries.scale.tobytes()
+    return hashlib.blake2b(body, digest_size=32).digest()

@@ -1,0 +1,90 @@
+"""Whether a store keeps its promises: the chain, the answers, the budgets, and memory against disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import apsw
+import numpy as np
+
+from indknn.store import chain, database
+from indknn.store.codec import Debits
+from indknn.store.journal import answers_digest
+from indknn.store.store import Store
+
+
+def problems(store: Store) -> Iterator[str]:
+    """Everything that is wrong, in words; nothing if all is well."""
+    store.flush()
+    db = store.db
+    for (line,) in db.execute("PRAGMA integrity_check"):
+        if line != "ok":
+            yield f"file: {line}"
+    yield from chain.breaks(db)
+    yield from _answers(db)
+    yield from _budgets(store)
+    yield from _memory(store)
+
+
+def _answers(db: apsw.Connection) -> Iterator[str]:
+    """Every answer is in the trail as it was given, and was paid for."""
+    covered = 0
+    for entry in chain.entries(db):
+        if entry.kind == "answers":
+            facts = entry.facts
+            rows = list(db.execute("SELECT * FROM answers WHERE seq BETWEEN ? AND ?", (facts["first"], facts["last"])))
+            covered += len(rows)
+            if len(rows) != facts["count"] or answers_digest(rows) != facts["digest"]:
+                yield f"answers {facts['first']} to {facts['last']} are not as the audit trail has them"
+            if sum(int(row[-1]) for row in rows) != int(facts["charged"]):
+                yield f"answers {facts['first']} to {facts['last']} were not charged what the audit trail says"
+    if covered != db.execute("SELECT count(*) FROM answers").get:
+        yield "there are answers that the audit trail does not know"
+    folded = int(database.get_meta(db, "folded") or 0)
+    for seq, charged, body in db.execute(
+        "SELECT seq, charged, body FROM answers LEFT JOIN debits USING (seq) WHERE seq > ?", (folded,)
+    ):
+        if body is None:
+            yield f"answer {seq} has no debits"
+        elif Debits.decode(body).total != int(charged):
+            yield f"the debits of answer {seq} are not what it was charged"
+
+
+def _budgets(store: Store) -> Iterator[str]:
+    """Nobody is above their budget, and what people have spent is what answers were charged."""
+    ledger = store.engine.ledger
+    columns = {scope: ledger.column(scope) for scope in ledger.scopes}
+    for scope, column in columns.items():
+        graves = [t.spent.get(scope, 0) for t in ledger.tombstones.values()]
+        if max(column.max(initial=0), max(graves, default=0)) > ledger.budget:
+            yield f"somebody has spent more than their budget with analyst {scope!r}"
+    if ledger.global_budget is not None:
+        together = np.sum(list(columns.values()), axis=0)
+        graves = [sum(t.spent.values()) for t in ledger.tombstones.values()]
+        if max(together.max(initial=0), max(graves, default=0)) > ledger.global_budget:
+            yield "somebody has spent more than the global budget"
+    total = sum(sum(column.tolist()) for column in columns.values())
+    total += sum(sum(t.spent.values()) for t in ledger.tombstones.values())
+    charged = sum(int(c) for (c,) in store.db.execute("SELECT charged FROM answers"))
+    if total != charged:
+        yield f"people have spent {total} units in all, but answers were charged {charged}"
+
+
+def _memory(store: Store) -> Iterator[str]:
+    """What is in memory is what the file says, to the bit."""
+    engine, settings = store.engine, store.settings
+    ledger = settings.new_ledger(key=database.get_meta(store.db, "key"))
+    database.read_ledger(store.db, ledger)
+    if ledger.owners() != engine.ledger.owners():
+        yield "memory and disk disagree about who is here"
+        return
+    for scope in engine.ledger.scopes:
+        if not np.array_equal(ledger.column(scope), engine.ledger.column(scope)):
+            yield f"memory and disk disagree about what was spent with analyst {scope!r}"
+    if not np.array_equal(ledger.participation, engine.ledger.participation):
+        yield "memory and disk disagree about who took part how often"
+    if ledger.tombstones != engine.ledger.tombstones:
+        yield "memory and disk disagree about the forgotten"
+    held = int(store.db.execute("SELECT count(*) FROM records WHERE owner IS NOT NULL").get)
+    if held != len(engine.shard):
+        yield f"memory holds {len(engine.shard)} records, the file {held}"
