@@ -16,6 +16,7 @@ from indknn.ledgers.memory import MemoryLedger, Tombstone
 from indknn.quantise import root_norms
 from indknn.shard import Shard
 from indknn.store.codec import BLOCK, Debits, decode_name, encode_name
+from indknn.store.files import sync_file
 from indknn.store.schema import migrate
 from indknn.types import IntArray, Vectors
 
@@ -37,6 +38,16 @@ def connect(path: Path, *, create: bool, synchronous: str = "FULL", vfs: str | N
     except apsw.Error as error:
         raise StoreError(f"{path} cannot be opened as a store: {error}") from None
     return db
+
+
+def empty_log(db: apsw.Connection, path: Path) -> None:
+    """Move the write-ahead log into the file, and cut it to nothing, durably."""
+    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # raises where something is in the way
+    log = path.with_name(path.name + "-wal")
+    if log.exists():
+        if log.stat().st_size:
+            raise apsw.BusyError("the log is in use")
+        sync_file(log)  # SQLite does not sync the cut: after a power failure the old bytes would be back
 
 
 def get_meta(db: apsw.Connection, name: str) -> Any:

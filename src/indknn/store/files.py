@@ -81,7 +81,7 @@ class Witness:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self.path)
-        sync_folder(self.path.parent)
+        sync_file(self.path.parent)
 
     def read(self) -> dict[str, Any] | None:
         """What was seen last; None before the first time."""
@@ -97,9 +97,9 @@ class Witness:
         return seen
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a new or renamed file in this folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync_file(path: Path) -> None:
+    """Make a file durable, or the names in a folder."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -27,7 +27,7 @@ from indknn.ledgers import Scope
 from indknn.noise import Noise, SecureNoise
 from indknn.store import chain, database
 from indknn.store.codec import BLOCK
-from indknn.store.files import Ballast, Lock, Witness, sync_folder
+from indknn.store.files import Ballast, Lock, Witness, sync_file
 from indknn.store.journal import StoreJournal
 from indknn.store.schema import VERSION
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
@@ -95,7 +95,7 @@ class Store:
                 database.set_meta(db, "next_number", 0)
                 chain.append(db, "init", settings=json.loads(json.dumps(asdict(settings))), schema=VERSION)
             db.close()
-            sync_folder(path.parent)
+            sync_file(path.parent)
         finally:
             lock.release()
         return cls(path, **options)
@@ -259,11 +259,14 @@ class Store:
     def _truncate_log(self) -> None:
         """The write-ahead log still holds pages as they were before: move it into the file and empty it."""
         try:
-            self._db.pragma("wal_checkpoint(TRUNCATE)")
-        except (apsw.FullError, apsw.IOError) as error:
+            database.empty_log(self._db, self.path)
+        except (apsw.Error, OSError) as error:
             if not self._ballast.drop():
-                raise StoreError(f"forgotten, but the log could not be emptied yet: {error}") from error
-            self._db.pragma("wal_checkpoint(TRUNCATE)")
+                raise _not_emptied(error) from error
+            try:
+                database.empty_log(self._db, self.path)
+            except (apsw.Error, OSError) as again:
+                raise _not_emptied(again) from again
             self._ballast.fill()
 
     def _fold(self, db: apsw.Connection) -> None:
@@ -362,6 +365,10 @@ class Store:
                 f"{self.path} does not contain entry {seen['position']} of its audit trail, seen at {seen['at']}: "
                 "it is an old copy, and budgets were spent since that it does not know of"
             )
+
+
+def _not_emptied(error: BaseException) -> StoreError:
+    return StoreError(f"forgotten, but old bytes are still in the log, so forget again: {error}")
 
 
 def request_digest(queries: Vectors, analyst: Scope) -> bytes:
