@@ -42,7 +42,8 @@ def status(store: Store) -> dict[str, Any]:
         largest = np.max([ledger.spent(owners, scope) for scope in ledger.scopes], axis=0)
         records = len(store.engine.shard)
     share = accounting.from_units(largest) / settings.budget
-    answers = int(store.db.execute("SELECT count(*) FROM answers").get)
+    with store.reading() as db:
+        answers = int(db.execute("SELECT count(*) FROM answers").get)
     price = accounting.charge_units(np.array([float(1 << 40)]), settings.plan(settings.tau or 1.0).scale1)
     median = float(np.median(share)) if len(share) else 0.0
     return {

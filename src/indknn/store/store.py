@@ -11,7 +11,7 @@ import json
 import secrets
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from threading import RLock
@@ -132,9 +132,17 @@ class Store:
 
     @property
     def db(self) -> apsw.Connection:
-        """The open file. To look at."""
+        """The open file. To look at, while no other thread uses the store; else see `reading`."""
         self._ready()
         return self._db
+
+    @contextmanager
+    def reading(self) -> Iterator[apsw.Connection]:
+        """The open file, to look at while other threads wait."""
+        with self._lock:
+            self._ready()
+            with self._journal.io:
+                yield self._db
 
     def predict(self, Q: npt.ArrayLike, analyst: Scope = None, *, request_id: str | None = None) -> npt.NDArray[Any]:
         """The label of each query, durably charged. Spends the budget of the people near the queries.
@@ -148,12 +156,12 @@ class Store:
             journal = self._journal
             labels = self._known(request_id, queries, analyst)
             if labels is None:
-                labels = self._engine.predictor.compute(queries, analyst)
-                if request_id is not None:
-                    journal.note_request(request_id, request_digest(queries, analyst), labels)
-        journal.flush()
+                labels = self._compute(queries, analyst)
+                journal.seal(request_id, request_digest(queries, analyst), labels)
+        journal.commit()
         if journal.unfolded_bytes > FOLD_BYTES:
-            self.fold()
+            with suppress(StoreError):  # the answer is paid for, and folding can wait
+                self.fold()
         return np.asarray(self.settings.class_array[labels])
 
     def add(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Sequence[OwnerId] | None = None) -> IntArray:
@@ -200,6 +208,15 @@ class Store:
             if self._journal.touched:
                 with self._change() as db:
                     self._fold(db)
+
+    def _compute(self, queries: Vectors, analyst: Scope) -> IntArray:
+        try:
+            return self._engine.predictor.compute(queries, analyst)
+        except InvalidInputError:
+            raise  # told before anybody was charged
+        except BaseException as error:  # an interrupt, say: memory may know charges or answers that no group holds
+            self._journal.failure = error
+            raise
 
     def _put(self, db: apsw.Connection, vectors: Vectors, labels: IntArray, owners: Any) -> IntArray:
         ledger, shard = self._engine.ledger, self._engine.shard
@@ -285,16 +302,17 @@ class Store:
         with self._lock:
             self._ready()
             journal = self._journal
-            journal.flush()
-            try:
-                with self._db:
-                    yield self._db
-            except BaseException as error:
-                journal.failure = error
-                if isinstance(error, apsw.Error | OSError):
-                    raise StoreError(f"nothing was changed, because writing failed: {error}") from error
-                raise
-            self._saw(chain.last(self._db))
+            with journal.io:
+                journal.flush()
+                try:
+                    with self._db:
+                        yield self._db
+                except BaseException as error:
+                    journal.failure = error
+                    if isinstance(error, apsw.Error | OSError):
+                        raise StoreError(f"nothing was changed, because writing failed: {error}") from error
+                    raise
+                self._saw(chain.last(self._db))
 
     def _prepared(self, batches: Iterator[Any]) -> Iterator[tuple[Vectors, IntArray, Any]]:
         for X, y, owners in batches:
@@ -313,11 +331,13 @@ class Store:
         return labels
 
     def _ready(self) -> None:
-        if self._closed:
-            raise StoreError(f"{self.path} is closed")
-        if self._journal.failure is not None:
-            self._db.close(True)
-            self._load()
+        with self._lock:
+            if self._closed:
+                raise StoreError(f"{self.path} is closed")
+            if self._journal.failure is not None:
+                with self._journal.io:
+                    self._db.close(True)
+                self._load()
 
     def _load(self) -> None:
         """Read everything: snapshot and replay give back the very integers there were."""

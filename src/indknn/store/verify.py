@@ -15,8 +15,13 @@ from indknn.store.store import Store
 
 def problems(store: Store) -> Iterator[str]:
     """Everything that is wrong, in words; nothing if all is well."""
-    store.flush()
-    db = store.db
+    with store.reading() as db:
+        store.flush()
+        found = list(_all(store, db))
+    yield from found
+
+
+def _all(store: Store, db: apsw.Connection) -> Iterator[str]:
     for (line,) in db.execute("PRAGMA integrity_check"):
         if line != "ok":
             yield f"file: {line}"
