@@ -331,9 +331,11 @@ class Store:
         return labels
 
     def _ready(self) -> None:
+        if self._closed:
+            raise StoreError(f"{self.path} is closed")
+        if self._journal.failure is None:
+            return
         with self._lock:
-            if self._closed:
-                raise StoreError(f"{self.path} is closed")
             if self._journal.failure is not None:
                 with self._journal.io:
                     self._db.close(True)
