@@ -17,26 +17,32 @@ from indknn.quantise import root_norms
 from indknn.shard import Shard
 from indknn.store.codec import BLOCK, Debits, decode_name, encode_name
 from indknn.store.files import sync_file
-from indknn.store.schema import migrate
+from indknn.store.schema import check, migrate
 from indknn.types import IntArray, Vectors
 
 
 def connect(path: Path, *, create: bool, synchronous: str = "FULL", vfs: str | None = None) -> apsw.Connection:
     """An open, checked, migrated file. WAL, every commit synced, deleted content overwritten."""
-    if not create and not path.exists():
-        raise StoreError(f"{path} does not exist; make a store with: indknn init {path}")
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     try:
         db = apsw.Connection(str(path), flags=flags, vfs=vfs)
+    except apsw.Error as error:
+        raise StoreError(f"{path} cannot be opened as a store: {error}") from error
+    try:
         db.pragma("locking_mode", "EXCLUSIVE")  # one writer; keeps the WAL index out of a shared file
+        check(db, str(path), empty=create)  # before anything is written into what may be somebody else's file
         db.pragma("journal_mode", "WAL")
         db.pragma("synchronous", synchronous)
         db.pragma("secure_delete", 1)
         db.pragma("temp_store", "MEMORY")
         db.pragma("foreign_keys", 1)
-        migrate(db, str(path))
+        migrate(db)
     except apsw.Error as error:
-        raise StoreError(f"{path} cannot be opened as a store: {error}") from None
+        db.close(True)
+        raise StoreError(f"{path} cannot be opened as a store: {error}") from error
+    except BaseException:
+        db.close(True)
+        raise
     return db
 
 

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from indknn.errors import StoreError, StoreLockedError
 from indknn.store.chain import now
 
 BALLAST_BYTES = 4 << 20
+_HOLDER_BYTES = 256
 
 
 class Lock:
@@ -20,15 +22,19 @@ class Lock:
 
     def __init__(self, store: Path):
         self.path = store.with_name(store.name + ".lock")
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StoreError(f"the lock of {store} cannot be opened: {error}") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(self._file, 4096, 0).decode(errors="replace").strip() or "an unknown process"
             os.close(self._file)
             raise StoreLockedError(f"{store} is in use by {holder}; a store has one writer at a time") from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()} since {now()}".encode(), 0)
+        holder = f"process {os.getpid()} on {socket.gethostname()} since {now()}"
+        with suppress(OSError):  # a full disk must not keep anybody from being forgotten
+            os.pwrite(self._file, holder.encode().ljust(_HOLDER_BYTES), 0)
 
     def release(self) -> None:
         """Let others have it."""
@@ -76,12 +82,15 @@ class Witness:
         """Remember this entry. Atomic, durable."""
         body = json.dumps({"store": store_id, "position": position, "hash": digest.hex(), "at": now()})
         temporary = self.path.with_name(self.path.name + ".new")
-        with temporary.open("w") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
-        sync_file(self.path.parent)
+        try:
+            with temporary.open("w") as file:
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path)
+            sync_file(self.path.parent)
+        except OSError as error:
+            raise StoreError(f"written, but the witness {self.path} could not be: {error}") from error
 
     def read(self) -> dict[str, Any] | None:
         """What was seen last; None before the first time."""
@@ -90,7 +99,7 @@ class Witness:
         try:
             seen: dict[str, Any] = json.loads(self.path.read_text())
             int(seen["position"]), bytes.fromhex(seen["hash"]), str(seen["store"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"the witness {self.path} cannot be read ({error}); it must not be lost or edited"
             ) from None

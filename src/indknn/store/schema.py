@@ -61,14 +61,19 @@ def version_of(db: apsw.Connection) -> int:
     return int(db.pragma("user_version"))
 
 
-def migrate(db: apsw.Connection, path: str) -> None:
-    """Bring the file to the current version, in one transaction per step."""
-    if version_of(db) == 0 and db.execute("SELECT count(*) FROM sqlite_schema").get:
-        raise StoreError(f"{path} is an SQLite file, but not an indknn store")
-    if version_of(db) and db.pragma("application_id") != APPLICATION_ID:
-        raise StoreError(f"{path} is an SQLite file, but not an indknn store")
-    if version_of(db) > VERSION:
-        raise StoreError(f"{path} has schema version {version_of(db)}; this indknn knows versions up to {VERSION}")
+def check(db: apsw.Connection, path: str, *, empty: bool) -> None:
+    """Refuse what is no store, or none that this version knows. `empty` allows a file with nothing in it."""
+    version = version_of(db)
+    if version == 0 and empty and not db.execute("SELECT count(*) FROM sqlite_schema").get:
+        return
+    if version == 0 or db.pragma("application_id") != APPLICATION_ID:
+        raise StoreError(f"{path} is not an indknn store")
+    if version > VERSION:
+        raise StoreError(f"{path} has schema version {version}; this indknn knows versions up to {VERSION}")
+
+
+def migrate(db: apsw.Connection) -> None:
+    """Bring a checked file to the current version, in one transaction per step."""
     for step in range(version_of(db), VERSION):
         with db:
             db.execute(MIGRATIONS[step])

@@ -13,6 +13,8 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from itertools import chain as joined
+from itertools import islice
 from pathlib import Path
 from threading import RLock
 from typing import Any, Self
@@ -23,6 +25,7 @@ import numpy.typing as npt
 
 from indknn.engine import Engine, Settings
 from indknn.errors import InvalidInputError, PrivacyError, StaleStoreError, StoreError
+from indknn.inputs import as_owner_list
 from indknn.ledgers import Scope
 from indknn.noise import Noise, SecureNoise
 from indknn.store import chain, database
@@ -53,20 +56,22 @@ class Store:
     ):
         if noise is not None and not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; use an estimator in memory")
-        self.path = Path(path)
+        self.path = Path(path).resolve()  # a link to a store is that store, with one lock
         self.noise = SecureNoise() if noise is None else noise
         self._options = {"synchronous": synchronous, "vfs": vfs}
         self._witness = None if witness is None else Witness(Path(witness))
         self._lock = RLock()
         self._closed = False
-        if not self.path.exists():
-            raise StoreError(f"{self.path} does not exist; make a store with: indknn init {self.path}")
+        if not self.path.is_file():
+            raise StoreError(f"{self.path} does not exist or is no file; make a store with: indknn init {self.path}")
         self._file_lock = Lock(self.path)
         self._ballast = Ballast(self.path)
         try:
             self._load()
             self._check_witness()
         except BaseException:
+            if hasattr(self, "_db"):
+                self._db.close(True)
             self._file_lock.release()
             raise
         self._ballast.fill()
@@ -74,28 +79,15 @@ class Store:
     @classmethod
     def create(cls, path: str | Path, settings: Settings, **options: Any) -> Store:
         """A new, empty store file."""
-        path = Path(path)
-        if path.exists():
-            raise StoreError(f"{path} exists already; a store is never overwritten")
+        path = Path(path).resolve()
         settings.new_index()  # refuses bad settings before there is a file
         if settings.tau is not None:
             settings.plan(settings.tau)
         lock = Lock(path)
         try:
-            db = database.connect(path, create=True)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            lock.release()
-            raise
-        try:
-            with db:
-                database.set_meta(db, "store", str(uuid.uuid4()))
-                database.set_meta(db, "key", secrets.token_bytes(32))
-                database.set_meta(db, "settings", json.dumps(asdict(settings)))
-                database.set_meta(db, "next_number", 0)
-                chain.append(db, "init", settings=json.loads(json.dumps(asdict(settings))), schema=VERSION)
-            db.close()
-            sync_file(path.parent)
+            if path.exists():
+                raise StoreError(f"{path} exists already; a store is never overwritten")
+            _write_empty(path, settings)
         finally:
             lock.release()
         return cls(path, **options)
@@ -114,9 +106,10 @@ class Store:
             try:
                 if self._journal.failure is None:
                     self.fold()
-                self._db.close()
             finally:
                 self._closed = True
+                with self._journal.io:
+                    self._db.close(True)
                 self._file_lock.release()
 
     @property
@@ -170,11 +163,12 @@ class Store:
 
     def add_batches(self, batches: Any) -> IntArray:
         """Add records from an iterable of (X, y, owners or None), all or none; their ids."""
-        first = self._prepared(iter(batches))
+        prepared = self._prepared(iter(batches))
+        first = list(islice(prepared, 1))  # what is wrong with it is told before anything is touched
         with self._change() as db:
-            ids = [self._put(db, *records) for records in first]
+            ids = [self._put(db, *records) for records in joined(first, prepared)]
             total = np.concatenate([np.zeros(0, dtype=np.int64), *ids])
-            database.set_meta(db, "next_number", self._engine.ledger.next_number)
+            database.set_meta(db, "next_number", str(self._engine.ledger.next_number))  # may exceed 63 bits
             chain.append(db, "add", records=len(total))
         return total
 
@@ -312,12 +306,16 @@ class Store:
                     if isinstance(error, apsw.Error | OSError):
                         raise StoreError(f"nothing was changed, because writing failed: {error}") from error
                     raise
-                self._saw(chain.last(self._db))
+                try:
+                    self._saw(chain.last(self._db))
+                except BaseException as error:
+                    journal.failure = error
+                    raise
 
     def _prepared(self, batches: Iterator[Any]) -> Iterator[tuple[Vectors, IntArray, Any]]:
         for X, y, owners in batches:
             vectors, labels = self.settings.prepare(X, y)
-            yield vectors, labels, owners
+            yield vectors, labels, None if owners is None else as_owner_list(owners, length=len(vectors))
 
     def _known(self, request_id: str | None, queries: Vectors, analyst: Scope) -> IntArray | None:
         if request_id is None:
@@ -353,19 +351,21 @@ class Store:
                 settings = replace(settings, tau=chosen)
             ledger = settings.new_ledger(key=database.get_meta(db, "key"))
             touched = database.read_ledger(db, ledger)
-            self._journal = StoreJournal(db, ledger, self._saw)
-            self._journal.touched = touched
-            self._engine = Engine(settings, self.noise, ledger, self._journal)
-            database.read_records(db, settings.n_features, self._engine.shard)
+            journal = StoreJournal(db, ledger, self._saw)
+            journal.touched = touched
+            engine = Engine(settings, self.noise, ledger, journal)
+            database.read_records(db, settings.n_features, engine.shard)
             for scope, query, label in database.read_answers(db, settings.n_features):
-                self._engine.predictor.remember(scope, query, label)
-        except (apsw.Error, KeyError, TypeError, ValueError) as error:
+                engine.predictor.remember(scope, query, label)
+            store_id = str(database.get_meta(db, "store"))
+        except BaseException as error:
             db.close(True)
-            raise StoreError(f"{self.path} cannot be read as a store: {error}") from error
+            if isinstance(error, StoreError) or not isinstance(error, Exception):
+                raise
+            raise StoreError(f"{self.path} cannot be read as a store: {error!r}") from error
         if settings.tau is None:
-            self._journal.tau = self._chosen_tau
-        self._db = db
-        self._store_id = database.get_meta(db, "store")
+            journal.tau = self._chosen_tau
+        self._db, self._journal, self._engine, self._store_id = db, journal, engine, store_id
 
     def _chosen_tau(self) -> float | None:
         plan = self._engine.predictor.plan
@@ -377,8 +377,11 @@ class Store:
 
     def _check_witness(self) -> None:
         seen = None if self._witness is None else self._witness.read()
-        if seen is None:
-            return
+        if seen is not None:
+            self._compare(seen)
+        self._saw(chain.last(self._db))
+
+    def _compare(self, seen: dict[str, Any]) -> None:
         if seen["store"] != self._store_id:
             raise StaleStoreError(f"the witness is of store {seen['store']}, but {self.path} is {self._store_id}")
         found = self._db.execute("SELECT hash FROM audit WHERE position = ?", (seen["position"],)).get
@@ -387,6 +390,35 @@ class Store:
                 f"{self.path} does not contain entry {seen['position']} of its audit trail, seen at {seen['at']}: "
                 "it is an old copy, and budgets were spent since that it does not know of"
             )
+
+
+def _write_empty(path: Path, settings: Settings) -> None:
+    """A store is there as a whole or not at all: it is made under another name, then given its own."""
+    draft = path.with_name(path.name + ".new")
+    drafts = [draft, draft.with_name(draft.name + "-wal"), draft.with_name(draft.name + "-journal")]
+    for leftover in drafts:
+        leftover.unlink(missing_ok=True)
+    facts = json.loads(json.dumps(asdict(settings)))
+    try:
+        db = database.connect(draft, create=True)
+        try:
+            with db:
+                database.set_meta(db, "store", str(uuid.uuid4()))
+                database.set_meta(db, "key", secrets.token_bytes(32))
+                database.set_meta(db, "settings", json.dumps(facts))
+                database.set_meta(db, "next_number", "0")
+                chain.append(db, "init", settings=facts, schema=VERSION)
+            database.empty_log(db, draft)
+        finally:
+            db.close(True)
+        sync_file(draft)
+        draft.rename(path)
+        sync_file(path.parent)
+    except (apsw.Error, OSError) as error:
+        raise StoreError(f"{path} could not be made: {error}") from error
+    finally:
+        for leftover in drafts:
+            leftover.unlink(missing_ok=True)
 
 
 def _not_emptied(error: BaseException) -> StoreError:

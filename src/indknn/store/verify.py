@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import apsw
 import numpy as np
 
+from indknn.errors import StoreError
 from indknn.store import chain, database
 from indknn.store.codec import Debits
 from indknn.store.journal import answers_digest
@@ -22,6 +23,13 @@ def problems(store: Store) -> Iterator[str]:
 
 
 def _all(store: Store, db: apsw.Connection) -> Iterator[str]:
+    try:
+        yield from _each(store, db)
+    except (apsw.Error, StoreError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        yield f"file: it cannot be read to the end: {error!r}"
+
+
+def _each(store: Store, db: apsw.Connection) -> Iterator[str]:
     for (line,) in db.execute("PRAGMA integrity_check"):
         if line != "ok":
             yield f"file: {line}"
@@ -61,6 +69,8 @@ def _budgets(store: Store) -> Iterator[str]:
     columns = {scope: ledger.column(scope) for scope in ledger.scopes}
     for scope, column in columns.items():
         graves = [t.spent.get(scope, 0) for t in ledger.tombstones.values()]
+        if min(column.min(initial=0), min(graves, default=0)) < 0:
+            yield f"what somebody has spent with analyst {scope!r} is below zero"
         if max(column.max(initial=0), max(graves, default=0)) > ledger.budget:
             yield f"somebody has spent more than their budget with analyst {scope!r}"
     if ledger.global_budget is not None:
