@@ -15,13 +15,17 @@ _VERSION_1 = """
 -- Parameters, keys and counters, by name.
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
 
--- One row per record slot. A free slot keeps its generation, so that record ids never repeat.
-CREATE TABLE records (
-    slot INTEGER PRIMARY KEY, generation INTEGER NOT NULL,
-    owner INTEGER, label INTEGER, scale REAL, features BLOB) STRICT;
+-- Features and names are kept in rows that never change their length and are never deleted, but overwritten
+-- where they are. Rows that are would be moved when SQLite splits and merges pages, and what is moved is left
+-- behind in the unused part of a page, secure_delete or not.
 
--- Those who have records. The name is a type letter and the name's bytes.
-CREATE TABLE owners (slot INTEGER PRIMARY KEY, name BLOB NOT NULL) STRICT;
+-- One row per record slot, packed as `codec.record_type` says. A free slot keeps its generation, so that
+-- record ids never repeat; the rest is blank.
+CREATE TABLE records (slot INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
+
+-- Those who have records. The name is packed as `codec.encode_name` says, or as many zeros once forgotten.
+CREATE TABLE owners (number INTEGER PRIMARY KEY, slot INTEGER NOT NULL, name BLOB NOT NULL) STRICT;
+CREATE INDEX owners_by_slot ON owners (slot);
 
 -- Analysts. The one without a name has the empty one.
 CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;

@@ -248,8 +248,8 @@ class Store:
             with self._change() as db:
                 count = shard.forget_records(records) if records else shard.forget_owners(owners)
                 gone = {s: name for s, name in concerned.items() if ledger.slots_of([name])[0] < 0}
-                database.clear_records(db, slots.tolist())
-                db.executemany("DELETE FROM owners WHERE slot = ?", ((slot,) for slot in gone))
+                database.clear_records(db, shard, slots, self.settings.n_features)
+                database.blank_owners(db, gone)
                 for digest in map(ledger.digest, gone.values()):
                     database.write_tombstone(db, digest, ledger.tombstones[digest])
                 self._touch(gone)

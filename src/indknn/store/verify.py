@@ -8,6 +8,7 @@ import apsw
 import numpy as np
 
 from indknn.errors import StoreError
+from indknn.shard import Shard
 from indknn.store import chain, database
 from indknn.store.codec import Debits
 from indknn.store.journal import answers_digest
@@ -100,6 +101,10 @@ def _memory(store: Store) -> Iterator[str]:
         yield "memory and disk disagree about who took part how often"
     if ledger.tombstones != engine.ledger.tombstones:
         yield "memory and disk disagree about the forgotten"
-    held = int(store.db.execute("SELECT count(*) FROM records WHERE owner IS NOT NULL").get)
-    if held != len(engine.shard):
-        yield f"memory holds {len(engine.shard)} records, the file {held}"
+    shard = Shard(settings.new_index(), ledger)
+    database.read_records(store.db, settings.n_features, shard)
+    slots = shard.record_ids() & 0xFFFFFFFF
+    if not np.array_equal(shard.record_ids(), engine.shard.record_ids()):
+        yield "memory and disk disagree about which records there are"
+    elif not np.array_equal(shard.owners_of(slots), engine.shard.owners_of(slots)):
+        yield "memory and disk disagree about whose records they are"

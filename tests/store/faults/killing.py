@@ -6,10 +6,9 @@ import shutil
 import time
 from pathlib import Path
 
-from store.faults import law, points, worker
-
 from indknn.errors import StoreError
 from indknn.store import Store
+from store.faults import law, points, worker
 
 LIMIT = 30.0  # seconds that one worker may take, whatever happens
 

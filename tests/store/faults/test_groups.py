@@ -4,12 +4,12 @@ import shutil
 import threading
 
 import pytest
-from store.faults import law
 
 from indknn.store import Store
 from indknn.store.journal import StoreJournal
 from indknn.store.reports import status
 from indknn.store.verify import problems
+from store.faults import law
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """`kill -9`, at any time and at chosen points, under load: nothing that was answered is lost."""
 
 import pytest
+
 from store.faults import law
 from store.faults.killing import Campaign, chosen_kills, random_kills
 

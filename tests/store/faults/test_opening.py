@@ -7,12 +7,12 @@ import threading
 import apsw
 import numpy as np
 import pytest
-from store.faults import law
 
 from indknn.engine import Settings
 from indknn.errors import IndKNNError, InvalidInputError, StoreError
 from indknn.store import Store, database
 from indknn.store.verify import problems
+from store.faults import law
 
 
 @pytest.fixture

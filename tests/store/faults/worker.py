@@ -8,9 +8,8 @@ import random
 import threading
 from pathlib import Path
 
-from store.faults import law, points
-
 from indknn.store import Store
+from store.faults import law, points
 
 SIDE = 3  # threads that ask, beside the one that changes things
 
