@@ -47,14 +47,28 @@ def connect(path: Path, *, create: bool, synchronous: str = "FULL", vfs: str | N
     return db
 
 
+def settle_log(db: apsw.Connection, path: Path) -> None:
+    """Make sure of what an earlier process left: it shows in the log, but may never have been synced.
+
+    The log goes into the file; where that cannot grow, on a full disk, the log is synced where it is.
+    """
+    try:
+        empty_log(db, path)
+    except apsw.FullError:
+        sync_file(_log(path))
+
+
 def empty_log(db: apsw.Connection, path: Path) -> None:
     """Move the write-ahead log into the file, and cut it to nothing, durably."""
     db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # raises where something is in the way
-    log = path.with_name(path.name + "-wal")
-    if log.exists():
-        if log.stat().st_size:
+    if _log(path).exists():
+        if _log(path).stat().st_size:
             raise apsw.BusyError("the log is in use")
-        sync_file(log)  # SQLite does not sync the cut: after a power failure the old bytes would be back
+        sync_file(_log(path))  # SQLite does not sync the cut: after a power failure the old bytes would be back
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
 
 
 def get_meta(db: apsw.Connection, name: str) -> Any:

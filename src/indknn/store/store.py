@@ -343,6 +343,7 @@ class Store:
         """Read everything: snapshot and replay give back the very integers there were."""
         db = database.connect(self.path, create=False, **self._options)  # type: ignore[arg-type]
         try:
+            database.settle_log(db, self.path)
             stored = json.loads(database.get_meta(db, "settings"))
             stored["center"] = None if stored["center"] is None else tuple(stored["center"])
             settings = Settings(**{**stored, "classes": tuple(stored["classes"])})

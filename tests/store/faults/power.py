@@ -65,13 +65,46 @@ class Cuts:
                 found += self._open(image, heard.copy())
         return found
 
-    def _open(self, image, heard):
+    def check_kill_then_cut(self, cuts):
+        """The process dies, another takes over and answers what was asked before; then the power goes."""
+        found = law.Findings()
+        moments = [m for m, e in enumerate(self.disk.events) if e.kind == "sync" and self.disk.settled(m)[1][e.file]]
+        for cut in self.rng.sample(moments, min(cuts, len(moments))):
+            heard = self.law.copy()
+            for at, message in self.reports:
+                if at <= cut:
+                    heard.hear(message)
+            durable, pending = self.disk.settled(cut)
+            ((_, killed),) = self.disk.images(cut, self.rng, modes=["kept"])
+            disk = Disk(self._lay_out(killed), base=durable, events=[e for w in pending.values() for e in w])
+            try:
+                store = Store(disk.folder / "a.store", vfs=disk.name)
+                for request, (analyst, n) in list(self._unheard(cut).items()):
+                    law.ask(store, request, analyst, n, heard.hear)
+                ((_, image),) = disk.images(len(disk.events), self.rng, modes=["dropped"])
+                store.close()
+            finally:
+                disk.close()
+            self.images += 1
+            found += self._open(image, heard)
+        return found
+
+    def _unheard(self, cut):
+        """Requests that were asked by then, answered or not, newest last."""
+        asked = [m[1:] for at, m in self.reports if at <= cut and m[0] == "asking"]
+        return {request: (analyst, n) for request, analyst, n in asked[-2:]}
+
+    def _lay_out(self, image):
         folder = self.folder / "image"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         for name, body in image.items():
             if body is not None:
                 (folder / name).write_bytes(body)
+        return folder
+
+    def _open(self, image, heard):
+        folder = self._lay_out(image)
         found = law.Findings(traces=heard.traces(folder / "a.store"))
         try:
             with Store(folder / "a.store") as store:

@@ -18,3 +18,9 @@ def test_the_control_without_syncs_loses_answers(tmp_path):
     found = cuts.check(cuts=30)
     assert found.uncharged > 0
     assert found.wrong_retries > 0
+
+
+def test_a_kill_and_then_a_power_cut(tmp_path):
+    """What a dead process wrote but did not sync shows in the file, and must not be answered from before it is."""
+    cuts = Cuts(tmp_path, 7, steps=25)
+    assert cuts.check_kill_then_cut(40) == law.Findings()

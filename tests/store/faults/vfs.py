@@ -30,10 +30,11 @@ class Event:
 class Disk:
     """Registers the VFS under `name`, keeps the events, and asks `fault` before each whether it should fail."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, base=None, events=()):
+        """Without `base`, what is in the folder is durable; else that is, and `events` have happened since."""
         self.folder = Path(folder).resolve()
-        self.events = []
-        self.base = {f.name: f.read_bytes() for f in self.folder.iterdir() if f.is_file()}
+        self.events = list(events)
+        self.base = base or {f.name: f.read_bytes() for f in self.folder.iterdir() if f.is_file()}
         self.fault = lambda event: None
         self.name = f"recording-{next(_numbers)}"
         self.vfs = _VFS(self)
@@ -48,6 +49,8 @@ class Disk:
         event = Event(kind, Path(name).name, offset, bytes(data))
         error = self.fault(event)
         if error is not None:
+            if kind == "sync":
+                self.events.append(Event("failed sync", event.file))
             raise error
         if Path(name).parent == self.folder:
             self.events.append(event)
@@ -56,21 +59,31 @@ class Disk:
         self.note("sync", path)
         self._sync_file(path)
 
-    def images(self, cut, rng, modes=("dropped", "kept", "torn")):
-        """What the files may be after a power cut before event number `cut`."""
+    def settled(self, cut):
+        """What is durable before event number `cut`, and what happened since, by file."""
         durable, pending = dict(self.base), {}
         for event in self.events[:cut]:
             waiting = pending.setdefault(event.file, [])
             if event.kind == "sync":
                 durable[event.file] = _apply(durable.get(event.file), waiting)
                 waiting.clear()
+            elif event.kind == "failed sync":
+                waiting.clear()  # the worst that Linux does: the pages count as clean and are never written
             else:
                 waiting.append(event)
+        return durable, pending
+
+    def images(self, cut, rng, modes=("dropped", "kept", "torn")):
+        """What the files may be after a power cut before event number `cut`."""
+        durable, pending = self.settled(cut)
         for mode in modes:
-            yield mode, {
-                file: _apply(durable.get(file), _survivors(pending.get(file, []), mode, rng))
-                for file in durable.keys() | pending.keys()
-            }
+            yield (
+                mode,
+                {
+                    file: _apply(durable.get(file), _survivors(pending.get(file, []), mode, rng))
+                    for file in durable.keys() | pending.keys()
+                },
+            )
 
 
 def _apply(body, events):
