@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,18 @@ def connect(path: Path, *, create: bool, synchronous: str = "FULL", vfs: str | N
         db.pragma("foreign_keys", 1)
         migrate(db)
     except apsw.Error as error:
-        db.close(True)
+        close(db)
         raise StoreError(f"{path} cannot be opened as a store: {error}") from error
     except BaseException:
-        db.close(True)
+        close(db)
         raise
     return db
+
+
+def close(db: apsw.Connection) -> None:
+    """Close, whatever the disk says: what was not written by then is in the log, or was not answered."""
+    with suppress(apsw.Error):
+        db.close(True)
 
 
 def settle_log(db: apsw.Connection, path: Path) -> None:

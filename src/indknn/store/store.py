@@ -71,7 +71,7 @@ class Store:
             self._check_witness()
         except BaseException:
             if hasattr(self, "_db"):
-                self._db.close(True)
+                database.close(self._db)
             self._file_lock.release()
             raise
         self._ballast.fill()
@@ -109,7 +109,7 @@ class Store:
             finally:
                 self._closed = True
                 with self._journal.io:
-                    self._db.close(True)
+                    database.close(self._db)
                 self._file_lock.release()
 
     @property
@@ -336,7 +336,7 @@ class Store:
         with self._lock:
             if self._journal.failure is not None:
                 with self._journal.io:
-                    self._db.close(True)
+                    database.close(self._db)
                 self._load()
 
     def _load(self) -> None:
@@ -360,7 +360,7 @@ class Store:
                 engine.predictor.remember(scope, query, label)
             store_id = str(database.get_meta(db, "store"))
         except BaseException as error:
-            db.close(True)
+            database.close(db)
             if isinstance(error, StoreError) or not isinstance(error, Exception):
                 raise
             raise StoreError(f"{self.path} cannot be read as a store: {error!r}") from error
@@ -411,7 +411,7 @@ def _write_empty(path: Path, settings: Settings) -> None:
                 chain.append(db, "init", settings=facts, schema=VERSION)
             database.empty_log(db, draft)
         finally:
-            db.close(True)
+            database.close(db)
         sync_file(draft)
         draft.rename(path)
         sync_file(path.parent)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import apsw
 import numpy as np
+import numpy.typing as npt
 
 from indknn.errors import StoreError
 from indknn.shard import Shard
@@ -95,9 +97,9 @@ def _memory(store: Store) -> Iterator[str]:
         yield "memory and disk disagree about who is here"
         return
     for scope in engine.ledger.scopes:
-        if not np.array_equal(ledger.column(scope), engine.ledger.column(scope)):
+        if not _same(ledger.column(scope), engine.ledger.column(scope)):
             yield f"memory and disk disagree about what was spent with analyst {scope!r}"
-    if not np.array_equal(ledger.participation, engine.ledger.participation):
+    if not _same(ledger.participation, engine.ledger.participation):
         yield "memory and disk disagree about who took part how often"
     if ledger.tombstones != engine.ledger.tombstones:
         yield "memory and disk disagree about the forgotten"
@@ -108,3 +110,9 @@ def _memory(store: Store) -> Iterator[str]:
         yield "memory and disk disagree about which records there are"
     elif not np.array_equal(shard.owners_of(slots), engine.shard.owners_of(slots)):
         yield "memory and disk disagree about whose records they are"
+
+
+def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    """Equal, where slots that were freed at the end may be there or not."""
+    n = min(len(one), len(other))
+    return np.array_equal(one[:n], other[:n]) and not one[n:].any() and not other[n:].any()

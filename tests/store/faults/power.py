@@ -4,11 +4,10 @@ import random
 import shutil
 from pathlib import Path
 
-from store.faults import law
-from store.faults.vfs import Disk
-
 from indknn.errors import StoreError
 from indknn.store import Store
+from store.faults import law
+from store.faults.vfs import Disk
 
 
 class Cuts:

@@ -1,6 +1,7 @@
 """Power cuts at every kind of moment: what was synced is there, of the rest any part."""
 
 import pytest
+
 from store.faults import law
 from store.faults.power import Cuts
 

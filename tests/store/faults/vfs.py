@@ -36,6 +36,7 @@ class Disk:
         self.events = list(events)
         self.base = base or {f.name: f.read_bytes() for f in self.folder.iterdir() if f.is_file()}
         self.fault = lambda event: None
+        self.unreadable = False
         self.name = f"recording-{next(_numbers)}"
         self.vfs = _VFS(self)
         self._sync_file = database.sync_file
@@ -112,8 +113,10 @@ def _survivors(events, mode, rng):
         if event.kind != "write":
             pieces.append(event)
             continue
-        for at in range(0, len(event.data), SECTOR):
-            pieces.append(Event("write", event.file, event.offset + at, event.data[at : at + SECTOR]))
+        pieces += [
+            Event("write", event.file, event.offset + at, event.data[at : at + SECTOR])
+            for at in range(0, len(event.data), SECTOR)
+        ]
     likely = rng.choice([0.1, 0.5, 0.9])
     return [piece for piece in pieces if rng.random() < likely]
 
@@ -138,6 +141,11 @@ class _File(apsw.VFSFile):
         self.disk = disk
         self.path = name.filename() if isinstance(name, apsw.URIFilename) else name
         super().__init__("", name, flags)
+
+    def xRead(self, amount, offset):  # noqa: N802
+        if self.disk.unreadable:
+            raise apsw.IOError("injected")
+        return super().xRead(amount, offset)
 
     def xWrite(self, data, offset):  # noqa: N802
         self.disk.note("write", self.path, offset, data)
