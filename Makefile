@@ -7,13 +7,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 OUT ?= out
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint bench soak clean
 
 help:
 	@echo "make demo    private predictions on real data, in a minute or two"
 	@echo "make test    all tests"
 	@echo "make lint    ruff, mypy --strict, import-linter"
 	@echo "make bench   benchmarks, as ratios to peers"
+	@echo "make soak    crash a store a few thousand times: kill -9, power cuts"
 	@echo "make setup   only the environment      make clean   remove everything made"
 
 setup: $(STAMP)
@@ -39,6 +40,9 @@ lint: setup
 
 bench: setup
 	$(BIN)/python benchmarks/noise.py
+
+soak: setup
+	PYTHONPATH=tests $(BIN)/python -m store.faults.soak
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -13,7 +13,6 @@ from typing import Any
 from indknn.errors import StoreError, StoreLockedError
 from indknn.store.chain import now
 
-BALLAST_BYTES = 4 << 20
 _HOLDER_BYTES = 256
 
 
@@ -44,18 +43,25 @@ class Lock:
 
 
 class Ballast:
-    """A few megabytes kept beside the store, given up when the disk is full so that people can still be forgotten."""
+    """Space kept beside the store, given up when the disk is full so that people can still be forgotten."""
 
     def __init__(self, store: Path):
         self.path = store.with_name(store.name + ".ballast")
 
-    def fill(self) -> None:
-        """Take the space, if there is any to take."""
-        if self.path.exists() and self.path.stat().st_size == BALLAST_BYTES:
+    @property
+    def size(self) -> int:
+        """How much is held."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def fill(self, need: int) -> None:
+        """Hold at least so much, rounded up to a power of two; as far as there is space."""
+        if self.size >= need:
             return
+        left = 1 << (need - 1).bit_length()
         try:
             with self.path.open("wb") as file:
-                file.write(bytes(BALLAST_BYTES))
+                while left > 0:  # random, since some file systems keep no space for zeros
+                    left -= file.write(os.urandom(min(left, 1 << 20)))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:
@@ -63,7 +69,7 @@ class Ballast:
 
     def drop(self) -> bool:
         """Give the space back; whether there was any."""
-        had = self.path.exists() and self.path.stat().st_size > 0
+        had = self.size > 0
         self.path.unlink(missing_ok=True)
         return had
 

@@ -35,8 +35,10 @@ from indknn.store.journal import StoreJournal
 from indknn.store.schema import VERSION
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
-FOLD_BYTES = 32 << 20
+FOLD_BYTES = 8 << 20
 """Debits are folded into balances when they have grown to this."""
+_BALLAST = 2 << 20
+_PAGE = 4096 + 24  # in the log
 
 
 class Store:
@@ -66,6 +68,7 @@ class Store:
             raise StoreError(f"{self.path} does not exist or is no file; make a store with: indknn init {self.path}")
         self._file_lock = Lock(self.path)
         self._ballast = Ballast(self.path)
+        self._filled_for = 0  # records
         try:
             self._load()
             self._check_witness()
@@ -74,7 +77,7 @@ class Store:
                 database.close(self._db)
             self._file_lock.release()
             raise
-        self._ballast.fill()
+        self._fill_ballast()
 
     @classmethod
     def create(cls, path: str | Path, settings: Settings, **options: Any) -> Store:
@@ -83,10 +86,10 @@ class Store:
         settings.new_index()  # refuses bad settings before there is a file
         if settings.tau is not None:
             settings.plan(settings.tau)
+        _refuse_existing(path)
         lock = Lock(path)
         try:
-            if path.exists():
-                raise StoreError(f"{path} exists already; a store is never overwritten")
+            _refuse_existing(path)  # somebody may have been quicker
             _write_empty(path, settings)
         finally:
             lock.release()
@@ -170,6 +173,8 @@ class Store:
             total = np.concatenate([np.zeros(0, dtype=np.int64), *ids])
             database.set_meta(db, "next_number", str(self._engine.ledger.next_number))  # may exceed 63 bits
             chain.append(db, "add", records=len(total))
+        if len(self._engine.shard) > 2 * self._filled_for + 1000:
+            self._fill_ballast()
         return total
 
     def forget_owners(self, owners: Sequence[OwnerId]) -> int:
@@ -237,7 +242,7 @@ class Store:
             if not (full and self._ballast.drop()):
                 raise
         receipt = self._forget_once(owners, records)  # with the space that the ballast held
-        self._ballast.fill()
+        self._fill_ballast()
         return receipt
 
     def _forget_once(self, owners: Sequence[OwnerId], records: Sequence[int]) -> dict[str, Any]:
@@ -278,7 +283,16 @@ class Store:
                 database.empty_log(self._db, self.path)
             except (apsw.Error, OSError) as again:
                 raise _not_emptied(again) from again
-            self._ballast.fill()
+            self._fill_ballast()
+
+    def _fill_ballast(self) -> None:
+        """Enough to forget anybody: all debits overwritten, all balances written, a page for each record of theirs."""
+        with self._lock:
+            shard, ledger = self._engine.shard, self._engine.ledger
+            balances = len(ledger.participation) * (8 * len(ledger.scopes) + 4)
+            most = int(np.bincount(shard.owners_of(shard.record_ids() & 0xFFFFFFFF), minlength=1).max())
+            self._ballast.fill(_BALLAST + FOLD_BYTES + balances * 5 // 4 + most * _PAGE)
+            self._filled_for = len(shard)
 
     def _fold(self, db: apsw.Connection) -> None:
         database.write_balances(db, self._engine.ledger, sorted(self._journal.touched, key=str))
@@ -391,6 +405,11 @@ class Store:
                 f"{self.path} does not contain entry {seen['position']} of its audit trail, seen at {seen['at']}: "
                 "it is an old copy, and budgets were spent since that it does not know of"
             )
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise StoreError(f"{path} exists already; a store is never overwritten")
 
 
 def _write_empty(path: Path, settings: Settings) -> None:

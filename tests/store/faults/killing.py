@@ -29,7 +29,7 @@ class Campaign:
         self.path.parent.mkdir(parents=True)
         self.law = law.Law(law.new_store(self.path, **settings))
         self.found, self.kills, self.runs = law.Findings(), 0, 0
-        law.small_ballast()
+        law.no_ballast()
 
     def kill_at(self, point, nth=1):
         """The worker dies at the nth pass of a named point; whether it came to that."""

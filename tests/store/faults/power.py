@@ -18,7 +18,7 @@ class Cuts:
         live = self.folder / "live"
         live.mkdir(parents=True)
         law.watch_debits()
-        law.small_ballast()
+        law.no_ballast()
         self.law = law.Law(law.new_store(live / "a.store", owners=60, free_repeats=False))
         self.reports = []  # (number of events before, report)
         self.disk = Disk(live)

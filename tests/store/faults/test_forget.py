@@ -21,7 +21,7 @@ def marks(name, features):
 @pytest.mark.parametrize(("seed", "d"), [(0, 24), (1, 24), (2, 24), (3, 384), (4, 6000)])
 def test_no_trace_is_left_however_people_come_and_go(tmp_path, seed, d):
     """Slots are freed and taken again, pages fill and empty: nothing may be moved and left behind."""
-    law.small_ballast()
+    law.no_ballast()
     rng, path = random.Random(seed), tmp_path / "a.store"
     held, number = {}, 0
     with Store.create(path, law.settings(n_features=d, max_queries=100)) as store:
@@ -44,7 +44,7 @@ def test_no_trace_is_left_however_people_come_and_go(tmp_path, seed, d):
 
 
 def test_one_record_of_several_goes_without_a_trace(tmp_path):
-    law.small_ballast()
+    law.no_ballast()
     path = tmp_path / "a.store"
     with Store.create(path, law.settings()) as store:
         X = law.rows("ann", 3)
@@ -68,7 +68,7 @@ def test_killed_in_a_forget_and_asked_again(tmp_path, point):
 
 
 def test_the_receipt_tells_what_was_done_and_the_trail_agrees(tmp_path):
-    law.small_ballast()
+    law.no_ballast()
     names = law.new_store(tmp_path / "a.store")
     with Store(tmp_path / "a.store") as store:
         receipt = store.forget(names[:2])

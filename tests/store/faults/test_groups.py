@@ -14,7 +14,7 @@ from store.faults import law
 
 @pytest.fixture
 def store(tmp_path):
-    law.small_ballast()
+    law.no_ballast()
     law.new_store(tmp_path / "a.store", free_repeats=False)
     with Store(tmp_path / "a.store") as store:
         yield store

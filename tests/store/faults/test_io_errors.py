@@ -34,7 +34,7 @@ class Fault:
 @pytest.fixture
 def disk(tmp_path):
     law.watch_debits()
-    law.small_ballast()
+    law.no_ballast()
     (tmp_path / "live").mkdir()
     law.new_store(tmp_path / "live" / "a.store", owners=60, free_repeats=False)
     disk = Disk(tmp_path / "live")

@@ -17,7 +17,7 @@ from store.faults import law
 
 @pytest.fixture
 def path(tmp_path):
-    law.small_ballast()
+    law.no_ballast()
     path = tmp_path / "a.store"
     names = law.new_store(path)
     with Store(path) as store:

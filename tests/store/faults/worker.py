@@ -23,7 +23,7 @@ def run(pipe, path, seed, point, nth, names, unfinished, retries, synchronous="F
             pipe.send(message)
 
     law.watch_debits()
-    law.small_ballast()
+    law.no_ballast()
     if point is not None:
         points.arm(point, nth)
     store = Store(path, witness=Path(path).with_name("witness"), synchronous=synchronous)
