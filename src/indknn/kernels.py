@@ -83,8 +83,8 @@ class RBF:
     _T_MAX = 14.0  # exp(-14) is below one grid step
 
     def __init__(self, bandwidth: float = DEFAULT_BANDWIDTH, *, normalize: bool = True):
-        if not (np.isfinite(bandwidth) and bandwidth > 0):
-            raise InvalidInputError(f"bandwidth must be positive and finite, got {bandwidth!r}")
+        if not 1e-6 <= bandwidth <= 1e6:
+            raise InvalidInputError(f"bandwidth must be between 1e-6 and 1e6, got {bandwidth!r}")
         self.bandwidth = float(bandwidth)
         self.normalize = normalize
         self._coarse_table = np.exp(-np.arange(int(self._T_MAX * self._FINE) + 2) / self._FINE)
@@ -99,7 +99,8 @@ class RBF:
         else:
             x, q = scale_x * root_x, scale_q * root_q
             squared = x * x + q * q - 2.0 * (scale_x * scale_q) * dot
-        t = np.clip(squared / (self.bandwidth * self.bandwidth), 0.0, self._T_MAX)
+        t = squared / (self.bandwidth * self.bandwidth)
+        t = np.maximum(np.where(t < self._T_MAX, t, self._T_MAX), 0.0)  # what overflowed to NaN is far away
         steps = np.floor(t * (self._FINE * self._FINE)).astype(np.int64)
         kappa = self._coarse_table[steps // self._FINE] * self._fine_table[steps % self._FINE]
         result: IntArray = np.floor(kappa * GRID).astype(np.int64)

@@ -20,7 +20,10 @@ class Lock:
 
     def __init__(self, store: Path):
         self.path = store.with_name(store.name + ".lock")
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be opened: {error.strerror}") from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

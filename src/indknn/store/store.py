@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,8 +24,11 @@ import numpy.typing as npt
 
 from indknn.engine import Engine, Settings
 from indknn.errors import InvalidInputError, PrivacyError, StaleStoreError, StoreError
-from indknn.ledgers import Scope
+from indknn.inputs import as_owner_list
+from indknn.ledgers import MemoryLedger, Scope
 from indknn.noise import Noise, SecureNoise
+from indknn.predictor import Predictor
+from indknn.shard import Shard
 from indknn.store import chain, database
 from indknn.store.codec import BLOCK
 from indknn.store.files import Ballast, Lock, Witness, sync_folder
@@ -41,6 +45,11 @@ class Store:
 
     Use `Store.create` or `indknn.open`; it is a context manager.
     """
+
+    _draft: bool
+    _engine: Engine
+    _journal: StoreJournal
+    _db: apsw.Connection
 
     def __init__(
         self,
@@ -67,33 +76,38 @@ class Store:
             self._load()
             self._check_witness()
         except BaseException:
+            if hasattr(self, "_db"):
+                self._db.close(True)
             self._file_lock.release()
             raise
         self._ballast.fill()
 
     @classmethod
-    def create(cls, path: str | Path, settings: Settings, **options: Any) -> Store:
-        """A new, empty store file."""
+    def create(cls, path: str | Path, settings: Settings, *, draft: bool = False, **options: Any) -> Store:
+        """A new, empty store file. A `draft` takes the number of features and the classes from the first records."""
         path = Path(path)
         if path.exists():
             raise StoreError(f"{path} exists already; a store is never overwritten")
         settings.new_index()  # refuses bad settings before there is a file
-        if settings.tau is not None:
-            settings.plan(settings.tau)
+        settings.plan(settings.tau or 1.0)
+        stored = {**asdict(settings), **({"n_features": None} if draft else {})}
         lock = Lock(path)
         try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # nobody else's business
             db = database.connect(path, create=True)
-        except BaseException:
+        except BaseException as error:
             path.unlink(missing_ok=True)
             lock.release()
+            if isinstance(error, OSError):
+                raise StoreError(f"{path} cannot be made: {error}") from None
             raise
         try:
             with db:
                 database.set_meta(db, "store", str(uuid.uuid4()))
                 database.set_meta(db, "key", secrets.token_bytes(32))
-                database.set_meta(db, "settings", json.dumps(asdict(settings)))
+                database.set_meta(db, "settings", json.dumps(stored))
                 database.set_meta(db, "next_number", 0)
-                chain.append(db, "init", settings=json.loads(json.dumps(asdict(settings))), schema=VERSION)
+                chain.append(db, "init", settings=json.loads(json.dumps(stored)), schema=VERSION)
             db.close()
             sync_folder(path.parent)
         finally:
@@ -120,6 +134,12 @@ class Store:
                 self._file_lock.release()
 
     @property
+    def draft(self) -> bool:
+        """Whether the number of features and the classes are still open."""
+        self._ready()
+        return self._draft
+
+    @property
     def settings(self) -> Settings:
         """The public parameters, as they are in force."""
         return self._engine.settings
@@ -129,6 +149,21 @@ class Store:
         """What is in memory. To look at; changes made to it directly would not be written."""
         self._ready()
         return self._engine
+
+    @property
+    def ledger(self) -> MemoryLedger:
+        """The ledger in memory. To look at."""
+        return self.engine.ledger
+
+    @property
+    def shard(self) -> Shard:
+        """The records in memory. To look at."""
+        return self.engine.shard
+
+    @property
+    def predictor(self) -> Predictor:
+        """The predictor in memory. To look at: what it computes is not written."""
+        return self.engine.predictor
 
     @property
     def db(self) -> apsw.Connection:
@@ -142,6 +177,8 @@ class Store:
         A `request_id` makes it safe to ask again after a crash or a lost connection: the same request gets
         the same answers at one charge.
         """
+        if self.draft:
+            raise InvalidInputError(f"{self.path} has never held records, so nothing is known of its features")
         queries = self.settings.quantise(Q, "the queries")
         with self._lock:
             self._ready()
@@ -160,15 +197,42 @@ class Store:
         """Add records, all or none; their ids."""
         return self.add_batches([(X, y, owners)])
 
-    def add_batches(self, batches: Any) -> IntArray:
-        """Add records from an iterable of (X, y, owners or None), all or none; their ids."""
-        first = self._prepared(iter(batches))
+    def add_batches(self, batches: Any, classes: npt.ArrayLike | None = None) -> IntArray:
+        """Add records from an iterable of (X, y, owners or None), all or none; their ids.
+
+        The first records of a draft fix the number of features, and the label set where it was not given.
+        """
         with self._change() as db:
-            ids = [self._put(db, *records) for records in first]
+            ids: list[IntArray] = []
+            for X, y, owners in batches:
+                if self.draft:
+                    self._complete(db, np.asarray(X), np.asarray(y if classes is None else classes))
+                try:
+                    vectors, labels = self.settings.prepare(X, y)
+                except InvalidInputError as error:
+                    done = sum(map(len, ids))
+                    raise InvalidInputError(f"{error}, counting from row {done}" if done else str(error)) from None
+                ids.append(self._put(db, vectors, labels, owners))
             total = np.concatenate([np.zeros(0, dtype=np.int64), *ids])
             database.set_meta(db, "next_number", self._engine.ledger.next_number)
             chain.append(db, "add", records=len(total))
         return total
+
+    def put(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId] | None) -> IntArray:
+        """Add prepared records, all or none; their ids."""
+        with self._change() as db:
+            ids = self._put(db, vectors, labels, owners)
+            database.set_meta(db, "next_number", self._engine.ledger.next_number)
+            chain.append(db, "add", records=len(ids))
+        return ids
+
+    def replace_all(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]) -> IntArray:
+        """Forget everybody, then add these records; their ids. What was spent stays."""
+        with self._lock:
+            everybody = self.engine.ledger.owners()
+            if everybody:
+                self.forget(everybody)
+            return self.put(vectors, labels, owners)
 
     def forget_owners(self, owners: Sequence[OwnerId]) -> int:
         """Remove every record of these owners; how many. `forget` gives a receipt as well."""
@@ -180,9 +244,10 @@ class Store:
 
     def forget(self, owners: Sequence[OwnerId]) -> dict[str, Any]:
         """Remove every trace of these owners but what they spent, under a keyed hash. Gives a receipt."""
-        return {**self._forget(owners=owners), "owners": [str(o) for o in owners]}
+        names = as_owner_list(owners)
+        return {**self._forget(owners=names), "owners": [str(name) for name in names]}
 
-    def spent(self, owners: list[OwnerId] | None = None, analyst: Scope = None) -> FloatArray:
+    def spent(self, owners: Sequence[OwnerId] | None = None, analyst: Scope = None) -> FloatArray:
         """ρ of each owner (of all who have records), with one analyst or with all together."""
         return self.engine.spent(owners, analyst)
 
@@ -191,6 +256,10 @@ class Store:
         with self._lock:
             self._ready()
             self._journal.flush()
+
+    def restarted(self, settings: Settings, noise: Noise) -> Store:
+        """A store keeps the settings it was made with."""
+        raise InvalidInputError(f"{self.path} was opened by this object; store must stay {str(self.path)!r}")
 
     def fold(self) -> None:
         """Turn debits into balances: a smaller file, a quicker start."""
@@ -203,6 +272,7 @@ class Store:
 
     def _put(self, db: apsw.Connection, vectors: Vectors, labels: IntArray, owners: Any) -> IntArray:
         ledger, shard = self._engine.ledger, self._engine.shard
+        owners = None if owners is None else as_owner_list(owners)
         newcomers = ledger.strangers(owners if owners is not None else ())
         back = [digest for digest in map(ledger.digest, newcomers) if digest in ledger.tombstones]
         first = ledger.next_number
@@ -259,11 +329,11 @@ class Store:
     def _truncate_log(self) -> None:
         """The write-ahead log still holds pages as they were before: move it into the file and empty it."""
         try:
-            self._db.pragma("wal_checkpoint(TRUNCATE)")
+            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except (apsw.FullError, apsw.IOError) as error:
             if not self._ballast.drop():
                 raise StoreError(f"forgotten, but the log could not be emptied yet: {error}") from error
-            self._db.pragma("wal_checkpoint(TRUNCATE)")
+            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             self._ballast.fill()
 
     def _fold(self, db: apsw.Connection) -> None:
@@ -293,10 +363,16 @@ class Store:
                 raise
             self._saw(chain.last(self._db))
 
-    def _prepared(self, batches: Iterator[Any]) -> Iterator[tuple[Vectors, IntArray, Any]]:
-        for X, y, owners in batches:
-            vectors, labels = self.settings.prepare(X, y)
-            yield vectors, labels, owners
+    def _complete(self, db: apsw.Connection, X: npt.NDArray[Any], classes: npt.NDArray[Any]) -> None:
+        """Settle what a draft left open, inside the transaction that adds its first records."""
+        if X.ndim != 2:
+            raise InvalidInputError(f"X must be a table of shape (rows, features), got shape {X.shape}")
+        labels = self._engine.settings.classes or tuple(np.unique(classes).tolist())
+        settings = replace(self._engine.settings, n_features=X.shape[1], classes=labels)
+        database.set_meta(db, "settings", json.dumps(asdict(settings)))
+        chain.append(db, "settings", n_features=settings.n_features, classes=list(labels))
+        self._engine = Engine(settings, self.noise, self._engine.ledger, self._journal)
+        self._draft = False
 
     def _known(self, request_id: str | None, queries: Vectors, analyst: Scope) -> IntArray | None:
         if request_id is None:
@@ -322,6 +398,8 @@ class Store:
         try:
             stored = json.loads(database.get_meta(db, "settings"))
             stored["center"] = None if stored["center"] is None else tuple(stored["center"])
+            self._draft = stored["n_features"] is None
+            stored["n_features"] = stored["n_features"] or 1
             settings = Settings(**{**stored, "classes": tuple(stored["classes"])})
             chosen = database.get_meta(db, "tau")
             if settings.tau is None and chosen is not None:
