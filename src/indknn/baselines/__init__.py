@@ -1,0 +1,6 @@
+"""What Ind-KNN is measured against, with the same face: naive private kNN, Private-kNN, Linear NoisySGD."""
+
+from indknn.baselines.naive import NaivePrivateKNN
+from indknn.baselines.private_knn import PrivateKNN
+
+__all__ = ["NaivePrivateKNN", "PrivateKNN"]
