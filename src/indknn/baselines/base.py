@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from math import ceil
 from numbers import Integral, Real
-from threading import RLock
+from threading import Lock
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -36,6 +36,33 @@ PRIVATE_CLASSIFIER: dict[str, list[Any]] = {
 COUNT = Interval(Integral, 1, None, closed="left")
 
 
+class Meter:
+    """Counts answers, and refuses to count past the limit. Safe to share between threads."""
+
+    def __init__(self, limit: int):
+        self.limit = limit
+        self.answered = 0
+        self._lock = Lock()
+
+    def take(self, n: int, promise: str) -> None:
+        """Count n answers before they are given; all or none of them."""
+        with self._lock:
+            left = self.limit - self.answered
+            if n > left:
+                raise PrivacyError(
+                    f"{promise} covers {left} more quer{'y' if left == 1 else 'ies'}, got {n}: "
+                    "none of them was answered"
+                )
+            self.answered += n
+
+    def __getstate__(self) -> tuple[int, int]:
+        return self.limit, self.answered
+
+    def __setstate__(self, state: tuple[int, int]) -> None:
+        self.limit, self.answered = state
+        self._lock = Lock()
+
+
 class TopKVote(ClassifierMixin, BaseEstimator):
     """Base of the two: subclasses say whom a query asks and how much noise that needs."""
 
@@ -56,6 +83,7 @@ class TopKVote(ClassifierMixin, BaseEstimator):
     _records: Vectors
     _labels: IntArray
     _priced: dict[str, Any]
+    _meter: Meter
 
     @abstractmethod
     def _noise_multiplier(self) -> float:
@@ -78,20 +106,20 @@ class TopKVote(ClassifierMixin, BaseEstimator):
         self._validate_params()
         rows, targets, classes = check_records(self, X, y)
         vectors, labels = quantise(rows, center_of(self)), encode_labels(targets, classes)
-        price, answered = self._price(), getattr(self, "queries_answered_", 0)
-        if answered and price != self._priced:
+        price, meter = self._price(), getattr(self, "_meter", None)
+        if meter is None or not meter.answered:
+            meter = Meter(self.max_queries)
+        elif price != self._priced:
             raise PrivacyError(
-                f"{answered} queries were answered under other terms (max_queries, epsilon, delta, ...): "
+                f"{meter.answered} queries were answered under other terms (max_queries, epsilon, delta, ...): "
                 "the promise cannot be changed afterwards. Use a new object for other people."
             )
         noise_multiplier, noise = self._noise_multiplier(), noise_from(self.random_state)
         warn_if_seeded(self, noise)
         validate_data(self, X, reset=True, skip_check_array=True)
-        if not hasattr(self, "_lock"):
-            self._lock = RLock()
-        self._priced, self._noise, self._records, self._labels = price, noise, vectors, labels
+        self._priced, self._meter, self._noise = price, meter, noise
+        self._records, self._labels = vectors, labels
         self.classes_ = classes
-        self.queries_answered_ = answered
         self.noise_multiplier_ = noise_multiplier
         self.epsilon_, self.delta_ = float(self.epsilon), float(self.delta)
         self._scale = ceil(noise_multiplier * SENSITIVITY * (1.0 + 1e-12) * GRID)
@@ -103,23 +131,22 @@ class TopKVote(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         rows = validate_data(self, X, reset=False, dtype=np.float64)
         queries = quantise(rows, center_of(self), what="the queries")
-        with self._lock:
-            left = self.max_queries_left
-            if len(queries) > left:
-                raise PrivacyError(
-                    f"(epsilon={self.epsilon_}, delta={self.delta_}) covers {left} more "
-                    f"quer{'y' if left == 1 else 'ies'}, got {len(queries)}: none of them was answered"
-                )
-            self.queries_answered_ += len(queries)  # counted first, answered second
+        self._meter.take(len(queries), f"(epsilon={self.epsilon_}, delta={self.delta_})")
         votes = np.array(list(self._votes(queries)), dtype=np.int64).reshape(len(queries), -1)
         noise = self._noise.draw(self._scale, votes.size).reshape(votes.shape)
         return np.asarray(self.classes_[np.argmax(votes * GRID + noise, axis=1)])
 
     @property
+    def queries_answered_(self) -> int:
+        """How many queries were answered, by this object in all its fits."""
+        check_is_fitted(self)
+        return self._meter.answered
+
+    @property
     def max_queries_left(self) -> int:
         """How many more queries will be answered."""
         check_is_fitted(self)
-        return int(self._priced["max_queries"]) - self.queries_answered_
+        return self._meter.limit - self._meter.answered
 
     def __getstate__(self) -> dict[str, Any]:
         if hasattr(self, "_noise") and self._noise.secure:
@@ -128,11 +155,7 @@ class TopKVote(ClassifierMixin, BaseEstimator):
                 "would answer max_queries anew. Share the one object, or give random_state for experiments."
             )
         state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._lock = RLock()
+        return state
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
