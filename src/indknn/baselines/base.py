@@ -111,7 +111,7 @@ class TopKVote(ClassifierMixin, BaseEstimator):
             meter = Meter(self.max_queries)
         elif price != self._priced:
             raise PrivacyError(
-                f"{meter.answered} queries were answered under other terms (max_queries, epsilon, delta, ...): "
+                f"{meter.answered} queries were answered under other terms (max_queries, epsilon, ...): "
                 "the promise cannot be changed afterwards. Use a new object for other people."
             )
         noise_multiplier, noise = self._noise_multiplier(), noise_from(self.random_state)
