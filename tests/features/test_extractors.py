@@ -86,3 +86,26 @@ def test_a_real_sentence_transformer(tmp_path):
     assert X.shape == (3, model.n_features)
     assert np.allclose(np.linalg.norm(X, axis=1), 1.0, atol=1e-5)
     assert X[0] @ X[1] > 0.5 > X[0] @ X[2]
+
+
+def test_vit_reads_images_of_any_size(tmp_path):
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers (the features extra) is not installed"
+    )
+    config = transformers.ViTConfig(
+        num_hidden_layers=1, intermediate_size=64
+    )  # random weights, the real shape
+    transformers.ViTModel(config).save_pretrained(tmp_path / "tiny")
+    images = np.random.default_rng(0).integers(256, size=(3, 32, 32, 3), dtype=np.uint8)
+    X = extract(images, ViT(str(tmp_path / "tiny"), device="cpu"), tmp_path / "cache")
+    assert X.shape == (3, 768)
+    assert np.ptp(X[:, 0]) > 0
+
+
+@pytest.mark.parametrize("layer", ["logits", "pooled"])
+def test_resnet_reads_grey_images(layer):
+    pytest.importorskip("torchvision", reason="torchvision (the features extra) is not installed")
+    model = ResNet50(layer, size=64, device="cpu")
+    model.weights = None  # random ones: there may be no network
+    images = np.random.default_rng(0).integers(256, size=(2, 28, 28), dtype=np.uint8)
+    assert model(images).shape == (2, model.n_features)
