@@ -75,17 +75,17 @@ class Cosine:
     ) -> IntArray:
         """κ in grid units."""
         cosine = dot / (root_x * root_q)
-        return np.clip(np.floor(cosine * GRID), 0, GRID).astype(np.int64)
+        return np.clip(np.rint(cosine * GRID), 0, GRID).astype(np.int64)
 
     def least_dot(
         self, tau: int, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float
     ) -> FloatArray:
-        """τ·|x||q|, a little less."""
+        """τ·|x||q|, less half a grid step for the rounding, and a little."""
         return root_x * (root_q * self.least_cosine(tau))
 
     def least_cosine(self, tau: int) -> float:
-        """τ, a little less."""
-        return tau / GRID * (1.0 - _SAFE)
+        """τ, less half a grid step for the rounding, and a little."""
+        return (tau - 0.5) / GRID * (1.0 - _SAFE)
 
 
 class RBF:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from indknn.indexes import ExactIndex, LSHIndex, SketchIndex, engine_native
-from indknn.indexes.engine import Codes, Engine, Float32Array, Found, Store
-from indknn.indexes.engine_native import NativeEngine, levels
-from indknn.indexes.engine_numpy import NumpyEngine
+from indknn.indexes import ExactIndex, LSHIndex, SketchIndex, scanner_native
+from indknn.indexes.scanner import Codes, Float32Array, Found, Scanner, Store
+from indknn.indexes.scanner_native import NativeScanner, levels
+from indknn.indexes.scanner_numpy import NumpyScanner
 from indknn.kernels import Kernel
 from indknn.quantise import root_norms
 from indknn.types import Int8Array, Vectors
 
-engine_native._WORTH_A_THREAD = 1  # so that small stores are shared among threads too
-ENGINES: dict[str, Engine] = {"numpy": NumpyEngine()} | {
-    f"{level}-{threads}": NativeEngine(level, threads) for level in levels() for threads in (1, 3)
+scanner_native._WORTH_A_THREAD = 1  # so that small stores are shared among threads too
+SCANNERS: dict[str, Scanner] = {"numpy": NumpyScanner()} | {
+    f"{level}-{threads}": NativeScanner(level, threads) for level in levels() for threads in (1, 3)
 }
 INDEXES = {"exact": ExactIndex, "lsh": LSHIndex, "sketch": SketchIndex}
 FEATURES = (1, 2, 3, 31, 63, 64, 65, 384, 768, 1041, 2500)
@@ -39,10 +39,10 @@ def near(rng: np.random.Generator, centre: Int8Array, n: int, spread: float) -> 
     return vectors(np.clip(np.rint(values), -127, 127).astype(np.int8))
 
 
-def make(name: str, kernel: Kernel, d: int, engine: Engine, **options: object) -> ExactIndex:
-    """An index that runs on that very engine."""
+def make(name: str, kernel: Kernel, d: int, scanner: Scanner, **options: object) -> ExactIndex:
+    """An index that runs on that very scanner."""
     index = INDEXES[name](kernel, d, **options)  # type: ignore[arg-type]
-    index.engine = engine
+    index.scanner = scanner
     return index
 
 

@@ -6,8 +6,8 @@ import hashlib
 
 import numpy as np
 import pytest
-from index_oracle import ENGINES, make, near, some
 
+from indexes.index_oracle import SCANNERS, make, near, some
 from indknn.errors import InvalidInputError
 from indknn.indexes import make_index
 from indknn.indexes.planes import hyperplanes
@@ -38,11 +38,11 @@ def test_planes_look_gaussian():
 
 
 @pytest.mark.parametrize(("n_tables", "n_bits"), [(30, 8), (5, 3), (7, 12), (1, 16), (64, 1)])
-@pytest.mark.parametrize("engine", list(ENGINES))
-def test_lsh_candidates_share_a_bucket(engine, n_tables, n_bits):
+@pytest.mark.parametrize("scanner", list(SCANNERS))
+def test_lsh_candidates_share_a_bucket(scanner, n_tables, n_bits):
     rng = np.random.default_rng(0)
     held, queries = some(rng, 400, 29), some(rng, 3, 29)
-    index = make("lsh", Cosine(), 29, ENGINES[engine], n_tables=n_tables, n_bits=n_bits, seed=3)
+    index = make("lsh", Cosine(), 29, SCANNERS[scanner], n_tables=n_tables, n_bits=n_bits, seed=3)
     index.add(held)
     planes = hyperplanes(n_tables * n_bits, 29, seed=3).astype(np.int64)
 
@@ -54,11 +54,11 @@ def test_lsh_candidates_share_a_bucket(engine, n_tables, n_bits):
         assert got.tolist() == np.flatnonzero(want).tolist()
 
 
-@pytest.mark.parametrize("engine", list(ENGINES))
-def test_sketch_candidates_are_within_the_cut(engine):
+@pytest.mark.parametrize("scanner", list(SCANNERS))
+def test_sketch_candidates_are_within_the_cut(scanner):
     rng = np.random.default_rng(0)
     held, queries = near(rng, some(rng, 1, 29).values[0], 400, 60.0), some(rng, 3, 29)
-    index = make("sketch", Cosine(), 29, ENGINES[engine], n_bits=128, seed=3)
+    index = make("sketch", Cosine(), 29, SCANNERS[scanner], n_bits=128, seed=3)
     index.add(held)
     planes = hyperplanes(128, 29, seed=3).astype(np.int64)
     sides = [v.astype(np.int64) @ planes.T >= 0 for v in (queries.values, held.values)]
@@ -76,7 +76,7 @@ def test_the_sketch_keeps_its_recall(kernel):
     queries = near(rng, centre, 20, 80.0)
     tau = tau_on_grid(0.5)
     assert index.recall(queries, tau) >= 0.99
-    assert 0.0 < make("lsh", kernel, 96, ENGINES["numpy"]).recall(queries, tau) <= 1.0
+    assert 0.0 < make("lsh", kernel, 96, SCANNERS["numpy"]).recall(queries, tau) <= 1.0
 
 
 def test_recall_is_that_of_the_exact_index():

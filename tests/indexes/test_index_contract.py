@@ -1,4 +1,4 @@
-"""What every index promises, on every engine: selection is a function of (x_i, q, public constants) alone."""
+"""What every index promises, on every scanner: selection is a function of (x_i, q, public constants) alone."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from index_oracle import ENGINES, INDEXES, make, near, some
 
+from indexes.index_oracle import INDEXES, SCANNERS, make, near, some
 from indknn.kernels import RBF, Cosine, tau_on_grid
 from indknn.types import Vectors
 
 KERNELS = {"cosine": Cosine(), "rbf": RBF(), "raw": RBF(3.0, normalize=False)}
 CASES = [
-    pytest.param(index, kernel, engine, id=f"{index}-{kernel}-{engine}")
+    pytest.param(index, kernel, scanner, id=f"{index}-{kernel}-{scanner}")
     for index in INDEXES
     for kernel in KERNELS
-    for engine in ENGINES
+    for scanner in SCANNERS
     if (index, kernel) != ("sketch", "raw")
 ]
-EVERY = pytest.mark.parametrize(("name", "kernel", "engine"), CASES)
+EVERY = pytest.mark.parametrize(("name", "kernel", "scanner"), CASES)
 TAU = tau_on_grid(0.6)
 
 
-def new(name: str, kernel: str, d: int, engine: str):
-    return make(name, KERNELS[kernel], d, ENGINES[engine])
+def new(name: str, kernel: str, d: int, scanner: str):
+    return make(name, KERNELS[kernel], d, SCANNERS[scanner])
 
 
 def records(seed: int, n: int, d: int) -> Vectors:
@@ -52,9 +52,9 @@ def by_definition(kernel: str, held: Vectors, queries: Vectors, tau: int = TAU) 
 
 
 @EVERY
-def test_selects_by_kernel_value(name, kernel, engine):
+def test_selects_by_kernel_value(name, kernel, scanner):
     held, queries = records(0, 300, 48), records(0, 9, 48)
-    index = new(name, kernel, 48, engine)
+    index = new(name, kernel, 48, scanner)
     index.add(held)
     got, exact = selected(index, queries), by_definition(kernel, held, queries)
     assert any(exact)
@@ -67,9 +67,9 @@ def test_selects_by_kernel_value(name, kernel, engine):
 
 
 @EVERY
-def test_a_batch_is_its_queries_one_at_a_time(name, kernel, engine):
+def test_a_batch_is_its_queries_one_at_a_time(name, kernel, scanner):
     held, queries = records(1, 120, 33), records(1, 130, 33)
-    index = new(name, kernel, 33, engine)
+    index = new(name, kernel, 33, scanner)
     index.add(held)
     alone = [selected(index, queries[slice(i, i + 1)])[0] for i in range(130)]
     for size in (1, 2, 15, 16, 17, 63, 64, 65, 129, 130):
@@ -77,28 +77,28 @@ def test_a_batch_is_its_queries_one_at_a_time(name, kernel, engine):
 
 
 @EVERY
-def test_a_record_is_selected_wherever_it_sits_and_whoever_is_there(name, kernel, engine):
+def test_a_record_is_selected_wherever_it_sits_and_whoever_is_there(name, kernel, scanner):
     held, queries = records(2, 80, 31), records(2, 5, 31)
-    whole = new(name, kernel, 31, engine)
+    whole = new(name, kernel, 31, scanner)
     whole.add(held)
     expected = selected(whole, queries)
     order = np.random.default_rng(0).permutation(80)
-    shuffled = new(name, kernel, 31, engine)
+    shuffled = new(name, kernel, 31, scanner)
     slots = shuffled.add(held[order])
     slot_of = dict(zip(order.tolist(), slots.tolist(), strict=True))
     for got, want in zip(selected(shuffled, queries), expected, strict=True):
         assert got == {slot_of[record]: kappa for record, kappa in want.items()}
     for record in range(0, 80, 7):
-        alone = new(name, kernel, 31, engine)
+        alone = new(name, kernel, 31, scanner)
         alone.add(held[slice(record, record + 1)])
         for got, want in zip(selected(alone, queries), expected, strict=True):
             assert got == ({0: want[record]} if record in want else {})
 
 
 @EVERY
-def test_removed_slots_are_silent_and_used_again(name, kernel, engine):
+def test_removed_slots_are_silent_and_used_again(name, kernel, scanner):
     held, queries = records(3, 100, 20), records(3, 4, 20)
-    index = new(name, kernel, 20, engine)
+    index = new(name, kernel, 20, scanner)
     slots = index.add(held)
     before = selected(index, queries)
     gone = np.arange(0, 100, 3)
@@ -114,8 +114,8 @@ def test_removed_slots_are_silent_and_used_again(name, kernel, engine):
 
 
 @EVERY
-def test_an_empty_index_selects_nothing(name, kernel, engine):
-    index = new(name, kernel, 7, engine)
+def test_an_empty_index_selects_nothing(name, kernel, scanner):
+    index = new(name, kernel, 7, scanner)
     queries = records(4, 3, 7)
     assert selected(index, queries) == [{}, {}, {}]
     slots = index.add(records(4, 2, 7))
@@ -126,8 +126,8 @@ def test_an_empty_index_selects_nothing(name, kernel, engine):
 
 
 @EVERY
-def test_survives_pickling(name, kernel, engine):
-    index = new(name, kernel, 24, engine)
+def test_survives_pickling(name, kernel, scanner):
+    index = new(name, kernel, 24, scanner)
     slots = index.add(records(5, 40, 24))
     index.remove(slots[5:9])
     queries = records(5, 3, 24)
@@ -140,12 +140,12 @@ def test_survives_pickling(name, kernel, engine):
 @settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_any_history_leaves_what_its_survivors_alone_would(data):
-    """Adds and removes in any order: then every index and engine selects as if only the living had come."""
+    """Adds and removes in any order: then every index and scanner selects as if only the living had come."""
     d = data.draw(st.integers(1, 70))
     kernel = data.draw(st.sampled_from(["cosine", "rbf"]))
     name = data.draw(st.sampled_from(list(INDEXES)))
     pool, queries = records(data.draw(st.integers(0, 99)), 60, d), some(np.random.default_rng(1), 3, d)
-    indexes = [new(name, kernel, d, engine) for engine in ENGINES]
+    indexes = [new(name, kernel, d, scanner) for scanner in SCANNERS]
     living: dict[int, int] = {}
     for _ in range(data.draw(st.integers(1, 8))):
         if living and data.draw(st.booleans()):

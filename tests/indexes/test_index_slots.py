@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from index_oracle import some, vectors
 
+from indexes.index_oracle import some, vectors
 from indknn.errors import InvalidInputError
 from indknn.indexes import LSHIndex
 from indknn.indexes.slots import Slots

@@ -17,8 +17,8 @@ INDEXES: dict[str, type[ExactIndex]] = {"exact": ExactIndex, "lsh": LSHIndex, "s
 def make_index(name: str, kernel: Kernel, n_features: int, **options: Any) -> Index:
     """The index of that name, empty.
 
-    Every index takes `engine` ('auto', 'native', 'numpy') and `threads`; 'lsh' takes `n_tables`, `n_bits` and
-    `seed`; 'sketch' takes `n_bits`, `recall` and `seed`.
+    Every index takes `scanner` ('auto', 'native', 'numpy') and `threads`; 'lsh' takes `n_tables`, `n_bits`
+    and `seed`; 'sketch' takes `n_bits`, `recall` and `seed`.
 
     >>> from indknn.kernels import Cosine
     >>> len(make_index("sketch", Cosine(), 16, n_bits=256, seed=7))

@@ -1,4 +1,4 @@
-/* Scans of the store in C: optional, and bit for bit what the NumPy twin in engine_numpy.py computes.
+/* Scans of the store in C: optional, and bit for bit what the NumPy twin in scanner_numpy.py computes.
  *
  * A scan cuts the rows into chunks. Threads take the next chunk until none is left, so a slow core does not
  * hold the others up, and the results are put together in the order of the chunks: what comes out does not
@@ -219,6 +219,25 @@ done:
     return result;
 }
 
+/* Read n rows and do nothing with them, in the same chunks and threads as a scan. */
+static PyObject *read_only(PyObject *self, PyObject *args)
+{
+    Args a = {0};
+    Job job = {0};
+    PyObject *result = NULL;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*nni:read", &a.rows, &a.n, &a.d, &a.threads))
+        return NULL;
+    if (!refuse(a.d < 1 || a.n < 0 || a.rows.len / a.d < a.n || a.threads < 1, "rows must hold n rows of d bytes")) {
+        job.level = &LEVELS[0], job.mode = READ, job.n = a.n;
+        job.rows = (Rows){a.rows.buf, (const int8_t *)a.rows.buf + a.rows.len, (size_t)a.d};
+        job.threads = a.threads > MAX_THREADS ? MAX_THREADS : a.threads;
+        result = run_job(&job, a.rows.buf, a.n > 0, NULL, (size_t)a.d);
+    }
+    release(&a);
+    return result;
+}
+
 static PyObject *levels(PyObject *self, PyObject *unused)
 {
     (void)self, (void)unused;
@@ -244,6 +263,7 @@ static PyMethodDef METHODS[] = {
      "scan_hamming(..., codes, query_codes, size, cut): the same among rows at most cut bits away."},
     {"signs", signs, METH_VARARGS,
      "signs(rows, n, d, planes, threads, level) -> bytes: bit p of row i is dot(row i, plane p) >= 0."},
+    {"read", read_only, METH_VARARGS, "read(rows, n, d, threads): read the rows, for benchmarks."},
     {"levels", levels, METH_NOARGS, "levels() -> names of the instruction sets usable here, best last."},
     {NULL, NULL, 0, NULL}};
 

@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from indknn.indexes.engine import Codes, Float32Array, Found, Store
 from indknn.indexes.exact import ExactIndex
+from indknn.indexes.scanner import Codes, Float32Array, Found, Store
 from indknn.indexes.slots import Slots
 from indknn.kernels import Kernel
 from indknn.types import Int8Array, IntArray, Vectors
@@ -28,16 +28,16 @@ class CodedIndex(ExactIndex, ABC):
         n_features: int,
         planes: Int8Array,
         *,
-        engine: str = "auto",
+        scanner: str = "auto",
         threads: int | None = None,
     ):
-        super().__init__(kernel, n_features, engine=engine, threads=threads)
+        super().__init__(kernel, n_features, scanner=scanner, threads=threads)
         self.planes = planes
         self.slots = Slots(n_features, with_scale=kernel.uses_lengths, code_bytes=len(planes) // 8)
 
     def add(self, vectors: Vectors) -> IntArray:
         """Store the records with their codes; the slot of each."""
-        return self.slots.add(vectors, self.engine.signs(vectors.values, self.planes))
+        return self.slots.add(vectors, self.scanner.signs(vectors.values, self.planes))
 
     def candidates(self, queries: Vectors, tau: int) -> list[IntArray]:
         """The slots of the records whose codes are near each query's. For the curator and for experiments."""
@@ -58,4 +58,4 @@ class CodedIndex(ExactIndex, ABC):
     def _scan(self, store: Store, factors: Float32Array, block: Vectors, tau: int) -> list[Found]: ...
 
     def _codes(self, block: Vectors) -> Codes:
-        return Codes(self.slots.codes, self.engine.signs(block.values, self.planes))
+        return Codes(self.slots.codes, self.scanner.signs(block.values, self.planes))

@@ -1,6 +1,6 @@
 """The exact scan: every record is compared with every query, by integer dot products.
 
-It is bound by how fast memory can be read, so it reads each record once for up to 64 queries. The engine's
+It is bound by how fast memory can be read, so it reads each record once for up to 64 queries. The scanner's
 bound lets a little too much through; what is selected is decided here, by the kernel's value on the grid.
 """
 
@@ -11,8 +11,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from indknn.indexes.engine import MAX_QUERIES, Float32Array, Found, Store, make_engine
-from indknn.indexes.engine_numpy import EXACT_FEATURES, integer_dots
+from indknn.indexes.choose import make_scanner
+from indknn.indexes.scanner import MAX_QUERIES, Float32Array, Found, Store
+from indknn.indexes.scanner_numpy import EXACT_FEATURES, integer_dots
 from indknn.indexes.slots import Slots
 from indknn.kernels import Kernel
 from indknn.types import IntArray, Selection, Vectors
@@ -24,13 +25,13 @@ _SLACK = 2.0**-20  # float32 rounds four times on the way to the bound, each by 
 class ExactIndex:
     """Scan of all records, for up to 64 queries at a time.
 
-    `engine` is 'auto', 'native' or 'numpy'; `threads` bounds the cores that one scan uses, None for all.
+    `scanner` is 'auto', 'native' or 'numpy'; `threads` bounds the cores that one scan uses, None for all.
     """
 
-    def __init__(self, kernel: Kernel, n_features: int, *, engine: str = "auto", threads: int | None = None):
+    def __init__(self, kernel: Kernel, n_features: int, *, scanner: str = "auto", threads: int | None = None):
         self.kernel = kernel
         self.n_features = n_features
-        self.engine = make_engine(engine, threads)
+        self.scanner = make_scanner(scanner, threads)
         self.slots = Slots(n_features, with_scale=kernel.uses_lengths)
 
     def __len__(self) -> int:
@@ -57,7 +58,7 @@ class ExactIndex:
 
     def _scan(self, store: Store, factors: Float32Array, block: Vectors, tau: int) -> list[Found]:
         """The records that may have κ >= tau, and perhaps a few more."""
-        return self.engine.scan(store, block.values, factors)
+        return self.scanner.scan(store, block.values, factors)
 
     def _bounded(self, block: Vectors, tau: int) -> tuple[Store, Float32Array]:
         """Row i may have κ >= tau with query j only if its dot product reaches roots[i] * factors[j]."""

@@ -12,8 +12,8 @@ import numpy as np
 
 from indknn.errors import InvalidInputError
 from indknn.indexes.coded import CodedIndex
-from indknn.indexes.engine import Float32Array, Found, Store
 from indknn.indexes.planes import hyperplanes
+from indknn.indexes.scanner import Float32Array, Found, Store
 from indknn.kernels import Kernel
 from indknn.types import Int8Array, Vectors
 
@@ -42,7 +42,7 @@ class LSHIndex(CodedIndex):
         n_tables: int = DEFAULT_TABLES,
         n_bits: int = DEFAULT_BITS,
         seed: int = 0,
-        engine: str = "auto",
+        scanner: str = "auto",
         threads: int | None = None,
     ):
         if not 1 <= n_tables <= MAX_TABLES:
@@ -52,10 +52,10 @@ class LSHIndex(CodedIndex):
         self.n_tables, self.n_bits, self.seed = n_tables, n_bits, seed
         self._width = 1 if n_bits <= 8 else 2
         planes = _padded(n_tables, n_bits, 8 * self._width, n_features, seed)
-        super().__init__(kernel, n_features, planes, engine=engine, threads=threads)
+        super().__init__(kernel, n_features, planes, scanner=scanner, threads=threads)
 
     def _scan(self, store: Store, factors: Float32Array, block: Vectors, tau: int) -> list[Found]:
-        return self.engine.scan_equal(store, block.values, factors, self._codes(block), self._width)
+        return self.scanner.scan_equal(store, block.values, factors, self._codes(block), self._width)
 
 
 def _padded(n_tables: int, n_bits: int, unit: int, n_features: int, seed: int) -> Int8Array:

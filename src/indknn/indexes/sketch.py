@@ -16,8 +16,8 @@ import numpy as np
 
 from indknn.errors import InvalidInputError
 from indknn.indexes.coded import CodedIndex
-from indknn.indexes.engine import Float32Array, Found, Store
 from indknn.indexes.planes import hyperplanes
+from indknn.indexes.scanner import Float32Array, Found, Store
 from indknn.kernels import Kernel
 from indknn.types import Vectors
 
@@ -45,7 +45,7 @@ class SketchIndex(CodedIndex):
         n_bits: int = DEFAULT_BITS,
         recall: float = DEFAULT_RECALL,
         seed: int = 0,
-        engine: str = "auto",
+        scanner: str = "auto",
         threads: int | None = None,
     ):
         if kernel.uses_lengths:
@@ -59,14 +59,14 @@ class SketchIndex(CodedIndex):
             raise InvalidInputError(f"recall must be in (0, 1), got {recall!r}")
         self.n_bits, self.target_recall, self.seed = n_bits, recall, seed
         planes = hyperplanes(n_bits, n_features, seed)
-        super().__init__(kernel, n_features, planes, engine=engine, threads=threads)
+        super().__init__(kernel, n_features, planes, scanner=scanner, threads=threads)
 
     def cut(self, tau: int) -> int:
         """In how many bits a candidate's sketch may differ from the query's: a public number."""
         return hamming_cut(self.kernel.least_cosine(tau), self.n_bits, self.target_recall)
 
     def _scan(self, store: Store, factors: Float32Array, block: Vectors, tau: int) -> list[Found]:
-        return self.engine.scan_hamming(store, block.values, factors, self._codes(block), self.cut(tau))
+        return self.scanner.scan_hamming(store, block.values, factors, self._codes(block), self.cut(tau))
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.errors import InvalidInputError
-from indknn.indexes.engine import MAX_FEATURES, CodeArray, Float32Array, Int32Array, Store
+from indknn.indexes.scanner import MAX_FEATURES, CodeArray, Float32Array, Int32Array, Store
 from indknn.types import BoolArray, FloatArray, Int8Array, IntArray, Vectors
 
 _FIRST_CAPACITY = 64

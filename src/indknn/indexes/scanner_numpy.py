@@ -1,4 +1,4 @@
-"""The scan in NumPy: no compiler needed, and the oracle of the native engine.
+"""The scan in NumPy: no compiler needed, and the oracle of the native scanner.
 
 NumPy has no fast integer matrix product, but float32 holds every integer below 2^24. Over at most 1,040
 features |dot| <= 1040·127² < 2^24, and so is every partial sum in whatever order it is taken: the float32
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indknn.indexes.engine import CodeArray, Codes, Float32Array, Found, Int32Array, Store
+from indknn.indexes.scanner import CodeArray, Codes, Float32Array, Found, Int32Array, Store
 from indknn.types import BoolArray, FloatArray, Int8Array, IntArray
 
 try:  # the extra "simd": wheels for many machines, and 4 times faster than NumPy for a single query
@@ -29,7 +29,7 @@ _BITS_OF_BYTE = np.array([value.bit_count() for value in range(256)], dtype=np.u
 _NOTHING = Found(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
 
-class NumpyEngine:
+class NumpyScanner:
     """Scans by tiles of rows, turned into float32 in cache."""
 
     @property

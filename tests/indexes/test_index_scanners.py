@@ -1,4 +1,4 @@
-"""Every engine, on every instruction set, finds what the definition says: the same integers, bit for bit."""
+"""Every scanner, on every instruction set, finds what the definition says: the same integers, bit for bit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from index_oracle import ENGINES, FEATURES, assert_same, bits_of, brute_scan, some
 
+from indexes.index_oracle import FEATURES, SCANNERS, assert_same, bits_of, brute_scan, some
 from indknn.errors import InvalidInputError
-from indknn.indexes import engine_numpy
-from indknn.indexes.engine import Codes, Store, make_engine
-from indknn.indexes.engine_native import NativeEngine, levels
+from indknn.indexes import scanner_numpy
+from indknn.indexes.choose import make_scanner
+from indknn.indexes.scanner import Codes, Store
+from indknn.indexes.scanner_native import NativeScanner, levels
 
-EVERY = pytest.mark.parametrize("engine", list(ENGINES.values()), ids=list(ENGINES))
+EVERY = pytest.mark.parametrize("scanner", list(SCANNERS.values()), ids=list(SCANNERS))
 
 
 def setting(seed: int, n: int, d: int, n_queries: int, *, extreme: bool = False, share: float = 0.1):
@@ -33,20 +34,20 @@ def setting(seed: int, n: int, d: int, n_queries: int, *, extreme: bool = False,
 @EVERY
 @pytest.mark.parametrize("d", FEATURES)
 @pytest.mark.parametrize("extreme", [False, True])
-def test_scan_is_the_integer_dot_product(engine, d, extreme):
+def test_scan_is_the_integer_dot_product(scanner, d, extreme):
     for n, n_queries in ((150, 1), (150, 5), (97, 64)):
         args = setting(d, n, d, n_queries, extreme=extreme)
-        assert_same(engine.scan(*args), brute_scan(*args))
+        assert_same(scanner.scan(*args), brute_scan(*args))
 
 
 @EVERY
-def test_all_at_the_extremes_the_sums_do_not_overflow(engine):
+def test_all_at_the_extremes_the_sums_do_not_overflow(scanner):
     for d in (1040, 1041, 1 << 17):
         values = np.full((5, d), -127, dtype=np.int8)
         values[1::2] = 127
         roots = np.ones(5, dtype=np.float32)
         for n_queries in (1, 2):
-            found = engine.scan(
+            found = scanner.scan(
                 Store(values, roots, 5), values[:n_queries], np.full(2, -np.inf, np.float32)[:n_queries]
             )
             for j in range(n_queries):
@@ -55,27 +56,27 @@ def test_all_at_the_extremes_the_sums_do_not_overflow(engine):
 
 
 @EVERY
-def test_every_batch_size_gives_the_same(engine):
+def test_every_batch_size_gives_the_same(scanner):
     store, queries, factors = setting(3, 210, 37, 64)
     whole = brute_scan(store, queries, factors)
     for size in range(1, 65):
-        assert_same(engine.scan(store, queries[:size], factors[:size]), whole[:size])
-        assert_same(engine.scan(store, queries[-size:], factors[-size:]), whole[-size:])
+        assert_same(scanner.scan(store, queries[:size], factors[:size]), whole[:size])
+        assert_same(scanner.scan(store, queries[-size:], factors[-size:]), whole[-size:])
 
 
 @EVERY
-def test_many_chunks_come_back_in_order(engine):
+def test_many_chunks_come_back_in_order(scanner):
     """Large enough that three threads share the work, whoever takes which chunk."""
     store, queries, factors = setting(4, 30_000, 64, 64, share=0.02)
     for n_queries in (1, 2, 64):
         assert_same(
-            engine.scan(store, queries[:n_queries], factors[:n_queries]),
+            scanner.scan(store, queries[:n_queries], factors[:n_queries]),
             brute_scan(store, queries[:n_queries], factors[:n_queries]),
         )
 
 
 @EVERY
-def test_the_last_row_may_be_the_last_byte_in_memory(engine):
+def test_the_last_row_may_be_the_last_byte_in_memory(scanner):
     """Vector loads must not reach beyond the store, where there may be no memory at all."""
     import mmap
 
@@ -93,28 +94,28 @@ def test_the_last_row_may_be_the_last_byte_in_memory(engine):
                 some(np.random.default_rng(1), n_queries, d).values,
                 np.full(n_queries, 50, np.float32),
             )
-            assert_same(engine.scan(*args), brute_scan(*args))
+            assert_same(scanner.scan(*args), brute_scan(*args))
 
 
 @EVERY
-def test_nothing_is_found_in_nothing(engine):
+def test_nothing_is_found_in_nothing(scanner):
     store, queries, factors = setting(5, 10, 12, 3)
     empty = Store(store.values, store.roots, 0)
     codes = Codes(np.zeros((10, 8), np.uint8), np.zeros((3, 8), np.uint8))
     for found in (
-        engine.scan(empty, queries, factors),
-        engine.scan_equal(empty, queries, factors, codes, 1),
-        engine.scan_hamming(empty, queries, factors, codes, 64),
+        scanner.scan(empty, queries, factors),
+        scanner.scan_equal(empty, queries, factors, codes, 1),
+        scanner.scan_hamming(empty, queries, factors, codes, 64),
     ):
         assert [len(f.slots) for f in found] == [0, 0, 0]
 
 
 @EVERY
-def test_free_slots_are_never_found(engine):
+def test_free_slots_are_never_found(scanner):
     store, queries, _ = setting(6, 300, 20, 4)
     nothing = Store(store.values, np.full(300, np.nan, dtype=np.float32), 300)
     for bound in (-np.inf, -1.0, 0.0):
-        found = engine.scan(nothing, queries, np.full(4, bound, dtype=np.float32))
+        found = scanner.scan(nothing, queries, np.full(4, bound, dtype=np.float32))
         assert all(len(f.slots) == 0 for f in found)
 
 
@@ -126,7 +127,7 @@ def test_free_slots_are_never_found(engine):
         *((size, 2) for size in (2, 30, 32, 34, 64, 70)),
     ],
 )
-def test_scan_equal(engine, size, width):
+def test_scan_equal(scanner, size, width):
     store, queries, _ = setting(7, 500, 24, 3)
     rng = np.random.default_rng(size)
     top = 256 if width == 1 else 3
@@ -135,27 +136,27 @@ def test_scan_equal(engine, size, width):
     passes = (units[1][:, None] == units[0][None]).any(axis=2)
     factors = np.zeros(3, dtype=np.float32)
     assert_same(
-        engine.scan_equal(store, queries, factors, codes, width), brute_scan(store, queries, factors, passes)
+        scanner.scan_equal(store, queries, factors, codes, width), brute_scan(store, queries, factors, passes)
     )
 
 
 @EVERY
 @pytest.mark.parametrize("size", [8, 16, 56, 64, 72, 128])
-def test_scan_hamming(engine, size):
+def test_scan_hamming(scanner, size):
     store, queries, factors = setting(8, 500, 24, 3)
     rng = np.random.default_rng(size)
     codes = Codes(rng.integers(0, 256, (500, size), np.uint8), rng.integers(0, 256, (3, size), np.uint8))
     for cut in (0, 4 * size - 3, 4 * size, 8 * size):
         passes = bits_of(codes, 500) <= cut
         assert_same(
-            engine.scan_hamming(store, queries, factors, codes, cut),
+            scanner.scan_hamming(store, queries, factors, codes, cut),
             brute_scan(store, queries, factors, passes),
         )
 
 
 @EVERY
 @pytest.mark.parametrize("d", [1, 3, 64, 100, 1041])
-def test_signs(engine, d):
+def test_signs(scanner, d):
     rng = np.random.default_rng(d)
     planes = some(rng, 136, d).values
     planes[:8] = 0  # a zero plane gives a one
@@ -164,24 +165,24 @@ def test_signs(engine, d):
         expected = np.packbits(
             rows.astype(np.int64) @ planes.T.astype(np.int64) >= 0, axis=1, bitorder="little"
         )
-        np.testing.assert_array_equal(engine.signs(rows, planes), expected.reshape(n, 17))
+        np.testing.assert_array_equal(scanner.signs(rows, planes), expected.reshape(n, 17))
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 130), st.integers(1, 200), st.integers(1, 20), st.booleans())
-def test_engines_agree(seed, n, d, n_queries, extreme):
+def test_scanners_agree(seed, n, d, n_queries, extreme):
     args = setting(seed, n, d, n_queries, extreme=extreme)
     expected = brute_scan(*args)
-    for engine in ENGINES.values():
-        assert_same(engine.scan(*args), expected)
+    for scanner in SCANNERS.values():
+        assert_same(scanner.scan(*args), expected)
 
 
 def test_numpy_agrees_with_and_without_simsimd(monkeypatch):
-    engine = ENGINES["numpy"]
+    scanner = SCANNERS["numpy"]
     args = setting(9, 300, 1041, 1)
-    with_it = engine.scan(*args)
-    monkeypatch.setattr(engine_numpy, "_cdist", None)
-    assert_same(engine.scan(*args), with_it)
+    with_it = scanner.scan(*args)
+    monkeypatch.setattr(scanner_numpy, "_cdist", None)
+    assert_same(scanner.scan(*args), with_it)
 
 
 @pytest.mark.skipif(not levels(), reason="the C extension is not built here")
@@ -210,20 +211,20 @@ def test_the_extension_checks_what_it_is_given():
         _native.signs(x, 4, 8, x, 1, 0)
 
 
-def test_choice_of_engine():
-    assert make_engine("numpy").name == "numpy"
+def test_choice_of_scanner():
+    assert make_scanner("numpy").name == "numpy"
     with pytest.raises(InvalidInputError, match="'fast'"):
-        make_engine("fast")
+        make_scanner("fast")
     with pytest.raises(InvalidInputError, match="got 0"):
-        make_engine("auto", 0)
+        make_scanner("auto", 0)
     if levels():
-        assert make_engine().name == f"native ({levels()[-1]})"
+        assert make_scanner().name == f"native ({levels()[-1]})"
         with pytest.raises(InvalidInputError, match="'mmx'"):
-            NativeEngine("mmx")
+            NativeScanner("mmx")
 
 
 def test_the_environment_can_turn_the_extension_off():
-    program = "from indknn.indexes.engine import make_engine; print(make_engine().name)"
+    program = "from indknn.indexes.choose import make_scanner; print(make_scanner().name)"
     env = {**os.environ, "INDKNN_NATIVE": "0"}
     run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "numpy"

@@ -1,7 +1,8 @@
-"""The C extension behind the engine's face. It is optional: `levels()` is empty where it was not built."""
+"""The C extension behind the scanner's face. It is optional: `levels()` is empty where it was not built."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, cast
@@ -9,7 +10,8 @@ from typing import Any, cast
 import numpy as np
 
 from indknn.errors import InvalidInputError
-from indknn.indexes.engine import CodeArray, Codes, Engine, Float32Array, Found, Store, cores, make_engine
+from indknn.indexes.scanner import CodeArray, Codes, Float32Array, Found, Scanner, Store
+from indknn.indexes.scanner_numpy import NumpyScanner
 from indknn.types import Int8Array
 
 try:
@@ -30,7 +32,7 @@ def levels() -> tuple[str, ...]:
     return () if _native is None else cast("tuple[str, ...]", _native.levels())
 
 
-class NativeEngine:
+class NativeScanner:
     """Scans in C. `level` names an instruction set, for tests; `threads` is at most how many cores to use."""
 
     def __init__(self, level: str | None = None, threads: int | None = None):
@@ -46,8 +48,8 @@ class NativeEngine:
         """'native' and the instruction set."""
         return f"native ({self.level})"
 
-    def __reduce__(self) -> tuple[Callable[..., Engine], tuple[str, int | None]]:
-        return make_engine, ("auto", self.threads)  # it may be loaded on another machine
+    def __reduce__(self) -> tuple[Callable[[int | None], Scanner], tuple[int | None]]:
+        return _restored, (self.threads,)
 
     def scan(self, store: Store, queries: Int8Array, factors: Float32Array) -> list[Found]:
         """Among all rows."""
@@ -84,6 +86,18 @@ class NativeEngine:
 
     def _threads(self, work: int) -> int:
         return max(1, min(self.threads or cores(), work // _WORTH_A_THREAD))
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def _restored(threads: int | None) -> Scanner:
+    """A pickled scanner may be loaded on another machine, which takes the best that it has."""
+    return NativeScanner(threads=threads) if levels() else NumpyScanner()
 
 
 def _found(result: tuple[bytes, bytes, bytes]) -> list[Found]:
