@@ -21,18 +21,18 @@ static int N_LEVELS;
 static int available_levels(Level *levels)
 {
     int n = 0;
-    levels[n++] = (Level){"scalar", dots_plain, panel_plain, NULL, equal_plain, hamming_plain};
+    levels[n++] = (Level){"scalar", dots_plain, panel_plain, NULL, equal_plain, hamming_plain, pass_plain, touch_plain};
 #ifdef HAVE_NEON
-    levels[n++] = (Level){"neon", dots_neon, panel_neon, NULL, equal_plain, hamming_neon};
+    levels[n++] = (Level){"neon", dots_neon, panel_neon, NULL, equal_plain, hamming_neon, pass_plain, touch_plain};
 #endif
 #ifdef HAVE_X86
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt"))
-        levels[n++] = (Level){"avx2", dots_avx2, panel_avx2, pack_avx2, equal_avx2, hamming_avx2};
+        levels[n++] = (Level){"avx2", dots_avx2, panel_avx2, pack_avx2, equal_avx2, hamming_avx2, pass_avx2, touch_avx2};
     if (n == 2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512vnni")) {
         HammingFn hamming = __builtin_cpu_supports("avx512vpopcntdq") ? hamming_avx512 : hamming_avx2;
-        levels[n++] = (Level){"avx512vnni", dots_avx512, panel_avx512, pack_avx512, equal_avx2, hamming};
+        levels[n++] = (Level){"avx512vnni", dots_avx512, panel_avx512, pack_avx512, equal_avx2, hamming, pass_avx2, touch_avx2};
     }
 #endif
     return n;
@@ -229,7 +229,7 @@ static PyObject *read_only(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "y*nni:read", &a.rows, &a.n, &a.d, &a.threads))
         return NULL;
     if (!refuse(a.d < 1 || a.n < 0 || a.rows.len / a.d < a.n || a.threads < 1, "rows must hold n rows of d bytes")) {
-        job.level = &LEVELS[0], job.mode = READ, job.n = a.n;
+        job.level = &LEVELS[N_LEVELS - 1], job.mode = READ, job.n = a.n;
         job.rows = (Rows){a.rows.buf, (const int8_t *)a.rows.buf + a.rows.len, (size_t)a.d};
         job.threads = a.threads > MAX_THREADS ? MAX_THREADS : a.threads;
         result = run_job(&job, a.rows.buf, a.n > 0, NULL, (size_t)a.d);

@@ -78,17 +78,33 @@ static int reserve(Found *f, size_t extra)
     return 1;
 }
 
-/* Append the rows whose dot passes: every one is written, and the end moves on only for those that do. */
-static int keep(Found *f, const int64_t *slots, int64_t start, int n, const int32_t *dots, const float *roots,
-                float factor)
+/* Append those of n rows in order that pass. Most do not, so eight flags are looked at together. */
+static int keep_rows(Found *f, int64_t start, int n, const int32_t *dots, const uint8_t *flags)
+{
+    if (!reserve(f, (size_t)n))
+        return 0;
+    for (int i = 0; i < n; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, flags + i, 8);
+        for (int k = i; eight && k < i + 8; k++)
+            if (flags[k]) {
+                f->slots[f->length] = start + k;
+                f->dots[f->length++] = dots[k];
+            }
+    }
+    return 1;
+}
+
+/* Append the candidates that pass: every one is written, and the end moves on only for those that do. */
+static int keep_candidates(Found *f, const int64_t *slots, int n, const int32_t *dots, const float *roots,
+                           float factor)
 {
     if (!reserve(f, (size_t)n + 1))
         return 0;
     size_t end = f->length;
     for (int i = 0; i < n; i++) {
-        const int64_t slot = slots ? slots[i] : start + i;
-        const float least = roots[slot] * factor;
-        f->slots[end] = slot;
+        const float least = roots[slots[i]] * factor;
+        f->slots[end] = slots[i];
         f->dots[end] = dots[i];
         end += (float)dots[i] >= least;
     }
@@ -105,7 +121,10 @@ static int scan_single(Job *job, Found *found, Space *s, int64_t low, int64_t hi
     for (int64_t at = low; at < high; at += BLOCK) {
         const int n = (int)(high - at < BLOCK ? high - at : BLOCK);
         job->level->dots(&job->rows, NULL, at, n, job->panel.queries, s->dots);
-        if (!keep(found, NULL, at, n, s->dots, job->roots, job->panel.factors[0]))
+        uint8_t flags[BLOCK + 8];
+        memset(flags + n, 0, 8);
+        job->level->pass(s->dots, job->roots + at, job->panel.factors[0], n, flags);
+        if (!keep_rows(found, at, n, s->dots, flags))
             return 0;
     }
     return 1;
@@ -140,7 +159,7 @@ static int scan_candidates(Job *job, Found *found, Space *s, int64_t low, int64_
                                                   code, s->slots)
                               : job->level->hamming(job->codes, job->code_size, at, n, code, job->cut, s->slots);
             job->level->dots(&job->rows, s->slots, 0, m, &job->panel.queries[c], s->dots);
-            if (!keep(&found[c], s->slots, 0, m, s->dots, job->roots, job->panel.factors[c]))
+            if (!keep_candidates(&found[c], s->slots, m, s->dots, job->roots, job->panel.factors[c]))
                 return 0;
         }
     }
@@ -162,17 +181,9 @@ static int write_signs(Job *job, Space *s, int64_t low, int64_t high)
 /* Only read: what the benchmarks measure a scan against. */
 static int read_rows(Job *job, int64_t low, int64_t high)
 {
-    const int8_t *at = job->rows.base + low * (int64_t)job->rows.d, *end = job->rows.base + high * (int64_t)job->rows.d;
-    uint64_t word[8], seen[8] = {0};
-    for (; at + sizeof word <= end; at += sizeof word) {
-        memcpy(word, at, sizeof word);
-        for (int k = 0; k < 8; k++)
-            seen[k] |= word[k];
-    }
-    for (int k = 1; k < 8; k++)
-        seen[0] |= seen[k];
-    if (seen[0] != 0) /* a store that is not optimised away */
-        job->touched = 1;
+    const size_t d = job->rows.d;
+    if (job->level->touch(job->rows.base + (size_t)low * d, (size_t)(high - low) * d))
+        job->touched = 1; /* so that the reading is not optimised away */
     return 1;
 }
 

@@ -23,12 +23,15 @@
 
 #if defined(__GNUC__)
 #define PREFETCH(p) __builtin_prefetch(p)
+#define UNROLLED __attribute__((always_inline)) inline
 #define COUNT_TRAILING(m) __builtin_ctzll(m)
 #else
 #define PREFETCH(p) ((void)0)
+#define UNROLLED inline
 static int COUNT_TRAILING(uint64_t m) { int i = 0; while (!(m & 1)) { m >>= 1; i++; } return i; }
 #endif
 
+enum { AHEAD = 4096 }; /* bytes: the hardware looks ahead within a page, this helps it over the edge */
 enum { LANES = 64, TILE = 48, BLOCK = 256 }; /* queries per pass; rows per batch tile; rows per single block */
 
 typedef struct { const int8_t *base, *end; size_t d; } Rows;
@@ -60,6 +63,10 @@ typedef int (*EqualFn)(const uint8_t *codes, size_t size, int pairs, const uint8
 typedef int (*HammingFn)(const uint8_t *codes, size_t size, int64_t start, int n, const uint8_t *query,
                          int64_t cut, int64_t *out);
 typedef void (*PackFn)(Panel *);
+/* Flags of the rows whose dot passes. */
+typedef void (*PassFn)(const int32_t *dots, const float *roots, float factor, int n, uint8_t *flags);
+/* Read the bytes and tell whether any is not zero. */
+typedef int (*TouchFn)(const int8_t *at, size_t size);
 
 typedef struct {
     const char *name;
@@ -68,6 +75,8 @@ typedef struct {
     PackFn pack;           /* NULL: the panel needs no packing */
     EqualFn equal;
     HammingFn hamming;
+    PassFn pass;
+    TouchFn touch;
 } Level;
 
 /* ---- plain C: the oracle of the others, and good enough wherever the compiler vectorises it ------------- */
@@ -167,6 +176,33 @@ static inline int bits_plain(uint64_t x)
         found += distance <= cut;                                                          \
     }                                                                                      \
     return found;
+
+static UNROLLED void pass_body(const int32_t *dots, const float *roots, float factor, int n, uint8_t *flags)
+{
+    for (int i = 0; i < n; i++)
+        flags[i] = (float)dots[i] >= roots[i] * factor;
+}
+
+static void pass_plain(const int32_t *dots, const float *roots, float factor, int n, uint8_t *flags)
+{
+    pass_body(dots, roots, factor, n, flags);
+}
+
+static UNROLLED int touch_body(const int8_t *at, size_t size)
+{
+    uint64_t word[8], seen[8] = {0};
+    for (; size >= sizeof word; at += sizeof word, size -= sizeof word) {
+        PREFETCH(at + AHEAD);
+        memcpy(word, at, sizeof word);
+        for (int k = 0; k < 8; k++)
+            seen[k] |= word[k];
+    }
+    for (; size > 0; size--)
+        seen[0] |= (uint64_t)*at++;
+    return (seen[0] | seen[1] | seen[2] | seen[3] | seen[4] | seen[5] | seen[6] | seen[7]) != 0;
+}
+
+static int touch_plain(const int8_t *at, size_t size) { return touch_body(at, size); }
 
 static int hamming_plain(const uint8_t *codes, size_t size, int64_t start, int n, const uint8_t *query,
                          int64_t cut, int64_t *out)

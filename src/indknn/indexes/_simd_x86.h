@@ -23,6 +23,8 @@ AVX2 static void dots_avx2(const Rows *rows, const int64_t *slots, int64_t start
         __m256i a = _mm256_setzero_si256(), b = a;
         size_t j = 0;
         for (; j + 2 <= steps; j += 2) {
+            if (!slots)
+                PREFETCH(x + 16 * j + AHEAD);
             __m256i x0 = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(x + 16 * j)));
             __m256i x1 = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(x + 16 * j + 16)));
             a = _mm256_add_epi32(a, _mm256_madd_epi16(x0, _mm256_load_si256((const __m256i *)(q->wide + 16 * j))));
@@ -124,6 +126,13 @@ AVX2 static int hamming_avx2(const uint8_t *codes, size_t size, int64_t start, i
     HAMMING_BODY(_mm_popcnt_u64)
 }
 
+AVX2 static void pass_avx2(const int32_t *dots, const float *roots, float factor, int n, uint8_t *flags)
+{
+    pass_body(dots, roots, factor, n, flags);
+}
+
+AVX2 static int touch_avx2(const int8_t *at, size_t size) { return touch_body(at, size); }
+
 /* ---- AVX-512 with VNNI --------------------------------------------------------------------------------- */
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni,avx2,popcnt")))
 
@@ -153,8 +162,11 @@ AVX512 static void dots_avx512(const Rows *rows, const int64_t *slots, int64_t s
         for (size_t j = 0; j < whole; j += 64) {
             const __m512i b = _mm512_load_si512(q->narrow + j);
 #pragma GCC unroll 4
-            for (int r = 0; r < 4; r++)
+            for (int r = 0; r < 4; r++) {
+                if (!slots)
+                    PREFETCH(x[r] + j + AHEAD);
                 acc[r] = _mm512_dpbusd_epi32(acc[r], _mm512_xor_si512(_mm512_loadu_si512(x[r] + j), flip), b);
+            }
         }
         if (tail) {
             const __m512i b = _mm512_load_si512(q->narrow + whole);
