@@ -38,8 +38,6 @@ typedef struct {
     size_t *from;         /* [chunk][query]: where its results start in the thread's */
 } Job;
 
-typedef struct { Job *job; int id; } Worker;
-
 /* ---- memory -------------------------------------------------------------------------------------------- */
 
 static void *aligned_new(size_t size)
@@ -224,36 +222,78 @@ static void work(Job *job, int id)
     aligned_free(s.scratch);
 }
 
+/* This thread works from the first moment, and whoever comes to help takes what is left. A helper that comes
+ * when all is done is sent away and not waited for: on a busy machine that may be milliseconds later. No helper
+ * outlives its call by more than that, so a fork between queries is harmless. */
 #ifdef HAVE_THREADS
-static void *work_thread(void *arg)
+typedef struct {
+    pthread_mutex_t lock;
+    pthread_cond_t idle;
+    Job *job;              /* NULL once the work is done */
+    int holders, active, next_id;
+} Crew;
+
+/* Called with the lock held; the last to leave puts out the light. */
+static void leave(Crew *crew)
 {
-    Worker *w = arg;
-    work(w->job, w->id);
+    const int last = --crew->holders == 0;
+    pthread_mutex_unlock(&crew->lock);
+    if (last) {
+        pthread_mutex_destroy(&crew->lock);
+        pthread_cond_destroy(&crew->idle);
+        free(crew);
+    }
+}
+
+static void *help(void *arg)
+{
+    Crew *crew = arg;
+    pthread_mutex_lock(&crew->lock);
+    Job *job = crew->job;
+    if (job) {
+        const int id = crew->next_id++;
+        crew->active++;
+        pthread_mutex_unlock(&crew->lock);
+        work(job, id);
+        pthread_mutex_lock(&crew->lock);
+        if (--crew->active == 0)
+            pthread_cond_signal(&crew->idle);
+    }
+    leave(crew);
     return NULL;
 }
-#endif
 
-/* This thread works too, from the first moment: a helper that starts late finds less to do. A fork between
- * queries is harmless, since no thread outlives a call. */
 static void run(Job *job)
 {
-#ifdef HAVE_THREADS
-    pthread_t helpers[MAX_THREADS];
-    Worker workers[MAX_THREADS];
-    int started = 0;
+    Crew *crew = job->threads > 1 ? malloc(sizeof *crew) : NULL;
+    if (!crew) {
+        work(job, 0);
+        return;
+    }
+    *crew = (Crew){.job = job, .holders = 1, .next_id = 1};
+    pthread_mutex_init(&crew->lock, NULL);
+    pthread_cond_init(&crew->idle, NULL);
     for (int t = 1; t < job->threads; t++) {
-        workers[started] = (Worker){job, t};
-        if (pthread_create(&helpers[started], NULL, work_thread, &workers[started]))
-            break;
-        started++;
+        pthread_t helper;
+        pthread_mutex_lock(&crew->lock);
+        crew->holders++;
+        if (pthread_create(&helper, NULL, help, crew)) {
+            crew->holders--;
+            t = job->threads; /* no more threads to be had: what there is must do */
+        } else
+            pthread_detach(helper);
+        pthread_mutex_unlock(&crew->lock);
     }
     work(job, 0);
-    for (int t = 0; t < started; t++)
-        pthread_join(helpers[t], NULL);
-#else
-    work(job, 0);
-#endif
+    pthread_mutex_lock(&crew->lock);
+    crew->job = NULL;
+    while (crew->active > 0)
+        pthread_cond_wait(&crew->idle, &crew->lock);
+    leave(crew);
 }
+#else
+static void run(Job *job) { work(job, 0); }
+#endif
 
 /* ---- queries ------------------------------------------------------------------------------------------- */
 

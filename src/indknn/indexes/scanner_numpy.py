@@ -25,6 +25,7 @@ except ImportError:
 
 EXACT_FEATURES = (1 << 24) // (127 * 127)
 _TILE_BYTES = 1 << 20  # a float32 copy of the tile stays in cache
+_BATCH_TILE_BYTES = 1 << 23  # a batch reads it only once, and BLAS shares out larger products better
 _BITS_OF_BYTE = np.array([value.bit_count() for value in range(256)], dtype=np.uint8)
 _NOTHING = Found(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
@@ -40,7 +41,8 @@ class NumpyScanner:
     def scan(self, store: Store, queries: Int8Array, factors: Float32Array) -> list[Found]:
         """Among all rows."""
         parts = []
-        for rows in _tiles(store.used, queries.shape[1]):
+        size = _TILE_BYTES if len(queries) == 1 else _BATCH_TILE_BYTES
+        for rows in _tiles(store.used, queries.shape[1], size):
             dots = tile_dots(store.values[rows], queries)
             passed = dots.astype(np.float32, copy=False) >= store.roots[rows] * factors[:, None]
             which, near = np.nonzero(passed)
@@ -129,8 +131,8 @@ def ones(words: npt.NDArray[np.uint64]) -> IntArray:
     return total
 
 
-def _tiles(used: int, n_features: int) -> Iterator[slice]:
-    step = max(64, _TILE_BYTES // (4 * n_features))
+def _tiles(used: int, n_features: int, size: int = _TILE_BYTES) -> Iterator[slice]:
+    step = max(64, size // (4 * n_features))
     return (slice(low, min(low + step, used)) for low in range(0, used, step))
 
 
