@@ -45,8 +45,9 @@ class NumpyScanner:
         for rows in _tiles(store.used, queries.shape[1], size):
             dots = tile_dots(store.values[rows], queries)
             passed = dots.astype(np.float32, copy=False) >= store.roots[rows] * factors[:, None]
-            which, near = np.nonzero(passed)
-            parts.append((which, near + rows.start, dots[which, near].astype(np.int32)))
+            flat = np.flatnonzero(passed)  # much quicker than the same in two dimensions
+            which, near = np.divmod(flat, passed.shape[1])
+            parts.append((which, near + rows.start, dots.reshape(-1)[flat].astype(np.int32)))
         return _by_query(parts, len(queries))
 
     def scan_equal(

@@ -20,6 +20,7 @@ from indknn.types import BoolArray, FloatArray, Int8Array, IntArray, Vectors
 _FIRST_CAPACITY = 64
 _ALIGNED = 64  # a row that starts on a cache line is read without straddling two
 _ARRAYS = ("values", "squared", "roots", "scale", "codes")
+_NO_SCALES: FloatArray = np.ones(1)  # stretches to any length
 
 
 class Slots:
@@ -69,10 +70,8 @@ class Slots:
         return result
 
     def scales(self, slots: IntArray | slice) -> FloatArray:
-        """The scales of these records, or ones where the kernel does not look at them."""
-        if self.with_scale:
-            return self.scale[slots, 0]
-        return np.broadcast_to(1.0, self.squared[slots].shape)
+        """The scales of these records, where the kernel looks at them; nothing otherwise."""
+        return self.scale[slots, 0] if self.with_scale else _NO_SCALES
 
     def add(self, vectors: Vectors, codes: CodeArray | None = None) -> IntArray:
         """Store the vectors; the slot of each."""
