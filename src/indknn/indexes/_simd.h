@@ -166,6 +166,7 @@ static inline int bits_plain(uint64_t x)
     for (int i = 0; i < n; i++) {                                                          \
         const uint8_t *code = codes + (size_t)(start + i) * size;                          \
         int64_t distance = 0;                                                              \
+        PREFETCH(code + AHEAD);                                                            \
         for (size_t j = 0; j < size; j += 8) {                                             \
             uint64_t a, b;                                                                 \
             memcpy(&a, code + j, 8);                                                       \

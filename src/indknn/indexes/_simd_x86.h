@@ -104,6 +104,7 @@ AVX2 static int equal_avx2(const uint8_t *codes, size_t size, int pairs, const u
     int found = 0;
     for (int i = 0; i < n; i++, code += size) {
         uint32_t hit = 0;
+        PREFETCH(code + AHEAD);
         if ((size_t)(end - code) < size + 31)
             hit = (uint32_t)any_equal(code, query, size, pairs);
         else
@@ -275,6 +276,7 @@ hamming_avx512(const uint8_t *codes, size_t size, int64_t start, int n, const ui
         const uint8_t *code = codes + (size_t)(start + i) * size;
         __m512i bits = _mm512_setzero_si512();
         for (size_t j = 0; j < size; j += 64) {
+            PREFETCH(code + j + AHEAD);
             const __mmask8 in = size - j < 64 ? last : 0xff;
             __m512i a = _mm512_maskz_loadu_epi64(in, code + j), b = _mm512_maskz_loadu_epi64(in, query + j);
             bits = _mm512_add_epi64(bits, _mm512_popcnt_epi64(_mm512_xor_si512(a, b)));

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +24,18 @@ except ImportError:
     _cdist = None
 
 EXACT_FEATURES = (1 << 24) // (127 * 127)
-_TILE_BYTES = 1 << 20  # a float32 copy of the tile stays in cache
-_BATCH_TILE_BYTES = 1 << 23  # a batch reads it only once, and BLAS shares out larger products better
+Part: TypeAlias = tuple[IntArray, IntArray, Int32Array]  # which query, which slot, which dot product
+_TILE = 1 << 18  # numbers per tile for one query: a float32 copy of it stays in cache
+_LARGE_TILE = 1 << 21  # for a batch, and for simsimd, which makes no copy
 _BITS_OF_BYTE = np.array([value.bit_count() for value in range(256)], dtype=np.uint8)
 _NOTHING = Found(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
 
 class NumpyScanner:
-    """Scans by tiles of rows, turned into float32 in cache."""
+    """Scans by tiles of rows, turned into float32 in cache.
+
+    Threads of its own were tried for a single query and did not pay; BLAS shares out a batch by itself.
+    """
 
     @property
     def name(self) -> str:
@@ -40,15 +44,16 @@ class NumpyScanner:
 
     def scan(self, store: Store, queries: Int8Array, factors: Float32Array) -> list[Found]:
         """Among all rows."""
-        parts = []
-        size = _TILE_BYTES if len(queries) == 1 else _BATCH_TILE_BYTES
-        for rows in _tiles(store.used, queries.shape[1], size):
+
+        def tile(rows: slice) -> Part:
             dots = tile_dots(store.values[rows], queries)
             passed = dots.astype(np.float32, copy=False) >= store.roots[rows] * factors[:, None]
             flat = np.flatnonzero(passed)  # much quicker than the same in two dimensions
             which, near = np.divmod(flat, passed.shape[1])
-            parts.append((which, near + rows.start, dots.reshape(-1)[flat].astype(np.int32)))
-        return _by_query(parts, len(queries))
+            return which, near + rows.start, dots.reshape(-1)[flat].astype(np.int32)
+
+        tiles = _tiles(store.used, queries.shape[1], len(queries))
+        return _by_query([tile(rows) for rows in tiles], len(queries))
 
     def scan_equal(
         self, store: Store, queries: Int8Array, factors: Float32Array, codes: Codes, width: int
@@ -132,12 +137,13 @@ def ones(words: npt.NDArray[np.uint64]) -> IntArray:
     return total
 
 
-def _tiles(used: int, n_features: int, size: int = _TILE_BYTES) -> Iterator[slice]:
-    step = max(64, size // (4 * n_features))
+def _tiles(used: int, n_features: int, n_queries: int = 1) -> Iterator[slice]:
+    size = _TILE if n_queries == 1 and _cdist is None else _LARGE_TILE
+    step = max(64, size // n_features)
     return (slice(low, min(low + step, used)) for low in range(0, used, step))
 
 
-def _by_query(parts: list[tuple[IntArray, IntArray, Int32Array]], n_queries: int) -> list[Found]:
+def _by_query(parts: list[Part], n_queries: int) -> list[Found]:
     """The finds of all tiles, query by query: within a query they stay in order."""
     if not parts:
         return [_NOTHING] * n_queries
