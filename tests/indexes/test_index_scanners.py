@@ -207,7 +207,8 @@ def test_the_extension_checks_what_it_is_given():
         _native.signs(x, 4, 8, x, 1, 0)
 
 
-def test_choice_of_scanner():
+def test_choice_of_scanner(monkeypatch):
+    monkeypatch.delenv("INDKNN_NATIVE", raising=False)
     assert make_scanner("numpy").name == "numpy"
     with pytest.raises(InvalidInputError, match="'fast'"):
         make_scanner("fast")
