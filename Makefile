@@ -18,7 +18,7 @@ help:
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml setup.py $(wildcard src/indknn/indexes/*.c src/indknn/indexes/*.h)
+$(STAMP): pyproject.toml setup.py $(wildcard src/indknn/*.c src/indknn/indexes/*.c src/indknn/indexes/*.h)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
