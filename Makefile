@@ -19,7 +19,7 @@ help:
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml setup.py $(wildcard src/indknn/*.c src/indknn/indexes/*.c src/indknn/indexes/*.h)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
@@ -39,7 +39,9 @@ lint: setup
 	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
 bench: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
 	$(BIN)/python benchmarks/noise.py
+	$(BIN)/python benchmarks/scan.py --out $(OUT)/bench
 
 soak: setup
 	PYTHONPATH=tests $(BIN)/python -m store.faults.soak

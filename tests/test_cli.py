@@ -30,7 +30,7 @@ def test_budget_prints_both_filters():
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["budget", "--epsilon", "-1"], "indknn: epsilon must be above 0 and finite, got -1.0"),
+        (["budget", "--epsilon", "-1"], "indknn: epsilon must be at least 0.0001 and below 1000, got -1.0"),
         (["demo", "--queries", "0"], "indknn: queries must be between 1 and 10000, got 0"),
         (["demo", "--queries", "10", "--tau", "0"], "tau"),
     ],

@@ -1,6 +1,7 @@
 """The scikit-learn face: what users meet."""
 
 import copy
+import os
 import pickle
 import threading
 import warnings
@@ -14,6 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from conftest import blobs
 from indknn import IndKNNClassifier, PrivacyError, PrivacyWarning, UnknownOwnerError, budget
 from indknn.calibrate import DEFAULT_TAU
+from indknn.errors import LedgerError
 
 CANNOT_HOLD = {
     "check_fit_idempotent": "fitting again refunds nothing, so the second model has less to spend",
@@ -319,6 +321,10 @@ def test_a_bad_fit_leaves_the_old_one_in_force(model, data, kwargs, spoil, words
         ({"bandwidth": 0.0}, "'bandwidth'"),
         ({"center": np.zeros(3)}, "center must have one entry per feature of X: 12"),
         ({"classes": [0, 1]}, "unknown label.*2"),
+        ({"classes": []}, r"classes must be one or more labels.*\[\]"),
+        ({"classes": np.array([0, None])}, "classes must be one or more labels"),
+        ({"center": [np.nan] * 12}, "center must be a vector of finite numbers"),
+        ({"center": ["a"] * 12}, "center must be a vector of finite numbers"),
     ],
 )
 def test_bad_parameters_are_named_and_nothing_is_fitted(data, values, words):
@@ -353,6 +359,119 @@ def test_unknown_owners_are_named_and_nobody_is_forgotten(model):
     with pytest.raises(ValueError, match="record ids must be integers"):
         model.forget(records=["a"])
     assert state(model) == before
+
+
+def test_fitting_again_needs_names_once_people_have_spent(data):
+    X, y, Q, _ = data
+    model = IndKNNClassifier(tau=0.5).fit(X, y)
+    model.fit(X, y)  # nothing spent yet
+    model.predict(Q[:20])
+    before = state(model)
+    with pytest.raises(PrivacyError, match="cannot tell who is who"):
+        model.fit(X, y)
+    with pytest.raises(PrivacyError, match="random_state must stay None"):
+        model.set_params(random_state=0).fit(X, y, owners=range(len(X)))
+    assert state(model) == before
+    model.set_params(random_state=None).fit(X[::-1], y[::-1], owners=range(len(X))[::-1])
+    spent = dict(zip(before[0], before[2], strict=True))
+    assert model.privacy_spent(before[0]).tolist() == list(spent.values())
+
+
+def test_names_are_plain_whatever_class_they_come_in(data):
+    class Pid(str):
+        __slots__ = ()
+
+    class Number(int):
+        def __str__(self):
+            return "x"
+
+    X, y, Q, _ = data
+    model = IndKNNClassifier(tau=0.1, random_state=0, classes=[0, 1, 2], max_queries=20)
+    model.fit(X[:4], y[:4], owners=[Pid("ann"), Number(5), np.str_("bob"), np.int64(7)])
+    model.predict(Q)
+    spent = model.privacy_spent(["ann", 5, "bob", 7])
+    assert (spent > 0).all()
+    model.forget(["ann", 5, "bob", 7])
+    model.partial_fit(X[:4], y[:4], owners=["ann", np.int8(5), Pid("bob"), Number(7)])
+    assert (model.privacy_spent(["ann", 5, "bob", 7]) == spent).all()
+    with pytest.raises(ValueError, match="owner 0 must be a number below"):
+        model.partial_fit(X[:1], y[:1], owners=[10**5000])
+
+
+def test_names_survive_owners_(data):
+    X, y, _, _ = data
+    names = ["a\0", "a", "ü"]
+    model = IndKNNClassifier(tau=0.1, random_state=0, classes=[0, 1, 2]).fit(X[:3], y[:3], owners=names)
+    assert model.owners_.tolist() == names
+    assert model.forget(model.owners_) == 3
+
+
+def test_a_forked_process_refuses_to_answer(data):
+    X, y, Q, _ = data
+    model = IndKNNClassifier(tau=0.5).fit(X, y)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            model.predict(Q[:3])
+            os.write(write, b"answered")
+        except PrivacyError as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert b"forked" in os.read(read, 1000)
+    os.close(read)
+    os.close(write)
+    assert len(model.predict(Q[:3])) == 3
+
+
+def test_an_interrupted_change_refunds_nothing_and_stops_the_store(data, monkeypatch):
+    X, y, Q, _ = data
+    model = IndKNNClassifier(tau=0.1, random_state=0, classes=[0, 1, 2], max_queries=20)
+    model.fit(X[:3], y[:3], owners=["a", "b", "c"])
+    model.predict(Q)
+    spent = model.privacy_spent(["a", "b", "c"])
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model._engine.ledger), "digest", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.forget(["a"])
+    assert (model.privacy_spent(["a", "b", "c"]) == spent).all()
+    for call in (lambda: model.predict(Q[:1] + 1), lambda: model.partial_fit(X[:1], y[:1], owners=["zoe"])):
+        with pytest.raises(LedgerError, match="interrupted halfway"):
+            call()
+
+
+def test_a_fit_that_fails_late_leaves_the_old_one(data):
+    X, y, Q, _ = data
+    model = IndKNNClassifier(tau=0.5, random_state=0).fit(X, y)
+    model.predict(Q[:5])
+    before = state(model)
+    for values in ({"epsilon": 1e5}, {"max_queries": 10**30}, {"sigma2": 1e13}, {"bandwidth": 1e-200, "kernel": "rbf"}):
+        with pytest.raises(ValueError, match="must be"):
+            clone(model).set_params(**values).fit(X, y)
+        old = {name: getattr(model, name) for name in values}
+        with pytest.raises(ValueError, match="must be"):
+            model.set_params(**values).fit(X, y)
+        model.set_params(**old)
+        assert state(model) == before
+
+
+def test_hundreds_of_analysts_do_not_wrap_the_ledger_around(data):
+    X, y, _, _ = data
+    model = IndKNNClassifier(epsilon=50, global_epsilon=60, tau=0.1, sigma2=0.01, max_queries=6, classes=[0, 1, 2])
+    model.fit(X[:3], y[:3])
+    ledger = model._engine.ledger
+    slots = ledger.slots_of([0])
+    ledger.global_budget = None
+    for i in range(500):
+        ledger.charge(slots, np.array([ledger.budget]), f"analyst {i}")
+    assert ledger.total_spent([0])[0] > 100 * ledger.budget
+    ledger.global_budget = ledger.budget * 2
+    assert ledger.remaining(slots, "another").tolist() == [0]
 
 
 def test_a_live_ledger_cannot_be_copied_but_an_experiment_can(data):

@@ -14,7 +14,10 @@ from indknn.accounting import budget, epsilon
 from indknn.errors import IndKNNError, InvalidInputError, PrivacyError, PrivacyWarning, UnknownOwnerError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from indknn.estimator import IndKNNClassifier
+    from indknn.store import Store
 
 __version__ = version("indknn")
 
@@ -27,7 +30,17 @@ __all__ = [
     "UnknownOwnerError",
     "budget",
     "epsilon",
+    "open",
 ]
+
+
+def open(path: str | Path, **options: Any) -> Store:  # noqa: A001  (as in gzip.open)
+    """Open a durable store; see `indknn.store.Store`. It is closed by `close()` or a `with` block."""
+    try:
+        from indknn.store import Store  # noqa: PLC0415
+    except ModuleNotFoundError as missing:
+        raise IndKNNError(f"a durable store needs {missing.name!r}: pip install 'indknn[store]'") from None
+    return Store(path, **options)
 
 
 def __getattr__(name: str) -> Any:

@@ -33,6 +33,11 @@ UNIT = 1 << UNIT_BITS
 MAX_UNITS = 1 << 62
 """No budget and no charge is represented above this; a charge that would be cannot be paid by anyone."""
 
+# Where the formulas below are sure to be right to the margin in double precision. A smaller budget is
+# reported as the smallest of these, which errs on the safe side.
+MIN_EPSILON, MAX_EPSILON, MIN_DELTA = 1e-4, 1000.0, 1e-15
+MIN_BUDGET, MAX_BUDGET = 1e-10, float(MAX_UNITS // UNIT)
+
 # Relative slack for rounding errors of float64 in log_ndtr and in sums: far above what they can be
 # (about 1e-11 in the worst corner of the supported range), far below what anybody could notice.
 _MARGIN = 1e-9
@@ -45,8 +50,8 @@ def budget(epsilon: float, delta: float, accountant: Accountant = "gdp") -> floa
     >>> round(budget(1.0, 1e-5), 6), round(budget(1.0, 1e-5, "rdp"), 6)
     (0.035926, 0.030557)
     """
-    _check("epsilon", epsilon, 0.0, inf)
-    _check("delta", delta, 0.0, 1.0)
+    _check("epsilon", epsilon, MIN_EPSILON, MAX_EPSILON)
+    _check("delta", delta, MIN_DELTA, 1.0)
     _check_accountant(accountant)
     if accountant == "rdp":
         # For each α the conversion can be solved for B; the best α gives the largest B.
@@ -62,11 +67,12 @@ def epsilon(budget: float, delta: float, accountant: Accountant = "gdp") -> floa
     >>> round(epsilon(0.035926, 1e-5), 4), round(epsilon(0.030557, 1e-5, "rdp"), 4)
     (1.0, 1.0)
     """
+    _check_accountant(accountant)
+    _check("delta", delta, MIN_DELTA, 1.0)
     if budget == 0:
         return 0.0
-    _check("budget", budget, 0.0, inf)
-    _check("delta", delta, 0.0, 1.0)
-    _check_accountant(accountant)
+    _check("budget", budget, 0.0, MAX_BUDGET)
+    budget = max(budget, MIN_BUDGET)
     if accountant == "rdp":
         eps = _minimise(lambda a1: (1.0 + a1) * budget + _rdp_offset(a1, delta))
     else:
@@ -163,9 +169,9 @@ def _minimise(f: Callable[[float], float]) -> float:
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:
-    if not (isfinite(value) and low < value < high):
-        bound = f"below {high:g}" if high < inf else "finite"
-        raise InvalidInputError(f"{name} must be above {low:g} and {bound}, got {value!r}")
+    if not (isfinite(value) and value > 0.0 and low <= value < high):
+        least = f"at least {low:g}" if low > 0.0 else "above 0"
+        raise InvalidInputError(f"{name} must be {least} and below {high:g}, got {value!r}")
 
 
 def _check_accountant(accountant: str) -> None:

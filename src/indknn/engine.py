@@ -18,7 +18,7 @@ from indknn import accounting
 from indknn.calibrate import plan_from_queries, sigma1_for, sigma2_for
 from indknn.errors import InvalidInputError
 from indknn.indexes import Index, make_index
-from indknn.inputs import encode_labels
+from indknn.inputs import as_owner_list, encode_labels
 from indknn.kernels import Kernel, make_kernel
 from indknn.ledgers import MemoryLedger, Scope
 from indknn.noise import Noise
@@ -85,7 +85,8 @@ class Settings:
 
     def plan(self, tau: float) -> Plan:
         """The plan for a threshold."""
-        return Plan(tau, self.sigma1_, self.sigma2_, len(self.class_array), self.max_records_per_query)
+        classes = max(len(self.class_array), 1)  # none are known before the first records of a draft
+        return Plan(tau, self.sigma1_, self.sigma2_, classes, self.max_records_per_query)
 
     def new_index(self) -> Index:
         """An empty index."""
@@ -111,6 +112,19 @@ class Settings:
         if len(labels) != len(vectors):
             raise InvalidInputError(f"y must have one label per row: {len(vectors)} rows, got {len(labels)}")
         return vectors, labels
+
+
+def index_options(index: str, n_tables: int = 30, n_bits: int | None = None, seed: int = 0) -> dict[str, Any]:
+    """What an index of this name is told of these; the rest does not concern it.
+
+    >>> index_options("lsh"), index_options("exact")
+    ({'seed': 0, 'n_tables': 30, 'n_bits': 8}, {})
+    """
+    if index == "lsh":
+        return {"seed": int(seed), "n_tables": int(n_tables), "n_bits": int(8 if n_bits is None else n_bits)}
+    if index == "sketch":
+        return {"seed": int(seed), "n_bits": int(512 if n_bits is None else n_bits)}
+    return {}
 
 
 class Engine:
@@ -151,13 +165,14 @@ class Engine:
 
     def put(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId] | None) -> IntArray:
         """Add prepared records; their ids. Rows without owners get numbers that were nobody's."""
+        names = None if owners is None else as_owner_list(owners)
         with self.shard.lock:
-            if owners is None:
+            if names is None:
                 first = self.ledger.next_number
-                owners = range(first, first + len(vectors))
-            if len(owners) != len(vectors):
-                raise InvalidInputError(f"owners must name one owner per row: {len(vectors)}, got {len(owners)}")
-            return self.shard.add(vectors, labels, owners)
+                names = list(range(first, first + len(vectors)))
+            if len(names) != len(vectors):
+                raise InvalidInputError(f"owners must name one owner per row: {len(vectors)}, got {len(names)}")
+            return self.shard.add(vectors, labels, names)
 
     def forget_owners(self, owners: list[OwnerId]) -> int:
         """Remove every record of these owners; how many."""
@@ -172,8 +187,10 @@ class Engine:
         queries = self.settings.quantise(Q, "the queries")
         return np.asarray(self.settings.class_array[self.predictor.predict(queries, analyst)])
 
-    def spent(self, owners: list[OwnerId] | None = None, analyst: Scope = None) -> FloatArray:
+    def spent(self, owners: Sequence[OwnerId] | None = None, analyst: Scope = None) -> FloatArray:
         """ρ of each owner (of all who have records), with one analyst or, for None, with all together."""
+        if not (analyst is None or isinstance(analyst, str)):
+            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
         with self.shard.lock:
             names = self.ledger.owners() if owners is None else owners
             units = self.ledger.total_spent(names) if analyst is None else self.ledger.spent(names, analyst)
@@ -181,7 +198,17 @@ class Engine:
 
     def restarted(self, settings: Settings, noise: Noise) -> Engine:
         """An empty engine under other settings for the same people, who keep what they have spent."""
-        self.shard.forget_owners(self.ledger.owners())
-        fresh = settings.new_ledger()
-        self.ledger.budget, self.ledger.global_budget = fresh.budget, fresh.global_budget
-        return Engine(settings, noise, self.ledger)
+        fresh, successor = (
+            settings.new_ledger(),
+            Engine(settings, noise, self.ledger),
+        )  # may refuse: nothing changed yet
+        with self.shard.lock:
+            self.shard.forget_owners(self.ledger.owners())
+            self.ledger.budget, self.ledger.global_budget = fresh.budget, fresh.global_budget
+        return successor
+
+    def replace_all(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]) -> IntArray:
+        """Put these records in the place of all that are here; their ids."""
+        with self.shard.lock:
+            self.shard.forget_owners(self.ledger.owners())
+            return self.put(vectors, labels, owners)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import fields, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +15,15 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
-from indknn.engine import Engine, Settings
+from indknn.engine import Engine, Settings, index_options
 from indknn.errors import InvalidInputError, PrivacyError, PrivacyWarning
 from indknn.indexes import INDEXES
-from indknn.inputs import as_owner_array, as_owner_list, as_record_ids
-from indknn.noise import noise_from
+from indknn.inputs import as_center, as_classes, as_owner_array, as_owner_list, as_record_ids
+from indknn.noise import Noise, noise_from
 from indknn.types import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from indknn.store import Store
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 
@@ -28,9 +33,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     Each answer is made of the votes of the records near the query (kernel >= tau), with Gaussian noise on
     their number and on the votes. Every person is charged exactly for what their records contributed, and
-    one whose budget is spent no longer takes part. However many queries are asked, whoever asks them and
-    however records come and go, all answers together are (epsilon, delta)-differentially private with
-    respect to each person's records. See ``docs/privacy.md``.
+    one whose budget is spent no longer takes part. However many queries are asked and however records come
+    and go, all answers (to one analyst, where `predict` is told who asks) are (epsilon, delta)-differentially
+    private with respect to each person's records. See ``docs/privacy.md``.
 
     Parameters
     ----------
@@ -50,8 +55,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         ν of the RBF kernel; None is e^0.75, the paper's.
     accountant : {"gdp", "rdp"}
         How (epsilon, delta) becomes a budget; "rdp" is the paper's, "gdp" is exact and allows about 17% more.
-    index : {"exact"}
-        How neighbours are found.
+    index : {"exact", "lsh", "sketch"}
+        How neighbours are found. "exact" misses nobody; "lsh" is the paper's hashing; "sketch" is for a million
+        records and more. See ``docs/performance.md``.
     reuse : bool
         Let released answers vote on later queries of the same analyst, at no cost.
     center : array of shape (n_features,) or None
@@ -69,6 +75,16 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         A query asked before by the same analyst gets the same answer again, for nothing.
     global_epsilon : float or None
         With several analysts each has a budget of ``epsilon``; this bounds all of them together.
+    n_tables : int
+        Hash tables of the index "lsh".
+    n_bits : int or None
+        Bits per hash table ("lsh"; None is 8) or of the sketch ("sketch"; None is 512).
+    index_seed : int
+        Public seed of the hyperplanes of "lsh" and "sketch".
+    store : str, path or None
+        A file in which everything is kept durably: records, ledgers, answers. It is made by the first
+        ``fit`` or ``partial_fit`` and opened by later ones, in this process or another; then its own
+        parameters must agree with these. None keeps everything in memory.
 
     Attributes
     ----------
@@ -111,9 +127,13 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         "max_records_per_query": [Interval(Integral, 1, None, closed="left"), None],
         "free_repeats": ["boolean"],
         "global_epsilon": [_POSITIVE, None],
+        "n_tables": [Interval(Integral, 1, None, closed="left")],
+        "n_bits": [Interval(Integral, 1, None, closed="left"), None],
+        "index_seed": [Integral],
+        "store": [str, Path, None],
     }
 
-    _engine: Engine
+    _engine: Engine | Store
 
     def __init__(
         self,
@@ -135,6 +155,10 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         max_records_per_query: int | None = None,
         free_repeats: bool = True,
         global_epsilon: float | None = None,
+        n_tables: int = 30,
+        n_bits: int | None = None,
+        index_seed: int = 0,
+        store: str | Path | None = None,
     ):
         self.epsilon = epsilon
         self.delta = delta
@@ -153,21 +177,25 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         self.max_records_per_query = max_records_per_query
         self.free_repeats = free_repeats
         self.global_epsilon = global_epsilon
+        self.n_tables = n_tables
+        self.n_bits = n_bits
+        self.index_seed = index_seed
+        self.store = store
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None) -> Self:
-        """Replace the store by these records. Record i belongs to owners[i], or to a person of its own.
+        """Replace the records by these. Record i belongs to owners[i], or to a person of its own.
 
-        Fitting the same object again drops its records but not what was spent: an owner named again (by
-        default the row number) goes on where it stopped. Use a new object for other people.
+        Fitting the same object again drops its records but not what was spent: an owner named again goes on
+        where it stopped. Without `owners` people are the row numbers; since nobody can tell whether row 7 is
+        still the same person, that is refused once anything has been spent with secure noise.
         """
         self._validate_params()
         rows, targets = _check_records(X, y)
-        classes = np.unique(targets if self.classes is None else np.asarray(self.classes))
         names = range(len(rows)) if owners is None else as_owner_list(owners, length=len(rows))
-        settings = self._settings(rows.shape[1], classes)
+        settings = self._settings(rows.shape[1], as_classes(targets if self.classes is None else self.classes))
         records = settings.prepare(rows, targets)
-        self._start(X, settings)
-        self.new_record_ids_ = self._engine.put(*records, names)
+        self._start(X, settings, named=owners is not None)
+        self.new_record_ids_ = self._engine.replace_all(*records, names)
         return self
 
     def partial_fit(
@@ -178,21 +206,20 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         An owner who was forgotten and comes back resumes what they had spent. Without `owners` every row
         is a new person.
         """
-        if not hasattr(self, "_engine"):
+        first = not hasattr(self, "_engine")
+        if first:
             self._validate_params()
-            rows, targets = _check_records(X, y)
-            settings = self._settings(rows.shape[1], self._first_classes(classes))
-            names = None if owners is None else as_owner_list(owners, length=len(rows))
-            records = settings.prepare(rows, targets)
-            self._start(X, settings)
-        else:
-            if classes is not None and not np.array_equal(np.unique(np.asarray(classes)), self.classes_):
-                given = np.unique(np.asarray(classes)).tolist()
-                raise InvalidInputError(f"classes must stay {self.classes_.tolist()}, got {given}")
-            rows, targets = _check_records(X, y)
+        elif classes is not None and not np.array_equal(as_classes(classes), self.classes_):
+            given = as_classes(classes).tolist()
+            raise InvalidInputError(f"classes must stay {self.classes_.tolist()}, got {given}")
+        rows, targets = _check_records(X, y)
+        names = None if owners is None else as_owner_list(owners, length=len(rows))
+        settings = self._settings(rows.shape[1], self._first_classes(classes)) if first else self._engine.settings
+        if not first:
             validate_data(self, X, reset=False, skip_check_array=True)
-            names = None if owners is None else as_owner_list(owners, length=len(rows))
-            records = self._engine.settings.prepare(rows, targets)
+        records = settings.prepare(rows, targets)
+        if first:
+            self._start(X, settings, named=True)
         self.new_record_ids_ = self._engine.put(*records, names)
         return self
 
@@ -277,35 +304,72 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             bandwidth=None if self.bandwidth is None else float(self.bandwidth),
             accountant=self.accountant,  # type: ignore[arg-type]
             index=self.index,
+            index_options=index_options(self.index, self.n_tables, self.n_bits, self.index_seed),
             reuse=bool(self.reuse),
-            center=None if self.center is None else tuple(np.asarray(self.center, dtype=np.float64).tolist()),
+            center=as_center(self.center),
             normalize=bool(self.normalize),
             max_records_per_query=self.max_records_per_query,
             free_repeats=bool(self.free_repeats),
             global_epsilon=self.global_epsilon,
         )
 
-    def _start(self, X: npt.ArrayLike, settings: Settings) -> None:
-        """An empty store under the current parameters. Nothing before this has changed the object."""
-        noise, started = noise_from(self.random_state), hasattr(self, "_engine")
-        if not (noise.secure or started):
+    def _start(self, X: npt.ArrayLike, settings: Settings, *, named: bool) -> None:
+        """An engine under the current parameters. Nothing is changed before all of them have been accepted."""
+        noise, old = noise_from(self.random_state), getattr(self, "_engine", None)
+        if old is not None and old.noise.secure and self._anything_spent():
+            if not noise.secure:
+                raise PrivacyError("people have spent budget here with secure noise; random_state must stay None")
+            if not named:
+                raise PrivacyError(
+                    "people have spent budget here, and fit without owners cannot tell who is who: name the owners, "
+                    "or use a new object if these are other people"
+                )
+        if not noise.secure and (old is None or old.noise.secure):
             warnings.warn(
                 f"random_state={self.random_state!r} makes the noise reproducible: good for experiments, "
                 "but the answers are not private. Use random_state=None for secure noise.",
                 PrivacyWarning,
                 stacklevel=3,
             )
-        self._engine = self._engine.restarted(settings, noise) if started else Engine(settings, noise)
+        engine: Engine | Store
+        if self.store is not None:
+            engine = self._durable(settings, noise)
+        else:
+            engine = Engine(settings, noise) if old is None else old.restarted(settings, noise)
+        self._engine = engine
         validate_data(self, X, reset=True, skip_check_array=True)
         self.classes_ = settings.class_array
         self.budget_ = settings.budget
         self.sigma1_, self.sigma2_ = settings.sigma1_, settings.sigma2_
 
+    def _anything_spent(self) -> bool:
+        ledger = self._engine.ledger
+        graves = (units for grave in ledger.tombstones.values() for units in grave.spent.values())
+        return any(ledger.column(scope).any() for scope in ledger.scopes) or any(graves)
+
+    def _durable(self, settings: Settings, noise: Noise) -> Store:
+        """The store file, made or opened; other settings than its own are refused."""
+        from indknn.store import Store  # noqa: PLC0415  (an extra)
+
+        if not noise.secure:
+            raise PrivacyError("a store serves people's data and refuses seeded noise; random_state must be None")
+        if hasattr(self, "_engine"):
+            opened: Any = self._engine
+        elif Path(str(self.store)).exists():
+            opened = Store(str(self.store))
+        else:
+            return Store.create(str(self.store), settings)
+        kept = replace(opened.settings, tau=settings.tau) if settings.tau is None else opened.settings
+        if kept != settings:
+            differing = [f.name for f in fields(settings) if getattr(kept, f.name) != getattr(settings, f.name)]
+            raise InvalidInputError(f"{self.store} was made with other parameters: {', '.join(differing)} differ")
+        return opened  # type: ignore[no-any-return]
+
     def _first_classes(self, classes: npt.ArrayLike | None) -> npt.NDArray[Any]:
         given = self.classes if classes is None else classes
         if given is None:
             raise InvalidInputError("classes must be passed on the first call to partial_fit, got None")
-        return np.unique(np.asarray(given))
+        return as_classes(given)
 
 
 def _check_records(X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[FloatArray, npt.NDArray[Any]]:

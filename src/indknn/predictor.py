@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from threading import RLock
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from indknn import mechanism
+from indknn.errors import PrivacyError
 from indknn.indexes import Index
 from indknn.kernels import tau_on_grid
 from indknn.ledgers import Scope
@@ -57,6 +59,7 @@ class Predictor:
         self.free_repeats = free_repeats
         self.journal = journal
         self.lock = RLock()
+        self._process = os.getpid()
         self._reuse_pool = reuse_pool
         self._transcripts: dict[Scope, Transcript] = {}
 
@@ -76,6 +79,7 @@ class Predictor:
         with ExitStack() as held:
             for lock in (self.lock, *(shard.lock for shard in self.shards)):
                 held.enter_context(lock)
+            self._check()
             transcript = self._transcript(analyst)
             keys = [query_key(queries[slice(i, i + 1)]) for i in range(len(queries))]
             plan = self._fixed_plan(queries)
@@ -96,7 +100,16 @@ class Predictor:
         return {name: value for name, value in self.__dict__.items() if name != "lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, lock=RLock())
+        self.__dict__.update(state, lock=RLock(), _process=os.getpid())
+
+    def _check(self) -> None:
+        for shard in self.shards:
+            shard.check()
+        if self.noise.secure and os.getpid() != self._process:
+            raise PrivacyError(
+                "this process was forked from the one that holds the ledger, and would spend everybody's budget "
+                "anew; answer from one process"
+            )
 
     def _answer(
         self,

@@ -46,8 +46,9 @@ class Transcript:
         """Note a release. From here on it is public to this analyst."""
         self._answers[key] = label
         if self.pool is not None:
-            self.pool.add(query)  # nothing is ever removed from the pool, so slots are 0, 1, 2, ...
+            del self._labels[len(self.pool) :]  # what an interrupt may have left
             self._labels.append(label)
+            self.pool.add(query)  # nothing is ever removed from the pool, so slots are 0, 1, 2, ...
 
 
 def query_key(query: Vectors) -> bytes:

@@ -8,6 +8,7 @@ are. All records of one owner live in one shard, since its ledger is there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from indknn import mechanism
-from indknn.errors import InvalidInputError
+from indknn.errors import InvalidInputError, LedgerError
 from indknn.indexes import Index
 from indknn.ledgers import Ledger, Scope
 from indknn.types import IntArray, Neighbours, OwnerId, Plan, Selection, Vectors
@@ -43,7 +44,7 @@ class Shard:
     def __init__(self, index: Index, ledger: Ledger):
         self.index = index
         self.ledger = ledger
-        self.lock = RLock()  # held for a whole query by the predictor, and by every change
+        self.broken = False
         # By record slot. 32 bits each, since a store of a billion records is held by more than one shard.
         self._label = np.zeros(0, dtype=np.int32)
         self._owner = np.zeros(0, dtype=np.int32)  # owner slot, -1 where there is no record
@@ -54,9 +55,29 @@ class Shard:
     def __len__(self) -> int:
         return len(self.index)
 
-    def add(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]) -> IntArray:
-        """Store the records; their ids. Everything was validated before: nothing here can fail halfway."""
+    @property
+    def lock(self) -> RLock:
+        """Held by every change here, and for a whole query by the predictor."""
+        return self.ledger.lock
+
+    def check(self) -> None:
+        """Refuse to go on after a change that was cut short (an interrupt, no memory left)."""
+        if self.broken:
+            raise LedgerError("a change of the records was interrupted halfway; this store can no longer be trusted")
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
         with self.lock:
+            self.check()
+            try:
+                yield
+            except BaseException:
+                self.broken = True
+                raise
+
+    def add(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]) -> IntArray:
+        """Store the records; their ids. Everything was validated before."""
+        with self._changing():
             owner_slots = self.ledger.enrol(owners)
             slots = self.index.add(vectors)
             self._reserve(_RECORD_ARRAYS, int(slots.max(initial=-1)) + 1)
@@ -70,6 +91,7 @@ class Shard:
         """Remove every record of these owners; how many there were. What was spent stays (rule 4)."""
         with self.lock:
             slots = self.slots_of_owners(owners)
+        with self._changing():
             owner_slots = np.unique(self.owners_of(slots))
             self._drop(slots)
             self._head[owner_slots] = -1
@@ -80,14 +102,16 @@ class Shard:
         """Remove these records; how many. An owner whose last record goes is forgotten as a whole."""
         with self.lock:
             slots = self.slots_of_records(ids)
-            doomed = set(slots.tolist())
+        with self._changing():
+            doomed, gone = set(slots.tolist()), []
             for owner in np.unique(self._owner[slots]).tolist():
                 kept = [slot for slot in self._records_of(owner) if slot not in doomed]
                 self._head[owner] = kept[0] if kept else -1
                 self._next[kept] = [*kept[1:], -1][: len(kept)]
                 if not kept:
-                    self.ledger.retire(np.array([owner], dtype=np.int64))
+                    gone.append(owner)
             self._drop(slots)
+            self.ledger.retire(np.array(gone, dtype=np.int64))
             return len(slots)
 
     def slots_of_owners(self, owners: Sequence[OwnerId]) -> IntArray:
@@ -144,11 +168,8 @@ class Shard:
         self.ledger.charge(group.owners, settled.charges, scope)
         return settled.votes
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "lock"}
-
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, lock=RLock())
+        self.__dict__.update(state)
         for name in (*_RECORD_ARRAYS, "_head"):
             setattr(self, name, getattr(self, name).copy())  # may be a read-only map
 

@@ -27,6 +27,10 @@ MIN_K = 30
 """The paper's floor under the noisy count K (its appendix); applied after the release, so free."""
 
 
+MAX_SIGMA1, MAX_SIGMA2 = 2.0**30, 2.0**20
+"""Far beyond use, and small enough that no draw of noise on the grid leaves 63 bits."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """The public parameters of Algorithm 3, fixed before the first query.
@@ -51,6 +55,9 @@ class Plan:
             value = getattr(self, name)
             if not (np.isfinite(value) and value > 0):
                 raise InvalidInputError(f"{name} must be a positive finite number, got {value!r}")
+        for name, most in (("sigma1", MAX_SIGMA1), ("sigma2", MAX_SIGMA2)):
+            if getattr(self, name) > most:
+                raise InvalidInputError(f"{name} must be at most {most:g}, got {getattr(self, name)!r}")
         if self.tau > 1:
             raise InvalidInputError(f"tau must be in (0, 1], got {self.tau!r}")
         if self.n_classes < 1:

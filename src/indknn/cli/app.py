@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from indknn import __version__, accounting, demo
-from indknn.errors import IndKNNError
+from indknn.cli.bench import bench
+from indknn.cli.progress import stages
+from indknn.errors import IndKNNError, StoreError
 
 
 class Commands(click.Group):
-    """A group whose own errors end in one line on stderr and exit code 2."""
+    """A group whose errors end in one line on stderr and a documented exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; show the user what is wrong, not a traceback."""
@@ -22,7 +22,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except (IndKNNError, ValueError, OSError) as error:
             click.echo(f"indknn: {error}", err=True)
-            ctx.exit(2)
+            ctx.exit(3 if isinstance(error, StoreError | OSError) else 2)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -32,10 +32,15 @@ def app() -> None:
 
     \b
     Try:
-      indknn demo                       see the whole idea on real data, in a minute
-      indknn budget --epsilon 1         what a promise of epsilon = 1 lets a person spend
+      indknn demo                              see the whole idea on real data, in a minute
+      indknn budget --epsilon 1                what a promise of epsilon = 1 lets a person spend
+      indknn init people.store --epsilon 1     a store that survives crashes
+      indknn add people.store records.npz
+      indknn predict people.store queries.npz -o answers.csv
+      indknn forget people.store ann
 
-    Exit codes: 0 done, 2 something you gave is not allowed.
+    Exit codes: 0 done; 1 verify or doctor found something wrong; 2 something you gave is not allowed;
+    3 the store or a file cannot be used (locked, damaged, an old copy, disk full).
     """
 
 
@@ -58,19 +63,10 @@ def demo_command(queries: int, epsilon: float, tau: float, sigma2: float, out: P
     tau and sigma2 come from earlier experiments on this data, which, as in the paper, nobody paid for.
     The noise is real, so every run differs a little.
     """
-    console = Console(soft_wrap=True, highlight=False)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console) as progress:
-
-        def show(label: str, done: int, total: int) -> None:
-            if label not in tasks:
-                tasks[label] = progress.add_task(label, total=total)
-            progress.update(tasks[label], completed=done)
-
-        tasks: dict[str, TaskID] = {}
+    with stages() as show:
         result = demo.run(queries=queries, epsilon=epsilon, tau=tau, sigma2=sigma2, progress=show)
-    console.print(demo.story(result))
-    console.print(f"Picture: {demo.picture(result, out)}")
+    click.echo(demo.story(result))
+    click.echo(f"Picture: {demo.picture(result, out)}")
 
 
 @app.command("budget")
@@ -88,3 +84,22 @@ def budget_command(epsilon: float, delta: float, queries: int) -> None:
     for accountant in ("gdp", "rdp"):
         B = accounting.budget(epsilon, delta, accountant)
         click.echo(f"{accountant:<8}{B:>12.6g}{f'{3 * B / max(queries, 6):.3g}':>30}")
+
+
+app.add_command(bench)
+
+
+def _add_store_commands() -> None:
+    """The commands that need apsw; without it they say so."""
+    try:
+        from indknn.cli.doctor import doctor  # noqa: PLC0415
+        from indknn.cli.stores import COMMANDS  # noqa: PLC0415
+    except ModuleNotFoundError as missing:
+        if missing.name != "apsw":
+            raise
+        return
+    for command in (*COMMANDS, doctor):
+        app.add_command(command)
+
+
+_add_store_commands()

@@ -1,5 +1,23 @@
 """Data that ships with the package, and loaders for data that does not."""
 
+from indknn.datasets.cifar import load_cifar10
 from indknn.datasets.fashion import Dataset, load_fashion_mini
+from indknn.datasets.idx import load_fashion_mnist
+from indknn.datasets.raw import RawDataset
+from indknn.datasets.registry import Found, find_datasets
+from indknn.datasets.tables import load_features, load_table
+from indknn.datasets.text import load_ag_news, load_dbpedia14
 
-__all__ = ["Dataset", "load_fashion_mini"]
+__all__ = [
+    "Dataset",
+    "Found",
+    "RawDataset",
+    "find_datasets",
+    "load_ag_news",
+    "load_cifar10",
+    "load_dbpedia14",
+    "load_fashion_mini",
+    "load_fashion_mnist",
+    "load_features",
+    "load_table",
+]

@@ -12,6 +12,7 @@ records in between (rules 2 and 4). All amounts are integers in the units of `ac
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import RLock
 from typing import Protocol, TypeAlias
 
 from indknn.types import IntArray, OwnerId
@@ -23,11 +24,13 @@ class Ledger(Protocol):
     """Who has spent how much, in integers.
 
     `next_number` is above every number that is or was an owner's name, for those who come without a name.
+    `lock` is held by whoever changes people or records, or answers a query.
     """
 
     budget: int
     global_budget: int | None
     next_number: int
+    lock: RLock
 
     def enrol(self, owners: Sequence[OwnerId]) -> IntArray:
         """The slot of each owner; newcomers get one, and those who return resume what they had spent."""

@@ -6,11 +6,13 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from indknn.accounting import MAX_UNITS
 from indknn.errors import LedgerError, UnknownOwnerError
 from indknn.ledgers.base import Scope
 from indknn.ledgers.roster import Roster
@@ -42,14 +44,18 @@ class MemoryLedger:
         self.global_budget = global_budget
         self.next_number = 0
         self._key = secrets.token_bytes(32) if key is None else key
+        self.lock = RLock()  # here, because the ledger outlives every store of records
         self._roster = Roster()
         self._spent: dict[Scope, IntArray] = {None: np.zeros(0, dtype=np.int64)}
         self._queries = np.zeros(0, dtype=np.int32)
         self._tombstones: dict[bytes, Tombstone] = {}
         self.log: list[tuple[IntArray, IntArray]] | None = None  # charges made, for whoever writes them down
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "lock"}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update(state, lock=RLock())
         self._queries = self._queries.copy()  # may be a read-only map, like the rest
         self._spent = {scope: spent.copy() for scope, spent in self._spent.items()}
 
@@ -64,7 +70,7 @@ class MemoryLedger:
         """Take up where an earlier process stopped: names by slot, and arrays over slots."""
         self._roster.restore(names)
         self._spent = {None: np.zeros(0, dtype=np.int64), **dict.fromkeys(spent, np.zeros(0, dtype=np.int64))}
-        self._grow()
+        self._grow(self._roster.capacity)
         for scope, units in spent.items():
             self._spent[scope][: len(units)] = units
         self._queries[: len(queries)] = queries
@@ -104,14 +110,18 @@ class MemoryLedger:
 
     def retire(self, slots: IntArray) -> None:
         """Drop the names; keep what was spent under a keyed hash."""
+        # The tombstones come first and the slots are freed last: whatever interrupts this, nobody is refunded.
+        # Also for those who never spent: that they were here is what `slots_of` must still know.
+        graves = {}
         for slot in slots.tolist():
-            owner = self._roster.remove(slot)
-            # also for one who never spent: that the owner was here is what `slots_of` must still know
             spent = {scope: int(units[slot]) for scope, units in self._spent.items() if units[slot]}
-            self._tombstones[self.digest(owner)] = Tombstone(spent, int(self._queries[slot]))
+            graves[self.digest(self._roster.name(slot))] = Tombstone(spent, int(self._queries[slot]))
+        self._tombstones.update(graves)
+        for slot in slots.tolist():
             self._queries[slot] = 0
             for units in self._spent.values():
                 units[slot] = 0
+            self._roster.remove(slot)
 
     def slots_of(self, owners: Sequence[OwnerId]) -> IntArray:
         """The slot of each, -1 for the forgotten."""
@@ -134,7 +144,7 @@ class MemoryLedger:
 
     def charge(self, slots: IntArray, units: IntArray, scope: Scope) -> None:
         """Charge distinct slots, all or none."""
-        if (units < 0).any() or (units > self.remaining(slots, scope)).any():
+        if (slots < 0).any() or (units < 0).any() or (units > self.remaining(slots, scope)).any():
             raise LedgerError("a charge does not fit the remaining budget; nothing was charged or released")
         self._in(scope)[slots] += units
         if self.log is not None:
@@ -167,23 +177,28 @@ class MemoryLedger:
         """The sums over all scopes, those of the forgotten included."""
         total = np.zeros(len(owners), dtype=np.int64)
         for scope in list(self._spent):
-            total += self.spent(owners, scope)
+            total = np.minimum(total + self.spent(owners, scope), MAX_UNITS)
         return total
 
     def _slot_for(self, owner: OwnerId) -> int:
         slot = self._roster.slot(owner)
         if slot >= 0:
             return slot
-        slot = self._roster.add(owner)
-        self._grow()
+        slot = self._roster.next_slot
+        self._grow(slot + 1)
         if self._tombstones:  # most stores have none, and hashing a million newcomers takes a second
-            self._resume(slot, self._tombstones.pop(self.digest(owner), Tombstone({}, 0)))
+            digest = self.digest(owner)
+            if digest in self._tombstones:  # resume first, then take the name, then drop the tombstone
+                self._resume(slot, self._tombstones[digest])
+            self._roster.add(owner)
+            self._tombstones.pop(digest, None)
+        else:
+            self._roster.add(owner)
         if isinstance(owner, int):
             self.next_number = max(self.next_number, owner + 1)
         return slot
 
-    def _grow(self) -> None:
-        need = self._roster.capacity
+    def _grow(self, need: int) -> None:
         if need > len(self._queries):
             extra = np.zeros(max(64, need // 2, need - len(self._queries)), dtype=np.int64)
             self._queries = np.concatenate([self._queries, extra.astype(np.int32)])
@@ -203,11 +218,13 @@ class MemoryLedger:
     def _everywhere(self, slots: IntArray) -> IntArray:
         total = np.zeros(len(slots), dtype=np.int64)
         for spent in self._spent.values():
-            total += spent[slots]
+            total = np.minimum(total + spent[slots], MAX_UNITS)  # hundreds of analysts must not wrap around
         return total
 
     def digest(self, owner: OwnerId) -> bytes:
         """A keyed hash of the name: without the key nobody can test whether a given person was here."""
-        kind = type(owner).__name__[:1].encode()  # 5, "5" and b"5" are three owners
-        text = owner if isinstance(owner, bytes) else str(owner).encode(errors="surrogatepass")
-        return hashlib.blake2b(kind + text, key=self._key, digest_size=32).digest()
+        if isinstance(owner, int):  # 5, "5" and b"5" are three owners
+            body = b"i" + owner.to_bytes(owner.bit_length() // 8 + 1, "big", signed=True)
+        else:
+            body = b"b" + owner if isinstance(owner, bytes) else b"s" + owner.encode(errors="surrogatepass")
+        return hashlib.blake2b(body, key=self._key, digest_size=32).digest()

@@ -34,6 +34,11 @@ class Roster:
         """Slots below this have been given out."""
         return len(self._taken)
 
+    @property
+    def next_slot(self) -> int:
+        """The slot that the next name will get."""
+        return self._free[-1] if self._free else len(self._taken)
+
     def __len__(self) -> int:
         return len(self._taken) - len(self._free)
 

@@ -24,7 +24,7 @@ class Lock:
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise StoreError(f"the lock of {store} cannot be opened: {error}") from error
+            raise StoreError(f"{self.path} cannot be opened: {error.strerror}") from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

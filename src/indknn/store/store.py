@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from itertools import chain as joined
 from itertools import islice
 from pathlib import Path
 from threading import RLock
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import apsw
 import numpy as np
@@ -26,8 +26,10 @@ import numpy.typing as npt
 from indknn.engine import Engine, Settings
 from indknn.errors import InvalidInputError, PrivacyError, StaleStoreError, StoreError
 from indknn.inputs import as_owner_list
-from indknn.ledgers import Scope
+from indknn.ledgers import MemoryLedger, Scope
 from indknn.noise import Noise, SecureNoise
+from indknn.predictor import Predictor
+from indknn.shard import Shard
 from indknn.store import chain, database
 from indknn.store.codec import BLOCK
 from indknn.store.files import Ballast, Lock, Witness, sync_file
@@ -37,6 +39,7 @@ from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 FOLD_BYTES = 8 << 20
 """Debits are folded into balances when they have grown to this."""
+Prepared: TypeAlias = tuple[Vectors, IntArray, list[OwnerId] | None]
 _BALLAST = 2 << 20
 _PAGE = 4096 + 24  # in the log
 
@@ -46,6 +49,11 @@ class Store:
 
     Use `Store.create` or `indknn.open`; it is a context manager.
     """
+
+    _draft: bool
+    _engine: Engine
+    _journal: StoreJournal
+    _db: apsw.Connection
 
     def __init__(
         self,
@@ -64,8 +72,10 @@ class Store:
         self._witness = None if witness is None else Witness(Path(witness))
         self._lock = RLock()
         self._closed = False
-        if not self.path.is_file():
-            raise StoreError(f"{self.path} does not exist or is no file; make a store with: indknn init {self.path}")
+        if self.path.is_dir():
+            raise StoreError(f"{self.path} is a folder; a store is a file")
+        if not self.path.exists():
+            raise StoreError(f"{self.path} does not exist; make a store with: indknn init {self.path}")
         self._file_lock = Lock(self.path)
         self._ballast = Ballast(self.path)
         self._filled_for = 0  # records
@@ -80,17 +90,16 @@ class Store:
         self._fill_ballast()
 
     @classmethod
-    def create(cls, path: str | Path, settings: Settings, **options: Any) -> Store:
-        """A new, empty store file."""
+    def create(cls, path: str | Path, settings: Settings, *, draft: bool = False, **options: Any) -> Store:
+        """A new, empty store file. A `draft` takes the number of features and the classes from the first records."""
         path = Path(path).resolve()
         settings.new_index()  # refuses bad settings before there is a file
-        if settings.tau is not None:
-            settings.plan(settings.tau)
+        settings.plan(settings.tau or 1.0)
         _refuse_existing(path)
         lock = Lock(path)
         try:
             _refuse_existing(path)  # somebody may have been quicker
-            _write_empty(path, settings)
+            _write_empty(path, {**asdict(settings), **({"n_features": None} if draft else {})})
         finally:
             lock.release()
         return cls(path, **options)
@@ -116,6 +125,12 @@ class Store:
                 self._file_lock.release()
 
     @property
+    def draft(self) -> bool:
+        """Whether the number of features and the classes are still open."""
+        self._ready()
+        return self._draft
+
+    @property
     def settings(self) -> Settings:
         """The public parameters, as they are in force."""
         return self._engine.settings
@@ -125,6 +140,21 @@ class Store:
         """What is in memory. To look at; changes made to it directly would not be written."""
         self._ready()
         return self._engine
+
+    @property
+    def ledger(self) -> MemoryLedger:
+        """The ledger in memory. To look at."""
+        return self.engine.ledger
+
+    @property
+    def shard(self) -> Shard:
+        """The records in memory. To look at."""
+        return self.engine.shard
+
+    @property
+    def predictor(self) -> Predictor:
+        """The predictor in memory. To look at: what it computes is not written."""
+        return self.engine.predictor
 
     @property
     def db(self) -> apsw.Connection:
@@ -146,6 +176,8 @@ class Store:
         A `request_id` makes it safe to ask again after a crash or a lost connection: the same request gets
         the same answers at one charge.
         """
+        if self.draft:
+            raise InvalidInputError(f"{self.path} has never held records, so nothing is known of its features")
         queries = self.settings.quantise(Q, "the queries")
         with self._lock:
             self._ready()
@@ -164,18 +196,39 @@ class Store:
         """Add records, all or none; their ids."""
         return self.add_batches([(X, y, owners)])
 
-    def add_batches(self, batches: Any) -> IntArray:
-        """Add records from an iterable of (X, y, owners or None), all or none; their ids."""
-        prepared = self._prepared(iter(batches))
-        first = list(islice(prepared, 1))  # what is wrong with it is told before anything is touched
+    def add_batches(self, batches: Any, classes: npt.ArrayLike | None = None) -> IntArray:
+        """Add records from an iterable of (X, y, owners or None), all or none; their ids.
+
+        The first records of a draft fix the number of features, and the label set where it was not given.
+        """
+        batches = iter(batches)
+        # What is wrong with the first batch, mostly the only one, is told before anything is touched.
+        first = [] if self.draft else [self._prepare(*batch) for batch in islice(batches, 1)]
         with self._change() as db:
-            ids = [self._put(db, *records) for records in joined(first, prepared)]
+            ids = [self._put(db, *records) for records in first]
+            for X, y, owners in batches:
+                if self._draft:
+                    self._complete(db, np.asarray(X), np.asarray(y if classes is None else classes))
+                ids.append(self._put(db, *self._prepare(X, y, owners, after=sum(map(len, ids)))))
             total = np.concatenate([np.zeros(0, dtype=np.int64), *ids])
-            database.set_meta(db, "next_number", str(self._engine.ledger.next_number))  # may exceed 63 bits
-            chain.append(db, "add", records=len(total))
-        if len(self._engine.shard) > 2 * self._filled_for + 1000:
-            self._fill_ballast()
+            self._count_added(db, len(total))
         return total
+
+    def put(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId] | None) -> IntArray:
+        """Add prepared records, all or none; their ids."""
+        names = _names(owners, vectors)
+        with self._change() as db:
+            ids = self._put(db, vectors, labels, names)
+            self._count_added(db, len(ids))
+        return ids
+
+    def replace_all(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]) -> IntArray:
+        """Forget everybody, then add these records; their ids. What was spent stays."""
+        with self._lock:
+            everybody = self.engine.ledger.owners()
+            if everybody:
+                self.forget(everybody)
+            return self.put(vectors, labels, owners)
 
     def forget_owners(self, owners: Sequence[OwnerId]) -> int:
         """Remove every record of these owners; how many. `forget` gives a receipt as well."""
@@ -187,9 +240,10 @@ class Store:
 
     def forget(self, owners: Sequence[OwnerId]) -> dict[str, Any]:
         """Remove every trace of these owners but what they spent, under a keyed hash. Gives a receipt."""
-        return {**self._forget(owners=owners), "owners": [str(o) for o in owners]}
+        names = as_owner_list(owners)
+        return {**self._forget(owners=names), "owners": [str(name) for name in names]}
 
-    def spent(self, owners: list[OwnerId] | None = None, analyst: Scope = None) -> FloatArray:
+    def spent(self, owners: Sequence[OwnerId] | None = None, analyst: Scope = None) -> FloatArray:
         """ρ of each owner (of all who have records), with one analyst or with all together."""
         return self.engine.spent(owners, analyst)
 
@@ -198,6 +252,10 @@ class Store:
         with self._lock:
             self._ready()
             self._journal.flush()
+
+    def restarted(self, settings: Settings, noise: Noise) -> Store:
+        """A store keeps the settings it was made with."""
+        raise InvalidInputError(f"{self.path} was opened by this object; store must stay {str(self.path)!r}")
 
     def fold(self) -> None:
         """Turn debits into balances: a smaller file, a quicker start."""
@@ -216,6 +274,12 @@ class Store:
         except BaseException as error:  # an interrupt, say: memory may know charges or answers that no group holds
             self._journal.failure = error
             raise
+
+    def _count_added(self, db: apsw.Connection, n: int) -> None:
+        database.set_meta(db, "next_number", str(self._engine.ledger.next_number))  # may exceed 63 bits
+        chain.append(db, "add", records=n)
+        if len(self._engine.shard) > 2 * self._filled_for + 1000:
+            self._fill_ballast()
 
     def _put(self, db: apsw.Connection, vectors: Vectors, labels: IntArray, owners: Any) -> IntArray:
         ledger, shard = self._engine.ledger, self._engine.shard
@@ -326,10 +390,24 @@ class Store:
                     journal.failure = error
                     raise
 
-    def _prepared(self, batches: Iterator[Any]) -> Iterator[tuple[Vectors, IntArray, Any]]:
-        for X, y, owners in batches:
-            vectors, labels = self.settings.prepare(X, y)
-            yield vectors, labels, None if owners is None else as_owner_list(owners, length=len(vectors))
+    def _prepare(self, X: Any, y: Any, owners: Any, after: int = 0) -> Prepared:
+        """Records as they are kept, or an error that tells the row, counted from the first of all batches."""
+        try:
+            vectors, labels = self._engine.settings.prepare(X, y)
+            return vectors, labels, _names(owners, vectors)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{error}, counting from row {after}" if after else str(error)) from None
+
+    def _complete(self, db: apsw.Connection, X: npt.NDArray[Any], classes: npt.NDArray[Any]) -> None:
+        """Settle what a draft left open, inside the transaction that adds its first records."""
+        if X.ndim != 2:
+            raise InvalidInputError(f"X must be a table of shape (rows, features), got shape {X.shape}")
+        labels = self._engine.settings.classes or tuple(np.unique(classes).tolist())
+        settings = replace(self._engine.settings, n_features=X.shape[1], classes=labels)
+        database.set_meta(db, "settings", json.dumps(asdict(settings)))
+        chain.append(db, "settings", n_features=settings.n_features, classes=list(labels))
+        self._engine = Engine(settings, self.noise, self._engine.ledger, self._journal)
+        self._draft = False
 
     def _known(self, request_id: str | None, queries: Vectors, analyst: Scope) -> IntArray | None:
         if request_id is None:
@@ -360,6 +438,8 @@ class Store:
             database.settle_log(db, self.path)
             stored = json.loads(database.get_meta(db, "settings"))
             stored["center"] = None if stored["center"] is None else tuple(stored["center"])
+            draft = stored["n_features"] is None
+            stored["n_features"] = stored["n_features"] or 1
             settings = Settings(**{**stored, "classes": tuple(stored["classes"])})
             chosen = database.get_meta(db, "tau")
             if settings.tau is None and chosen is not None:
@@ -380,7 +460,8 @@ class Store:
             raise StoreError(f"{self.path} cannot be read as a store: {error!r}") from error
         if settings.tau is None:
             journal.tau = self._chosen_tau
-        self._db, self._journal, self._engine, self._store_id = db, journal, engine, store_id
+        self._db, self._journal, self._engine = db, journal, engine
+        self._draft, self._store_id = draft, store_id
 
     def _chosen_tau(self) -> float | None:
         plan = self._engine.predictor.plan
@@ -412,14 +493,15 @@ def _refuse_existing(path: Path) -> None:
         raise StoreError(f"{path} exists already; a store is never overwritten")
 
 
-def _write_empty(path: Path, settings: Settings) -> None:
+def _write_empty(path: Path, stored: dict[str, Any]) -> None:
     """A store is there as a whole or not at all: it is made under another name, then given its own."""
     draft = path.with_name(path.name + ".new")
     drafts = [draft, draft.with_name(draft.name + "-wal"), draft.with_name(draft.name + "-journal")]
-    for leftover in drafts:
-        leftover.unlink(missing_ok=True)
-    facts = json.loads(json.dumps(asdict(settings)))
+    facts = json.loads(json.dumps(stored))
     try:
+        for leftover in drafts:
+            leftover.unlink(missing_ok=True)
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # nobody else's business
         db = database.connect(draft, create=True)
         try:
             with db:
@@ -435,10 +517,14 @@ def _write_empty(path: Path, settings: Settings) -> None:
         draft.rename(path)
         sync_file(path.parent)
     except (apsw.Error, OSError) as error:
-        raise StoreError(f"{path} could not be made: {error}") from error
+        raise StoreError(f"{path} cannot be made: {error}") from error
     finally:
         for leftover in drafts:
             leftover.unlink(missing_ok=True)
+
+
+def _names(owners: Any, vectors: Vectors) -> list[OwnerId] | None:
+    return None if owners is None else as_owner_list(owners, length=len(vectors))
 
 
 def _not_emptied(error: BaseException) -> StoreError:

@@ -1,0 +1,82 @@
+"""Whether this machine is fit to keep a store."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+
+from indknn import __version__
+from indknn.cli.files import as_json
+from indknn.noise import SecureNoise
+
+_SYNCS = 20
+
+
+@click.command("doctor")
+@click.argument("store", type=click.Path(path_type=Path), required=False)
+@click.option("--json", "as_text", is_flag=True, help="Print JSON.")
+@click.pass_context
+def doctor(ctx: click.Context, store: Path | None, as_text: bool) -> None:
+    """Check this machine, and a store's surroundings if one is named. Exit code 1 if something is unfit.
+
+    The store itself is not opened: for its contents there is `indknn verify`.
+    """
+    found = list(checks(store))
+    if as_text:
+        click.echo(as_json([{"ok": ok, "what": what, "found": seen} for ok, what, seen in found]))
+    else:
+        for ok, what, seen in found:
+            click.echo(f"{'ok  ' if ok else 'BAD '} {what:<24}{seen}")
+    ctx.exit(0 if all(ok for ok, _, _ in found) else 1)
+
+
+def checks(store: Path | None) -> Iterator[tuple[bool, str, str]]:
+    """What was looked at: fit or not, what, and what was seen."""
+    yield True, "indknn", f"{__version__}, Python {platform.python_version()}, NumPy {np.__version__}"
+    try:
+        import apsw  # noqa: PLC0415
+
+        yield True, "SQLite", f"{apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()})"
+    except ModuleNotFoundError:
+        yield False, "SQLite", "apsw is not installed: pip install 'indknn[store]'"
+    z = SecureNoise().draw(1 << 20, 2000) / float(1 << 20)
+    yield (
+        bool(0.9 < z.std() < 1.1 and abs(z.mean()) < 0.15),
+        "noise",
+        f"2,000 draws: mean {z.mean():+.3f}, spread {z.std():.3f}",
+    )
+    folder = (store.parent if store is not None else Path()).resolve()
+    if not folder.is_dir():
+        yield False, "folder", f"{folder} does not exist"
+        return
+    free = shutil.disk_usage(folder).free
+    yield free > 64 << 20, "free space", f"{free >> 20:,} MiB"
+    yield (*_sync(folder),)
+    if store is not None and store.exists():
+        mode = stat.S_IMODE(store.stat().st_mode)
+        yield not mode & 0o077, "permissions", f"{mode:o}" + (": others can read it; chmod 600" if mode & 0o077 else "")
+
+
+def _sync(folder: Path) -> tuple[bool, str, str]:
+    probe = folder / f".indknn-probe-{os.getpid()}"
+    try:
+        with probe.open("wb") as file:
+            start = time.perf_counter()
+            for _ in range(_SYNCS):
+                file.write(bytes(4096))
+                file.flush()
+                os.fsync(file.fileno())
+            took = (time.perf_counter() - start) / _SYNCS * 1e3
+    except OSError as error:
+        return False, "durable writes", str(error)
+    finally:
+        probe.unlink(missing_ok=True)
+    return True, "durable writes", f"{took:.2f} ms per fsync"

@@ -1,0 +1,8 @@
+"""Public feature extractors, and a cache for what they make. PyTorch and the like come in on first use."""
+
+from indknn.features.base import Extractor
+from indknn.features.cache import extract
+from indknn.features.sentences import SentenceTransformer
+from indknn.features.vision import ResNet50, SimCLRv2, ViT
+
+__all__ = ["Extractor", "ResNet50", "SentenceTransformer", "SimCLRv2", "ViT", "extract"]

@@ -1,0 +1,375 @@
+"""The durable store, when nothing goes wrong; and what users do wrong."""
+
+import json
+import re
+import threading
+
+import numpy as np
+import pytest
+
+import indknn
+from conftest import blobs
+from indknn import IndKNNClassifier, InvalidInputError, PrivacyError, UnknownOwnerError
+from indknn.engine import Settings
+from indknn.errors import StaleStoreError, StoreError, StoreLockedError
+from indknn.noise import SeededNoise
+from indknn.store import Store, chain
+from indknn.store.reports import statement, status
+from indknn.store.verify import problems
+
+X, Y = blobs(700, 3, 8)
+RECORDS, QUERIES = X[:600], X[600:]
+OWNERS = [f"person-{i % 200}" for i in range(600)]
+SETTINGS = Settings(n_features=8, classes=(0, 1, 2), tau=0.4, sigma2=0.5, max_queries=100)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "people.store"
+
+
+@pytest.fixture
+def store(path):
+    with Store.create(path, SETTINGS) as made:
+        made.add(RECORDS, Y[:600], OWNERS)
+        yield made
+
+
+def everything(store):
+    ledger = store.engine.ledger
+    return (
+        ledger.owners(),
+        [ledger.column(s).tolist() for s in sorted(ledger.scopes, key=str)],
+        ledger.participation.tolist(),
+        ledger.tombstones,
+        sorted(store.engine.shard.record_ids().tolist()),
+    )
+
+
+def reopened(store):
+    store.close()
+    return indknn.open(store.path)
+
+
+def test_answers_and_budgets_survive_reopening_to_the_bit(store):
+    answers = store.predict(QUERIES)
+    store.predict(QUERIES[:20], analyst="alice")
+    before = everything(store)
+    with reopened(store) as again:
+        assert everything(again) == before
+        assert not list(problems(again))
+        assert (again.predict(QUERIES) == answers).all()  # repeats are free, in another process too
+        assert everything(again) == before
+        assert again.settings == SETTINGS
+
+
+def test_recovery_without_a_clean_close_is_the_same(store, tmp_path):
+    """Snapshot and replay: the file as a crash would leave it, with debits not yet folded."""
+    store.predict(QUERIES)
+    store.forget(["person-3"])
+    store.predict(-QUERIES)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in store.path.parent.glob("people.store*"):
+        if file.is_file() and not file.name.endswith(".lock"):
+            (copy / file.name).write_bytes(file.read_bytes())
+    with indknn.open(copy / "people.store") as other:
+        assert everything(other) == everything(store)
+        assert not list(problems(other))
+
+
+def test_it_is_the_same_mechanism_as_in_memory(path):
+    """Under the same noise the store and the estimator agree answer by answer."""
+
+    class Recorded(SeededNoise):
+        secure = True  # only to be let in
+
+    model = IndKNNClassifier(tau=0.4, sigma2=0.5, max_queries=100, random_state=5).fit(RECORDS, Y[:600], owners=OWNERS)
+    with Store.create(path, SETTINGS, noise=Recorded(5)) as store:
+        store.add(RECORDS, Y[:600], OWNERS)
+        assert (store.predict(QUERIES) == model.predict(QUERIES)).all()
+        assert (store.spent() == model.privacy_spent()).all()
+
+
+def test_seeded_noise_is_refused(path):
+    with pytest.raises(PrivacyError, match="refuses seeded noise"):
+        Store.create(path, SETTINGS, noise=SeededNoise(1))
+    with pytest.raises(PrivacyError, match="refuses seeded noise"):
+        IndKNNClassifier(store=path.with_name("other"), random_state=1).fit(RECORDS, Y[:600])
+
+
+def test_a_request_id_pays_once(store):
+    first = store.predict(QUERIES[:10], request_id="r1")
+    spent = store.spent()
+    assert (store.predict(QUERIES[:10], request_id="r1") == first).all()
+    with reopened(store) as again:
+        assert (again.predict(QUERIES[:10], request_id="r1") == first).all()
+        assert (again.spent() == spent).all()
+        with pytest.raises(InvalidInputError, match="request id 'r1' was used before for other queries"):
+            again.predict(QUERIES[:9], request_id="r1")
+        with pytest.raises(InvalidInputError, match="used before"):
+            again.predict(QUERIES[:10], analyst="bob", request_id="r1")
+        assert (again.spent() == spent).all()
+
+
+def test_request_ids_matter_where_repeats_are_not_free(path):
+    settings = Settings(n_features=8, classes=(0, 1, 2), tau=0.4, sigma2=0.5, max_queries=100, free_repeats=False)
+    with Store.create(path, settings) as store:
+        store.add(RECORDS, Y[:600], OWNERS)
+        first = store.predict(QUERIES[:2], request_id="a")
+        spent = store.spent().sum()
+        assert (store.predict(QUERIES[:2], request_id="a") == first).all()
+        assert store.spent().sum() == spent
+        store.predict(QUERIES[:2], request_id="b")
+        assert store.spent().sum() > spent
+
+
+def test_forgetting_and_coming_back_over_processes(store):
+    store.predict(QUERIES)
+    rho = store.spent(["person-7"])[0]
+    assert rho > 0
+    receipt = store.forget(["person-7"])
+    assert receipt["records"] == 3
+    assert receipt["owners_forgotten"] == 1
+    json.dumps(receipt)
+    again = reopened(store)
+    entry = chain.last(again.db)
+    assert (entry.position, entry.hash.hex()) == (receipt["audit_position"], receipt["audit_hash"])
+    assert again.spent(["person-7"])[0] == rho
+    again.add(RECORDS[:1], Y[:1], ["person-7"])
+    assert again.spent(["person-7"])[0] == rho
+    last = reopened(again)
+    assert last.spent(["person-7"])[0] == rho
+    assert statement(last, "person-7")["records"] == 1
+    assert not list(problems(last))
+    last.close()
+
+
+def test_forgotten_bytes_are_nowhere(store):
+    rng = np.random.default_rng(7)
+    rows = rng.normal(size=(3, 8))
+    store.add(rows, [0, 1, 2], ["a most peculiar zebra"] * 3)
+    store.predict(np.concatenate([rows + 0.1, QUERIES]))
+    traces = [b"peculiar zebra", *(v.tobytes() for v in SETTINGS.quantise(rows, "X").values)]
+
+    def found():
+        return [
+            (file.name, trace) for file in store.path.parent.iterdir() for trace in traces if trace in file.read_bytes()
+        ]
+
+    assert len({trace for _, trace in found()}) == 4
+    store.forget(["a most peculiar zebra"])
+    assert not found()
+    store.close()
+    assert not found()
+
+
+def test_record_ids_do_not_repeat_over_processes(store):
+    ids = set(store.engine.shard.record_ids().tolist())
+    store.forget_records([5, 6])
+    again = reopened(store)
+    new = set(again.add(RECORDS[:4], Y[:4]).tolist())
+    assert not new & ids
+    assert len(again.engine.shard) == 602
+    again.close()
+
+
+def test_rows_without_owners_get_fresh_numbers_over_processes(path):
+    store = Store.create(path, SETTINGS)
+    store.add(RECORDS[:3], Y[:3])
+    store.forget([2])
+    again = reopened(store)
+    again.add(RECORDS[:2], Y[:2])
+    assert again.engine.ledger.owners() == [0, 1, 3, 4]
+    again.close()
+
+
+def test_adding_is_all_or_nothing(store):
+    before = everything(store)
+
+    def batches():
+        yield RECORDS[:50], Y[:50], [f"new-{i}" for i in range(50)]
+        yield RECORDS[:5] * np.nan, Y[:5], None
+
+    with pytest.raises(InvalidInputError, match="row 0 of X holds NaN or infinity.*counting from row 50"):
+        store.add_batches(batches())
+    assert everything(store) == before
+    for bad in ((RECORDS[:2, :7], Y[:2]), (RECORDS[:2], [0, 9]), (RECORDS[:2], [0])):
+        with pytest.raises(InvalidInputError):
+            store.add(*bad)
+    assert everything(store) == before
+    assert not list(problems(store))
+
+
+def test_bad_queries_and_owners_change_nothing(store):
+    before = everything(store)
+    with pytest.raises(InvalidInputError, match="8 features per row, got 7"):
+        store.predict(QUERIES[:, :7])
+    with pytest.raises(UnknownOwnerError, match="unknown owner 'nobody'"):
+        store.forget(["person-1", "nobody"])
+    assert everything(store) == before
+
+
+def test_one_writer_with_a_name(store):
+    with pytest.raises(StoreLockedError, match=r"in use by process \d+ on .* since"):
+        indknn.open(store.path)
+
+
+def test_files_that_are_no_stores(tmp_path):
+    with pytest.raises(StoreError, match="does not exist; make a store with: indknn init"):
+        indknn.open(tmp_path / "nothing")
+    garbage = tmp_path / "garbage"
+    garbage.write_bytes(b"not a database at all" * 100)
+    with pytest.raises(StoreError, match="cannot be opened as a store"):
+        indknn.open(garbage)
+    with pytest.raises(StoreError, match="exists already"):
+        Store.create(garbage, SETTINGS)
+    with pytest.raises(StoreError, match="cannot be opened"):
+        Store.create(tmp_path / "no folder" / "x", SETTINGS)
+
+
+def test_bad_settings_make_no_file(path):
+    for bad in ({"tau": 2.0}, {"epsilon": -1.0}, {"sigma2": 0.0}, {"index": "x"}):
+        with pytest.raises(InvalidInputError):
+            Store.create(path, Settings(**{"n_features": 8, "classes": (0,), **bad}))
+        assert not path.exists()
+
+
+def test_an_old_copy_is_detected_by_the_witness(path, tmp_path):
+    witness = tmp_path / "elsewhere" / "witness"
+    witness.parent.mkdir()
+    with Store.create(path, SETTINGS, witness=witness) as store:
+        store.add(RECORDS, Y[:600], OWNERS)
+    old = path.read_bytes()
+    with indknn.open(path, witness=witness) as store:
+        store.predict(QUERIES)
+    with indknn.open(path, witness=witness):
+        pass
+    path.write_bytes(old)
+    with pytest.raises(StaleStoreError, match="it is an old copy"):
+        indknn.open(path, witness=witness)
+    with indknn.open(path) as unaware:  # nobody can know without one
+        assert unaware.spent().sum() == 0
+
+
+def test_concurrent_callers_share_commits(store):
+    answers, failures = {}, []
+
+    def work(k):
+        try:
+            for i in range(k, 100, 8):
+                answers[i] = store.predict(QUERIES[i : i + 1], request_id=f"q{i}")[0]
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    commits = sum(entry.kind == "answers" for entry in chain.entries(store.db))
+    assert commits <= 100
+    assert not list(problems(store))
+    with reopened(store) as again:
+        assert [again.predict(QUERIES[i : i + 1], request_id=f"q{i}")[0] for i in range(100)] == [
+            answers[i] for i in range(100)
+        ]
+
+
+def test_reuse_and_a_chosen_tau_are_durable(path):
+    settings = Settings(n_features=8, classes=(0, 1, 2), max_queries=20, sigma2=0.2, reuse=True)
+    store = Store.create(path, settings)
+    store.add(RECORDS, Y[:600])
+    store.predict(QUERIES[:60])
+    tau = store.engine.predictor.plan.tau
+    again = reopened(store)
+    assert again.settings.tau == tau
+    assert again.engine.predictor.plan.tau == tau
+    pool = again.engine.predictor._transcript(None).pool
+    assert len(pool) == 60
+    again.close()
+
+
+def test_folding_changes_nothing_but_the_file(store):
+    store.predict(QUERIES)
+    before = everything(store)
+    assert store.db.execute("SELECT count(*) FROM debits").get == 100
+    store.fold()
+    assert store.db.execute("SELECT count(*) FROM debits").get == 0
+    assert everything(store) == before
+    assert not list(problems(store))
+
+
+def test_verify_notices_what_was_tampered_with(store):
+    store.predict(QUERIES)
+    assert not list(problems(store))
+    for change, words in (
+        ("UPDATE answers SET label = 1 - label WHERE label < 2", "are not as the audit trail has them"),
+        ("UPDATE audit SET body = '{}' WHERE position = 2", "the hash of entry 2 does not fit"),
+        ("DELETE FROM audit WHERE position = 2", "entry 2 is missing"),
+        ("DELETE FROM debits WHERE seq = 7", "answer 7 has no debits"),
+        ("UPDATE debits SET body = substr(body, 1, length(body) - 12) WHERE seq = 9", "answer 9"),
+        ("UPDATE answers SET charged = '0' WHERE seq = 5", "not charged what the audit trail says|people have spent"),
+        ("DELETE FROM owners WHERE slot = 3", "memory and disk disagree"),
+    ):
+        db = store.db
+        db.execute("SAVEPOINT tampering")
+        db.execute(change)
+        try:
+            found = "\n".join(problems(store))
+        except StoreError as error:
+            found = str(error)
+        finally:
+            db.execute("ROLLBACK TO tampering; RELEASE tampering")
+        assert found, change
+        assert re.search(words, found), (change, found)
+    assert not list(problems(store))
+
+
+def test_reports(store):
+    store.predict(QUERIES)
+    facts = statement(store, "person-0")
+    assert facts["records"] == 3
+    assert 0 < facts["rho"] <= facts["budget_per_analyst"]
+    assert 0 < facts["epsilon_so_far"] <= 1.0 + 1e-6
+    assert facts["queries"] > 0
+    view = status(store)
+    assert view["owners"] == 200
+    assert sum(view["spent_share_histogram"]) == 200
+    assert view["answers"] == 100
+    json.dumps(view)
+
+
+def test_the_estimator_keeps_its_store(path):
+    model = IndKNNClassifier(tau=0.4, sigma2=0.5, max_queries=100, store=path).fit(RECORDS, Y[:600], owners=OWNERS)
+    answers = model.predict(QUERIES)
+    spent = model.privacy_spent(["person-1"])
+    model._engine.close()
+    again = IndKNNClassifier(tau=0.4, sigma2=0.5, max_queries=100, store=str(path), classes=[0, 1, 2])
+    again.partial_fit(RECORDS[:1], Y[:1], owners=["newcomer"])
+    assert (again.predict(QUERIES) == answers).all()
+    assert again.privacy_spent(["person-1"]) == spent
+    again.fit(RECORDS, Y[:600], owners=OWNERS)
+    assert again.privacy_spent(["person-1"]) == spent
+    assert "newcomer" not in again.owners_
+    again._engine.close()
+    other = IndKNNClassifier(tau=0.5, sigma2=0.5, max_queries=100, store=path)
+    with pytest.raises(InvalidInputError, match="made with other parameters: tau differ"):
+        other.fit(RECORDS, Y[:600], owners=OWNERS)
+
+
+def test_a_draft_takes_its_shape_from_the_first_records(path):
+    with Store.create(path, Settings(n_features=1, classes=(), tau=0.4), draft=True) as store:
+        with pytest.raises(InvalidInputError, match="never held records"):
+            store.predict(QUERIES)
+        with pytest.raises(InvalidInputError):
+            store.add(RECORDS[:5] * np.nan, Y[:5])
+        assert store.draft
+        store.add(RECORDS, Y[:600])
+        assert store.settings.classes == (0, 1, 2)
+    with indknn.open(path) as again:
+        assert not again.draft
+        assert again.settings.n_features == 8
+        assert len(again.predict(QUERIES)) == 100
+        assert not list(problems(again))
