@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -24,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.engine import Engine, Settings
-from indknn.errors import InvalidInputError, PrivacyError, StaleStoreError, StoreError
+from indknn.errors import InvalidInputError, PrivacyError, StoreError
 from indknn.inputs import as_owner_list
 from indknn.ledgers import MemoryLedger, Scope
 from indknn.noise import Noise, SecureNoise
@@ -32,16 +30,15 @@ from indknn.predictor import Predictor
 from indknn.shard import Shard
 from indknn.store import chain, database
 from indknn.store.codec import BLOCK
-from indknn.store.files import Ballast, Lock, Witness, sync_file
+from indknn.store.files import Ballast, Lock, Witness
 from indknn.store.journal import StoreJournal
-from indknn.store.schema import VERSION
+from indknn.store.opening import compare, journaled_engine, load, refuse_existing, write_empty
+from indknn.store.space import ballast_bytes, truncate_log
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 FOLD_BYTES = 8 << 20
 """Debits are folded into balances when they have grown to this."""
 Prepared: TypeAlias = tuple[Vectors, IntArray, list[OwnerId] | None]
-_BALLAST = 2 << 20
-_PAGE = 4096 + 24  # in the log
 
 
 class Store:
@@ -72,6 +69,7 @@ class Store:
         self._witness = None if witness is None else Witness(Path(witness))
         self._lock = RLock()
         self._closed = False
+        self._process = os.getpid()  # a fork inherits the lock, and must not write
         if self.path.is_dir():
             raise StoreError(f"{self.path} is a folder; a store is a file")
         if not self.path.exists():
@@ -95,11 +93,11 @@ class Store:
         path = Path(path).resolve()
         settings.new_index()  # refuses bad settings before there is a file
         settings.plan(settings.tau or 1.0)
-        _refuse_existing(path)
+        refuse_existing(path)
         lock = Lock(path)
         try:
-            _refuse_existing(path)  # somebody may have been quicker
-            _write_empty(path, {**asdict(settings), **({"n_features": None} if draft else {})})
+            refuse_existing(path)  # somebody may have been quicker
+            write_empty(path, {**asdict(settings), **({"n_features": None} if draft else {})})
         finally:
             lock.release()
         return cls(path, **options)
@@ -324,7 +322,8 @@ class Store:
                 self._touch(gone)
                 self._fold(db)
                 entry = chain.append(db, "forget", records=count, owners=len(gone))
-            self._truncate_log()
+            if truncate_log(self._db, self.path, self._ballast):
+                self._fill_ballast()
         return {
             "receipt": "erasure",
             "store": self._store_id,
@@ -336,27 +335,10 @@ class Store:
             "audit_hash": entry.hash.hex(),
         }
 
-    def _truncate_log(self) -> None:
-        """The write-ahead log still holds pages as they were before: move it into the file and empty it."""
-        try:
-            database.empty_log(self._db, self.path)
-        except (apsw.Error, OSError) as error:
-            if not self._ballast.drop():
-                raise _not_emptied(error) from error
-            try:
-                database.empty_log(self._db, self.path)
-            except (apsw.Error, OSError) as again:
-                raise _not_emptied(again) from again
-            self._fill_ballast()
-
     def _fill_ballast(self) -> None:
-        """Enough to forget anybody: all debits overwritten, all balances written, a page for each record of theirs."""
         with self._lock:
-            shard, ledger = self._engine.shard, self._engine.ledger
-            balances = len(ledger.participation) * (8 * len(ledger.scopes) + 4)
-            most = int(np.bincount(shard.owners_of(shard.record_ids() & 0xFFFFFFFF), minlength=1).max())
-            self._ballast.fill(_BALLAST + FOLD_BYTES + balances * 5 // 4 + most * _PAGE)
-            self._filled_for = len(shard)
+            self._ballast.fill(ballast_bytes(self._engine, FOLD_BYTES))
+            self._filled_for = len(self._engine.shard)
 
     def _fold(self, db: apsw.Connection) -> None:
         database.write_balances(db, self._engine.ledger, sorted(self._journal.touched, key=str))
@@ -406,7 +388,7 @@ class Store:
         settings = replace(self._engine.settings, n_features=X.shape[1], classes=labels)
         database.set_meta(db, "settings", json.dumps(asdict(settings)))
         chain.append(db, "settings", n_features=settings.n_features, classes=list(labels))
-        self._engine = Engine(settings, self.noise, self._engine.ledger, self._journal)
+        self._engine = journaled_engine(settings, self.noise, self._journal)
         self._draft = False
 
     def _known(self, request_id: str | None, queries: Vectors, analyst: Scope) -> IntArray | None:
@@ -423,6 +405,8 @@ class Store:
     def _ready(self) -> None:
         if self._closed:
             raise StoreError(f"{self.path} is closed")
+        if os.getpid() != self._process:
+            raise PrivacyError(f"{self.path} was opened by the process that this one was forked from; open it here")
         if self._journal.failure is None:
             return
         with self._lock:
@@ -432,40 +416,9 @@ class Store:
                 self._load()
 
     def _load(self) -> None:
-        """Read everything: snapshot and replay give back the very integers there were."""
-        db = database.connect(self.path, create=False, **self._options)  # type: ignore[arg-type]
-        try:
-            database.settle_log(db, self.path)
-            stored = json.loads(database.get_meta(db, "settings"))
-            stored["center"] = None if stored["center"] is None else tuple(stored["center"])
-            draft = stored["n_features"] is None
-            stored["n_features"] = stored["n_features"] or 1
-            settings = Settings(**{**stored, "classes": tuple(stored["classes"])})
-            chosen = database.get_meta(db, "tau")
-            if settings.tau is None and chosen is not None:
-                settings = replace(settings, tau=chosen)
-            ledger = settings.new_ledger(key=database.get_meta(db, "key"))
-            touched = database.read_ledger(db, ledger)
-            journal = StoreJournal(db, ledger, self._saw)
-            journal.touched = touched
-            engine = Engine(settings, self.noise, ledger, journal)
-            database.read_records(db, settings.n_features, engine.shard)
-            for scope, query, label in database.read_answers(db, settings.n_features):
-                engine.predictor.remember(scope, query, label)
-            store_id = str(database.get_meta(db, "store"))
-        except BaseException as error:
-            database.close(db)
-            if isinstance(error, StoreError) or not isinstance(error, Exception):
-                raise
-            raise StoreError(f"{self.path} cannot be read as a store: {error!r}") from error
-        if settings.tau is None:
-            journal.tau = self._chosen_tau
-        self._db, self._journal, self._engine = db, journal, engine
-        self._draft, self._store_id = draft, store_id
-
-    def _chosen_tau(self) -> float | None:
-        plan = self._engine.predictor.plan
-        return None if plan is None else plan.tau
+        state = load(self.path, self.noise, self._saw, **self._options)
+        self._db, self._journal, self._engine = state.db, state.journal, state.engine
+        self._draft, self._store_id = state.draft, state.store_id
 
     def _saw(self, entry: chain.Entry) -> None:
         if self._witness is not None:
@@ -474,61 +427,12 @@ class Store:
     def _check_witness(self) -> None:
         seen = None if self._witness is None else self._witness.read()
         if seen is not None:
-            self._compare(seen)
+            compare(self._db, self.path, self._store_id, seen)
         self._saw(chain.last(self._db))
-
-    def _compare(self, seen: dict[str, Any]) -> None:
-        if seen["store"] != self._store_id:
-            raise StaleStoreError(f"the witness is of store {seen['store']}, but {self.path} is {self._store_id}")
-        found = self._db.execute("SELECT hash FROM audit WHERE position = ?", (seen["position"],)).get
-        if found is None or found.hex() != seen["hash"]:
-            raise StaleStoreError(
-                f"{self.path} does not contain entry {seen['position']} of its audit trail, seen at {seen['at']}: "
-                "it is an old copy, and budgets were spent since that it does not know of"
-            )
-
-
-def _refuse_existing(path: Path) -> None:
-    if path.exists():
-        raise StoreError(f"{path} exists already; a store is never overwritten")
-
-
-def _write_empty(path: Path, stored: dict[str, Any]) -> None:
-    """A store is there as a whole or not at all: it is made under another name, then given its own."""
-    draft = path.with_name(path.name + ".new")
-    drafts = [draft, draft.with_name(draft.name + "-wal"), draft.with_name(draft.name + "-journal")]
-    facts = json.loads(json.dumps(stored))
-    try:
-        for leftover in drafts:
-            leftover.unlink(missing_ok=True)
-        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # nobody else's business
-        db = database.connect(draft, create=True)
-        try:
-            with db:
-                database.set_meta(db, "store", str(uuid.uuid4()))
-                database.set_meta(db, "key", secrets.token_bytes(32))
-                database.set_meta(db, "settings", json.dumps(facts))
-                database.set_meta(db, "next_number", "0")
-                chain.append(db, "init", settings=facts, schema=VERSION)
-            database.empty_log(db, draft)
-        finally:
-            database.close(db)
-        sync_file(draft)
-        draft.rename(path)
-        sync_file(path.parent)
-    except (apsw.Error, OSError) as error:
-        raise StoreError(f"{path} cannot be made: {error}") from error
-    finally:
-        for leftover in drafts:
-            leftover.unlink(missing_ok=True)
 
 
 def _names(owners: Any, vectors: Vectors) -> list[OwnerId] | None:
     return None if owners is None else as_owner_list(owners, length=len(vectors))
-
-
-def _not_emptied(error: BaseException) -> StoreError:
-    return StoreError(f"forgotten, but old bytes are still in the log, so forget again: {error}")
 
 
 def request_digest(queries: Vectors, analyst: Scope) -> bytes:

@@ -3,9 +3,8 @@
 import os
 import signal
 
-from indknn.store import chain, database, files
+from indknn.store import chain, database, files, store
 from indknn.store.journal import StoreJournal
-from indknn.store.store import Store
 
 
 def _targets():
@@ -21,8 +20,8 @@ def _targets():
         "folded, not committed": (database, "write_balances", "after"),
         "clearing records": (database, "clear_records", "after"),
         "writing a tombstone": (database, "write_tombstone", "after"),
-        "before the log is emptied": (Store, "_truncate_log", "before"),
-        "after the log is emptied": (Store, "_truncate_log", "after"),
+        "before the log is emptied": (store, "truncate_log", "before"),
+        "after the log is emptied": (store, "truncate_log", "after"),
         "before the witness": (files.Witness, "write", "before"),
         "after the witness": (files.Witness, "write", "after"),
     }
