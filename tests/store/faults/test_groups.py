@@ -104,3 +104,20 @@ def test_an_interrupt_while_writing_is_an_interrupt(store, monkeypatch):
     first = store.predict(law.rows("q", 1), request_id="q")
     assert store.predict(law.rows("q", 1), request_id="q").tolist() == first.tolist()
     assert store.db.execute("SELECT count(*) FROM answers").get == 1
+
+
+def test_a_big_batch_is_written_as_balances(store, tmp_path):
+    """Where the debits of a batch would be longer than everybody's balance; with others' debits before and after."""
+    names = store.engine.ledger.owners()
+    with law.early_folds():
+        for step, size in enumerate((1, 1, 40, 1, 60, 1)):
+            store.predict(law.rows(f"b{step}", size), law.ANALYSTS[step % 2], request_id=f"b{step}")
+            spent = [store.engine.ledger.spent(names, analyst).tolist() for analyst in law.ANALYSTS]
+            shutil.copy(store.path, tmp_path / "b.store")
+            shutil.copy(f"{store.path}-wal", tmp_path / "b.store-wal")
+            with Store(tmp_path / "b.store") as crashed:
+                assert not list(problems(crashed))
+                assert spent == [crashed.engine.ledger.spent(names, analyst).tolist() for analyst in law.ANALYSTS]
+    assert store.db.execute("SELECT count(*) FROM answers").get == 104
+    assert store.db.execute("SELECT count(*) FROM debits").get == 1
+    assert not list(problems(store))
