@@ -68,6 +68,7 @@ class StoreJournal:
         self._open_bytes, self._folding = 0, False
         self._pending: list[Answer] = []
         self._requests: dict[str, Request] = {}
+        self._fold_blocks: set[tuple[Scope, int]] = set()  # that it covers
         self._fold: tuple[list[Balance], int] | None = None  # instead of the debits up to this answer
         self._list_lock = Lock()
 
@@ -106,7 +107,9 @@ class StoreJournal:
             if self._open or request is not None:
                 self._sealed += 1
             if self._folding:
-                self._fold = (snapshot(self.ledger, sorted(self.touched, key=str)), self.last_noted)
+                # A fold that is not written yet is taken up by this one: its debits are dropped all the same.
+                self._fold_blocks |= self.touched
+                self._fold = (snapshot(self.ledger, sorted(self._fold_blocks, key=str)), self.last_noted)
                 self.touched.clear()
             self._pending += self._open
             self._open, self._open_bytes, self._folding = [], 0, False
@@ -132,6 +135,7 @@ class StoreJournal:
             with self._list_lock:
                 batch, requests, fold, upto = self._pending, self._requests, self._fold, self._sealed
                 self._pending, self._requests, self._fold = [], {}, None
+                self._fold_blocks = set()
             try:
                 entry = self._write(batch, requests, fold)
                 if entry is not None:

@@ -121,3 +121,25 @@ def test_a_big_batch_is_written_as_balances(store, tmp_path):
     assert store.db.execute("SELECT count(*) FROM answers").get == 104
     assert store.db.execute("SELECT count(*) FROM debits").get == 1
     assert not list(problems(store))
+
+
+def test_two_big_batches_that_share_a_commit_are_both_written(tmp_path, monkeypatch):
+    """Balances of the first must not be lost when the second, of other people, is sealed before they are written."""
+    law.no_ballast()
+    monkeypatch.setattr("indknn.store.journal._MANY", 0)
+    monkeypatch.setattr("indknn.store.journal._BALANCE", 0)
+    path = tmp_path / "a.store"
+    law.new_store(path, free_repeats=False)
+    with Store(path) as store:
+        for analyst in ("alice", "bob"):  # blocks are told apart by analyst
+            store._compute(store.settings.quantise(law.rows(analyst, 8), "q"), analyst)
+            store._journal.seal()
+        assert store._journal._fold is not None
+        store._journal.commit()
+        spent = {a: store.spent(analyst=a).tolist() for a in ("alice", "bob")}
+        assert all(sum(s) > 0 for s in spent.values())
+        assert not list(problems(store))
+        shutil.copy(path, tmp_path / "b.store")
+        shutil.copy(f"{path}-wal", tmp_path / "b.store-wal")
+    with Store(tmp_path / "b.store") as crashed:
+        assert {a: crashed.spent(analyst=a).tolist() for a in ("alice", "bob")} == spent
