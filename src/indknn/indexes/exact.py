@@ -1,32 +1,38 @@
 """The exact scan: every record is compared with every query, by integer dot products.
 
-NumPy has no fast integer matrix product, but float32 holds every integer below 2^24. Over at most 1,040
-features |dot| <= 1040·127² < 2^24, and so is every partial sum in whatever order it is taken: the float32
-product of int8 values is the integer dot product, to the bit. Longer vectors are summed in pieces.
+It is bound by how fast memory can be read, so it reads each record once for up to 64 queries. The scanner's
+bound lets a little too much through; what is selected is decided here, by the kernel's value on the grid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 
+from indknn.indexes.choose import make_scanner
+from indknn.indexes.scanner import MAX_QUERIES, Float32Array, Found, Store
+from indknn.indexes.scanner_numpy import EXACT_FEATURES, integer_dots
 from indknn.indexes.slots import Slots
 from indknn.kernels import Kernel
-from indknn.types import FloatArray, Int8Array, IntArray, Selection, Vectors
+from indknn.types import IntArray, Selection, Vectors
 
-EXACT_FEATURES = (1 << 24) // (127 * 127)
-_ROWS = 8192  # records per tile: a float32 copy of it stays in cache
-_QUERIES = 64  # queries per pass over the store
+Scan: TypeAlias = Callable[[Store, Float32Array, Vectors, int], list[Found]]
+_SLACK = 2.0**-20  # float32 rounds four times on the way to the bound, each by at most 2^-24
 
 
 class ExactIndex:
-    """Scan of all records, tile by tile, for up to 64 queries at a time."""
+    """Scan of all records, for up to 64 queries at a time.
 
-    def __init__(self, kernel: Kernel, n_features: int):
+    `scanner` is 'auto', 'native' or 'numpy'; `threads` bounds the cores that one scan uses, None for all.
+    """
+
+    def __init__(self, kernel: Kernel, n_features: int, *, scanner: str = "auto", threads: int | None = None):
         self.kernel = kernel
         self.n_features = n_features
-        self.slots = Slots(n_features)
+        self.scanner = make_scanner(scanner, threads)
+        self.slots = Slots(n_features, with_scale=kernel.uses_lengths)
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -41,44 +47,49 @@ class ExactIndex:
 
     def select(self, queries: Vectors, tau: int) -> Iterator[Selection]:
         """The records with κ >= tau, query by query."""
-        for start in range(0, len(queries), _QUERIES):
-            yield from self._scan(queries[slice(start, start + _QUERIES)], tau)
+        return self._select(queries, tau, self._scan)
 
-    def _scan(self, queries: Vectors, tau: int) -> list[Selection]:
-        found: list[list[Selection]] = [[] for _ in range(len(queries))]
-        for low in range(0, self.slots.used, _ROWS):
-            rows = slice(low, min(low + _ROWS, self.slots.used))
-            dots = integer_dots(queries.values, self.slots.values[rows])
-            for i, parts in enumerate(found):
-                parts.append(self._keep(dots[i], rows, queries[slice(i, i + 1)], tau))
-        return [_join(parts) for parts in found]
+    def _select(self, queries: Vectors, tau: int, scan: Scan) -> Iterator[Selection]:
+        step = 1 if self.kernel.uses_lengths else MAX_QUERIES
+        for start in range(0, len(queries), step):
+            block = queries[slice(start, start + step)]
+            for i, found in enumerate(scan(*self._bounded(block, tau), block, tau)):
+                yield self._decide(found, block, i, tau)
 
-    def _keep(self, dot: FloatArray, rows: slice, query: Vectors, tau: int) -> Selection:
-        s, root_q, scale_q = self.slots, float(query.root_norm[0]), float(query.scale[0])
-        least = self.kernel.least_dot(tau, s.root_norm[rows], s.scale[rows], root_q, scale_q)
-        near = np.flatnonzero((dot >= least) & s.alive[rows])
-        slots = near + rows.start
-        kappa = self.kernel.values(dot[near], s.root_norm[slots], s.scale[slots], root_q, scale_q)
+    def _scan(self, store: Store, factors: Float32Array, block: Vectors, tau: int) -> list[Found]:
+        """The records that may have κ >= tau, and perhaps a few more."""
+        return self.scanner.scan(store, block.values, factors)
+
+    def _bounded(self, block: Vectors, tau: int) -> tuple[Store, Float32Array]:
+        """Row i may have κ >= tau with query j only if its dot product reaches roots[i] * factors[j]."""
+        store = self.slots.store
+        if self.kernel.uses_lengths:
+            store = Store(store.values, self._bounds(block, tau), store.used)
+            return store, np.ones(1, dtype=np.float32)
+        return store, self._factors(block, tau)
+
+    def _factors(self, block: Vectors, tau: int) -> Float32Array:
+        """For each query the factor by which |x| bounds the dot products that can reach tau."""
+        least = block.root_norm * self.kernel.least_cosine(tau)
+        return (least - np.abs(least) * _SLACK).astype(np.float32)
+
+    def _bounds(self, query: Vectors, tau: int) -> Float32Array:
+        """For a kernel that looks at lengths: the bound of each record itself, NaN where none is."""
+        s, every = self.slots, slice(0, self.slots.used)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # free slots have scale 0
+            root_q, scale_q = float(query.root_norm[0]), float(query.scale[0])
+            least = self.kernel.least_dot(tau, s.root_norm(every), s.scales(every), root_q, scale_q)
+            bounds = (least - np.abs(least) * _SLACK).astype(np.float32)
+        bounds[np.isnan(s.roots[every])] = np.nan
+        return bounds
+
+    def _decide(self, found: Found, block: Vectors, i: int, tau: int) -> Selection:
+        s, slots = self.slots, found.slots
+        root_q, scale_q = float(block.root_norm[i]), float(block.scale[i])
+        dots = found.dots.astype(np.float64)
+        kappa = self.kernel.values(dots, s.root_norm(slots), s.scales(slots), root_q, scale_q)
         chosen = kappa >= tau
         return Selection(slots[chosen], kappa[chosen])
 
 
-def integer_dots(queries: Int8Array, rows: Int8Array) -> FloatArray:
-    """The matrix of integer dot products, as float64.
-
-    >>> integer_dots(np.array([[1, 2]], dtype=np.int8), np.array([[3, 4]], dtype=np.int8)).tolist()
-    [[11.0]]
-    """
-    total = np.zeros((len(queries), len(rows)))
-    for low in range(0, rows.shape[1], EXACT_FEATURES):
-        piece = slice(low, low + EXACT_FEATURES)
-        total += queries[:, piece].astype(np.float32) @ rows[:, piece].astype(np.float32).T
-    return total
-
-
-def _join(parts: list[Selection]) -> Selection:
-    nothing = np.zeros(0, dtype=np.int64)
-    return Selection(
-        np.concatenate([nothing, *(p.slots for p in parts)]),
-        np.concatenate([nothing, *(p.kappa for p in parts)]),
-    )
+__all__ = ["EXACT_FEATURES", "ExactIndex", "integer_dots"]

@@ -1,0 +1,97 @@
+"""Updates, memory, and the whole private query beside the bare scan."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from indknn import accounting
+from indknn.calibrate import sigma1_for
+from indknn.indexes import make_index
+from indknn.kernels import Cosine, tau_on_grid
+from indknn.ledgers import MemoryLedger
+from indknn.noise import SecureNoise
+from indknn.predictor import Predictor
+from indknn.shard import Shard
+from indknn.types import Plan
+from measure import features, medians, one, tau_for
+from sections import Row, filled
+
+
+def _median_us(call: Callable[[Any], object], arguments: list[Any]) -> float:
+    times = []
+    for argument in arguments:
+        start = time.perf_counter()
+        call(argument)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e6
+
+
+def updates(sizes: list[int], d: int) -> list[Row]:
+    """Adding and forgetting one record, and adding them all at once."""
+    rows = []
+    newcomers = [one(features(400, d, seed=2), i) for i in range(400)]
+    for n in sizes:
+        records = features(n, d)
+        for name in ("exact", "lsh", "sketch"):
+            index = make_index(name, Cosine(), d)
+            start = time.perf_counter()
+            index.add(records)
+            bulk = time.perf_counter() - start
+            index.add(features(1000, d, seed=3))  # makes the arrays grow, which is not what is timed below
+            slots: list[Any] = []
+            added = _median_us(lambda v, index=index, slots=slots: slots.append(index.add(v)), newcomers)  # type: ignore[misc]
+            removed = _median_us(index.remove, slots)
+            rows.append(
+                {
+                    "n": n,
+                    "d": d,
+                    "index": name,
+                    "s, all at once": bulk,
+                    "us to add one": added,
+                    "us to forget one": removed,
+                    "bytes per record beside features": index.slots.bytes_per_slot - d,  # type: ignore[attr-defined]
+                }
+            )
+    return rows
+
+
+def private_query(n: int, d: int, rounds: int, share: float = 0.02) -> list[Row]:
+    """Scan, noise, ledger and argmax, against the bare scan of the same query."""
+    records, queries = features(n, d), features(512, d, seed=1)
+    tau = tau_for(share, queries[slice(0, 64)], records)
+    budget = accounting.budget(1.0, 1e-5)
+    plan = Plan(tau=tau, sigma1=sigma1_for(budget, 100_000), sigma2=5.0, n_classes=10)
+    index = filled("exact", records[slice(0, 0)])
+    shard = Shard(index, MemoryLedger(accounting.to_units(budget)))
+    labels = np.random.default_rng(0).integers(0, 10, n)
+    shard.add(records, labels, range(n))
+    predictor = Predictor([shard], plan, SecureNoise(), free_repeats=False)
+    turn = [one(queries, i) for i in range(8)]
+    grid = tau_on_grid(tau)
+    factors = [index._factors(q, grid) for q in turn]
+    store = index.slots.store
+    calls: dict[str, Callable[[], object]] = {
+        "scan": lambda: [index.scanner.scan(store, q.values, f) for q, f in zip(turn, factors, strict=True)],
+        "select": lambda: [list(index.select(q, grid)) for q in turn],
+        "private": lambda: [predictor.predict(q) for q in turn],
+        "batch select": lambda: list(index.select(queries[slice(0, 64)], grid)),
+        "batch private": lambda: predictor.predict(queries[slice(0, 64)]),
+    }
+    times = medians(calls, rounds)
+    per = {name: seconds / (64 if "batch" in name else len(turn)) for name, seconds in times.items()}
+    names = {
+        "scan": ("bare scan, one query", "scan"),
+        "select": ("scan and kernel, one query", "scan"),
+        "private": ("whole private query", "scan"),
+        "batch select": ("scan and kernel, of 64", "batch select"),
+        "batch private": ("whole private query, of 64", "batch select"),
+    }
+    return [
+        {"n": n, "d": d, "what": label, "ms per query": per[key] * 1e3, "x the scan": per[key] / per[base]}
+        for key, (label, base) in names.items()
+    ]

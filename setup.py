@@ -1,0 +1,24 @@
+"""The optional C extension; everything else is in pyproject.toml.
+
+Where no compiler is there the build goes on without it, and the NumPy engine is used. Set
+INDKNN_BUILD_NATIVE=0 to leave it out on purpose.
+"""
+
+import os
+import sys
+
+from setuptools import Extension, setup
+
+FOLDER = "src/indknn/indexes/"
+
+native = Extension(
+    "indknn.indexes._native",
+    sources=[FOLDER + "_native.c"],
+    depends=[FOLDER + name for name in ("_scan.h", "_simd.h", "_simd_x86.h")],
+    # No -march: the newer instruction sets are compiled function by function and chosen at run time.
+    extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-std=c11", "-pthread"],
+    extra_link_args=[] if sys.platform == "win32" else ["-pthread"],
+    optional=True,
+)
+
+setup(ext_modules=[] if os.environ.get("INDKNN_BUILD_NATIVE") == "0" else [native])

@@ -1,0 +1,30 @@
+"""Public random hyperplanes, from a recorded seed and nothing else.
+
+The planes come out of SHAKE-256, so that a seed means the same planes on every machine and with every
+version of NumPy. Their entries are small integers: on which side of a plane a record lies is then the sign
+of an integer dot product, the same wherever the record is stored (rule 1). A matrix product in floating
+point would not do: its rounding depends on the row's position.
+"""
+
+from __future__ import annotations
+
+from hashlib import shake_256
+
+import numpy as np
+
+from indknn.errors import InvalidInputError
+from indknn.types import Int8Array
+
+
+def hyperplanes(count: int, n_features: int, seed: int) -> Int8Array:
+    """Normal vectors of `count` planes: each entry is a sum of four uniform bytes, near enough Gaussian.
+
+    >>> hyperplanes(2, 3, seed=0).shape, hyperplanes(2, 3, seed=0).dtype
+    ((2, 3), dtype('int8'))
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InvalidInputError(f"seed must be an integer, got {seed!r}: the planes are public and recorded")
+    stream = shake_256(b"indknn hyperplanes " + str(seed).encode()).digest(4 * count * n_features)
+    sums = np.frombuffer(stream, dtype=np.uint8).reshape(count, n_features, 4).sum(axis=2, dtype=np.int64)
+    planes: Int8Array = np.clip(np.rint((sums - 510) / 4), -127, 127).astype(np.int8)
+    return planes
