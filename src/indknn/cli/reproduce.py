@@ -41,6 +41,7 @@ def reproduce_command(name: str, data: Path | None, out: Path, quick: bool, jobs
     """
     try:
         from indknn.experiments.reproduce import ITEMS, choose, reproduce  # noqa: PLC0415
+        from indknn.experiments.search import NOT_PAID_FOR  # noqa: PLC0415
         from indknn.experiments.setting import find  # noqa: PLC0415
         from indknn.plots.report import write_report  # noqa: PLC0415
     except ModuleNotFoundError as missing:
@@ -61,4 +62,7 @@ def reproduce_command(name: str, data: Path | None, out: Path, quick: bool, jobs
         for finding in outcome.findings:
             verdict = {True: "agrees", False: "DIFFERS", None: "open"}[finding.agrees]
             click.echo(f"    {verdict:<9}{finding.here}")
+    click.echo(NOT_PAID_FOR)
+    if quick:
+        click.echo("This was a quick rehearsal on few records and queries: its numbers mean nothing.")
     click.echo(f"Report: {write_report(out)}")

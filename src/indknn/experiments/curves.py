@@ -16,7 +16,7 @@ LABELS = {
     "indknn_gdp": "Ind-KNN, cosine, gdp filter",
     "indknn_reuse": "Ind-KNN with reuse",
     "private_knn": "Private-kNN",
-    "private_knn_one": "Private-kNN, sensitivity taken as 1 (too little noise)",
+    "private_knn_one": "Private-kNN, sensitivity 1",
     "noisy_sgd": "Linear NoisySGD",
 }
 

@@ -104,7 +104,7 @@ class Field:
         if tau_on_grid(tau) < self._low:
             self._low = tau_on_grid(max(tau - _MARGIN, min(tau, _LOWEST)))
             self._found.clear()
-        wanted = rows.tolist()
+        wanted: list[int] = rows.tolist()
         new = np.array([row for row in wanted if row not in self._found], dtype=np.int64)
         for start in range(0, len(new), _BATCH):
             part = new[start : start + _BATCH]

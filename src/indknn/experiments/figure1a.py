@@ -52,7 +52,7 @@ def _rbf(setting: Setting, results: Results) -> Finding:
         mean_gap > 0,
         ""
         if mean_gap > 0
-        else "The two are functions of the same angle; differences of this size are within the spread of the test sets.",
+        else "Both are functions of the same angle; differences of this size are within the spread of the test sets.",
     )
 
 

@@ -57,8 +57,8 @@ def _falls(curves: dict[str, Series]) -> Finding:
     gaps = [a - b for a, b in zip(curves["indknn"].y, curves["private_knn"].y, strict=True)]
     return Finding(
         "The accuracy of Private-kNN drops rapidly with the number of queries; that of Ind-KNN does not significantly.",
-        f"From T = {first:g} to {last:g} Private-kNN loses {drops['private_knn']:.3f} and Ind-KNN {drops['indknn']:.3f}; "
-        f"the lead of Ind-KNN goes from {gaps[0]:+.3f} to {gaps[-1]:+.3f}.",
+        f"From T = {first:g} to {last:g} Private-kNN loses {drops['private_knn']:.3f} and Ind-KNN "
+        f"{drops['indknn']:.3f}; the lead of Ind-KNN goes from {gaps[0]:+.3f} to {gaps[-1]:+.3f}.",
         drops["indknn"] < drops["private_knn"],
         ""
         if drops["indknn"] < drops["private_knn"]

@@ -56,9 +56,9 @@ def _assemble(setting: Setting, results: Results) -> Body:
         findings=[
             Finding(
                 "The cost per query of Ind-KNN is constant, that of NoisySGD grows with every retraining.",
-                f"A training takes {training:.2f} s, an answer of Ind-KNN {1e3 * times['indknn']['per_query']:.2f} ms, and "
-                f"adding or forgetting a person {1e3 * times['indknn']['change']:.2f} ms. NoisySGD is the cheaper one if it "
-                f"retrains less than once in {meet:,.0f} queries.",
+                f"A training takes {training:.2f} s, an answer of Ind-KNN {1e3 * times['indknn']['per_query']:.2f} ms, "
+                f"and adding or forgetting a person {1e3 * times['indknn']['change']:.2f} ms. NoisySGD is the cheaper "
+                f"one if it retrains less than once in {meet:,.0f} queries.",
                 True,
             )
         ],

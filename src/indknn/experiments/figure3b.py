@@ -95,10 +95,10 @@ def _median(setting: Setting, name: str, unit: Unit, result: Result) -> Finding:
     spent = result["median_epsilon"][-1]
     share = result["median_share"]
     return Finding(
-        "The median individual privacy loss after 2,000 queries is ε = 1.2 of a promise of 2: much of the budget of most "
-        "people is not spent.",
-        f"{setting.title(name)}: the median person has spent ε = {spent:.2f} of {unit.epsilon:g} after {unit.T} queries, "
-        f"{share:.0%} of B; {result['exhausted']:.0%} can no longer take part.",
+        "The median individual privacy loss after 2,000 queries is ε = 1.2 of a promise of 2: much of the budget of "
+        "most people is not spent.",
+        f"{setting.title(name)}: the median person has spent ε = {spent:.2f} of {unit.epsilon:g} after {unit.T} "
+        f"queries, {share:.0%} of B; {result['exhausted']:.0%} can no longer take part.",
         spent < 0.9 * (unit.epsilon or 1.0),
         ""
         if spent < 0.9 * (unit.epsilon or 1.0)

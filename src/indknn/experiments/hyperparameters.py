@@ -51,7 +51,8 @@ def _units(setting: Setting) -> list[Unit]:
 
 def _assemble(setting: Setting, results: Results) -> Body:
     rows: list[list[Any]] = []
-    curves, rising, falling = [], 0, []
+    curves: list[Series] = []
+    rising, falling = 0, []
     for (kernel, name), units in _lines(setting).items():
         found = [results[u] for u in units]
         rows.append([kernel, setting.title(name), *(f"{r['sigma2']:g}, {r['tau']:g}" for r in found)])
@@ -74,8 +75,8 @@ def _assemble(setting: Setting, results: Results) -> Body:
                 rising >= len(curves) - 1,
                 ""
                 if rising >= len(curves) - 1
-                else "The accuracy is flat around the best τ: a lower threshold with less noise on the votes does about as "
-                "well as a higher one with more, and which of them wins on one validation set is chance.",
+                else "The accuracy is flat around the best τ: a lower threshold with less noise on the votes does "
+                "about as well as a higher one with more, and which of them wins on one validation set is chance.",
             ),
             Finding(
                 "The best σ2 decreases as ε increases.",
@@ -85,8 +86,8 @@ def _assemble(setting: Setting, results: Results) -> Body:
         ],
         notes=[
             NOT_PAID_FOR,
-            "σ1 = sqrt(T/6B) throughout. τ was first chosen without privacy from .05, .1, ..., .95, then searched within "
-            "0.05 of that in steps of 0.025, with σ2 in 0.1, 0.2, ..., 0.9.",
+            "σ1 = sqrt(T/6B) throughout. τ was first chosen without privacy from .05, .1, ..., .95, then searched "
+            "within 0.05 of that in steps of 0.025, with σ2 in 0.1, 0.2, ..., 0.9.",
             "Where the best value sat on an edge the grid was extended: " + (", ".join(extended) or "nowhere") + ".",
             "Thresholds depend on the features and cannot be compared with the paper's; RBF is exp(-|x - q|²/ν²) with "
             "ν² = e^1.5.",

@@ -30,7 +30,7 @@ def query_sets(name: str, available: int, T: int, sets: int) -> QuerySets:
     >>> q.disjoint, len(set(q.validation) & set(np.concatenate(q.tests)))
     (True, 0)
     """
-    if 2 * T > available:
+    if available < 2 * T:
         raise InvalidInputError(f"{name} has {available} queries: too few for validation and test sets of {T}")
     rng = np.random.default_rng(seed("queries", name, T))
     order = rng.permutation(available).astype(np.int64)

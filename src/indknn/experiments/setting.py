@@ -63,7 +63,7 @@ class Setting:
 
     def title(self, name: str) -> str:
         """How to call it in a figure."""
-        return TITLES[name] + (" (played by Fashion-MNIST, 64 features)" if name in self.stand_in else "")
+        return TITLES[name] + (" (stand-in)" if name in self.stand_in else "")
 
     def queries(self, T: int, source: Source) -> int:
         """The paper's T, or less where the effort or the file is small."""

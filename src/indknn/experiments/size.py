@@ -51,8 +51,8 @@ def _assemble(setting: Setting, results: Results) -> Body:
         ],
         notes=[
             NOT_PAID_FOR,
-            "As in the paper every record is repeated, each copy with an owner of its own. Copies bring no new information, "
-            "only more votes against the noise: without privacy the accuracy would not change.",
+            "As in the paper every record is repeated, each copy with an owner of its own. Copies bring no new "
+            "information, only more votes against the noise: without privacy the accuracy would not change.",
         ],
     )
 

@@ -115,8 +115,8 @@ def _retraining(a: Aligned, retrained: float) -> Finding:
         retrained > ours,
         ""
         if retrained > ours
-        else f"On these features NoisySGD reaches {points(a.best_sgd)} and Ind-KNN {points(a.best_ours)}: aligned to the "
-        f"latter, NoisySGD gets by with so much noise that a training costs {a.sgd:.3g}. It falls behind after "
+        else f"On these features NoisySGD reaches {points(a.best_sgd)} and Ind-KNN {points(a.best_ours)}: aligned to "
+        f"the latter, NoisySGD gets by with so much noise that a training costs {a.sgd:.3g}. It falls behind after "
         f"{'no number of' if r is None else r} retrainings (Figure 3b).",
     )
 
@@ -130,7 +130,7 @@ def _time(seconds: list[float]) -> Finding:
         seconds[1] < seconds[3],
         ""
         if seconds[1] < seconds[3]
-        else "Ind-KNN is a compiled scan here and answers in a fraction of a millisecond; retraining is the dearest of all.",
+        else "Ind-KNN is a compiled scan here and answers in a fraction of a millisecond; retraining is the dearest.",
     )
 
 

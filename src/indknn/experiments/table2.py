@@ -100,8 +100,9 @@ def _findings(acc: dict[tuple[float | None, str], float], levels: list[float]) -
         Finding("On ResNet50 features NoisySGD is first, Ind-KNN second, Private-kNN third.", text + ".", ordered),
         Finding(
             "Private-kNN is more fragile when ε is small (ResNet50: 6.3 points behind Ind-KNN at ε = 0.5, 1.2 at 2).",
-            f"It is {100 * lead[0]:.1f} points behind at ε = {levels[0]:g} and {100 * lead[1]:.1f} at {levels[1]:g}; against no "
-            f"privacy it loses {100 * loss['private_knn']:.1f} points at ε = {levels[0]:g}, Ind-KNN {100 * loss['indknn']:.1f}.",
+            f"It is {100 * lead[0]:.1f} points behind at ε = {levels[0]:g} and {100 * lead[1]:.1f} at {levels[1]:g}; "
+            f"against no privacy it loses {100 * loss['private_knn']:.1f} points at ε = {levels[0]:g}, Ind-KNN "
+            f"{100 * loss['indknn']:.1f}.",
             lead[0] > lead[1] and lead[1] > 0,
             ""
             if lead[0] > lead[1]

@@ -39,13 +39,14 @@ def _speedup(setting: Setting, name: str, seconds: list[float]) -> Finding:
     printed = [paper[-1] / s for s in paper[:-1]]
     agrees = ratios[-1] >= 0.5 * printed[-1]
     return Finding(
-        f"Hashing is {printed[0]:.0f}, {printed[1]:.0f} and {printed[2]:.0f} times as fast as Ind-KNN with 10, 20 and 30 tables.",
+        f"Hashing is {printed[0]:.0f}, {printed[1]:.0f} and {printed[2]:.0f} times as fast as Ind-KNN with 10, 20 and "
+        "30 tables.",
         f"{setting.title(name)}: {ratios[0]:.1f}, {ratios[1]:.1f} and {ratios[2]:.1f} times, asked one at a time.",
         agrees,
         ""
         if agrees
-        else f"The exact search takes {1e3 * seconds[-1]:.2f} ms here against {1e3 * paper[-1]:.0f} ms in the paper: a compiled "
-        "scan of int8 vectors leaves hashing little to save, and the filter itself takes its time either way.",
+        else f"The exact search takes {1e3 * seconds[-1]:.2f} ms here against {1e3 * paper[-1]:.0f} ms in the paper: a "
+        "compiled scan of int8 vectors leaves hashing little to save, and the filter itself takes its time either way.",
     )
 
 

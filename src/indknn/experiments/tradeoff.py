@@ -108,8 +108,8 @@ class Tradeoff:
         texts = ", ".join(f"{g:+.3f} at ε = {e:g}" for g, e in zip(gaps, setting.epsilons, strict=True))
         why = (
             f"Without privacy a linear model reaches {points(linear)} on these features and the kernel vote "
-            f"{points(kernel)}, a difference of {kernel - linear:+.3f} before any noise. On the paper's ViT features the "
-            "two were level (97.0 and 96.9%)."
+            f"{points(kernel)}, a difference of {kernel - linear:+.3f} before any noise. On the paper's ViT features "
+            "the two were level (97.0 and 96.9%)."
         )
         return Finding(claim, f"Ind-KNN less NoisySGD: {texts}.", level, why)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from math import nan
 from pathlib import Path
-from typing import Any
+from textwrap import fill
+from typing import Any, cast
 
 from indknn.errors import IndKNNError
 from indknn.plots.style import RC, style_of
 
-_WIDTH, _HEIGHT = 4.6, 3.7
+_WIDTH, _HEIGHT = 5.2, 4.3
+_TITLE = 56  # letters per line
 _PNG_DPI = 110
 
 
@@ -23,7 +26,7 @@ def draw(outcome: dict[str, Any], folder: Path) -> list[Path]:
     except ModuleNotFoundError:
         raise IndKNNError("pictures need matplotlib: pip install 'indknn[plot]'") from None
     folder.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(RC):
+    with mpl.rc_context(cast(Any, RC)):
         figure = Figure(figsize=(_WIDTH * len(panels), _HEIGHT), layout="constrained")
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _panel(axes, panel)
@@ -36,12 +39,18 @@ def draw(outcome: dict[str, Any], folder: Path) -> list[Path]:
 def _panel(axes: Any, panel: dict[str, Any]) -> None:
     for series in panel["series"]:
         style = style_of(series["role"])
-        axes.plot(series["x"], series["y"], label=series["label"], **style)
+        y = [value if value > 0 else nan for value in series["y"]] if panel["log_y"] else series["y"]
+        axes.plot(series["x"], y, label=series["label"], **style)
         if series["low"] is not None:
             axes.fill_between(series["x"], series["low"], series["high"], color=style["color"], alpha=0.1, linewidth=0)
-    axes.set(title=panel["title"], xlabel=panel["xlabel"], ylabel=panel["ylabel"])
+    axes.set(title=fill(panel["title"], _TITLE), xlabel=panel["xlabel"], ylabel=panel["ylabel"])
     if panel["log_x"]:
         axes.set_xscale("log")
     if panel["log_y"]:
         axes.set_yscale("log")
-    axes.legend(loc="best")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=_columns(panel["series"]))
+
+
+def _columns(series: list[dict[str, Any]]) -> int:
+    """Of the legend: two, if there is much to say and it is short."""
+    return 2 if len(series) > 3 and max(len(s["label"]) for s in series) < 34 else 1

@@ -14,7 +14,8 @@ from indknn.plots.outcomes import VERDICTS, read, summary
 _CSS = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1060px;margin:2em auto;padding:0 1em;color:#222}
 h1{font-size:1.6em} h2{font-size:1.2em;margin-top:2.2em;border-top:1px solid #ddd;padding-top:1em}
-table{border-collapse:collapse;margin:.8em 0;font-size:13px} td,th{border:1px solid #ddd;padding:3px 8px;text-align:left}
+table{border-collapse:collapse;margin:.8em 0;font-size:13px}
+td,th{border:1px solid #ddd;padding:3px 8px;text-align:left}
 th{background:#f4f4f4} caption{text-align:left;font-weight:600;padding:4px 0} img{max-width:100%}
 .paper{background:#fbf8ee} .agrees{color:#2f8f4e} .differs{color:#c0392b} .open{color:#777}
 .note{color:#555;font-size:13px} details{margin:.6em 0} b.v{white-space:nowrap}
@@ -40,12 +41,18 @@ def _head(setting: dict[str, Any], outcomes: list[dict[str, Any]]) -> str:
         if setting["quick"]
         else ""
     )
+    names = ", ".join(setting["stand_in"])
+    stand_in = (
+        f"<p><b>Stand-in:</b> there were no features of {names}; the packaged Fashion-MNIST plays it.</p>"
+        if names
+        else ""
+    )
     columns = ["data", "file", "private records", "public queries", "features"]
     contents = "".join(f'<li><a href="#{o["name"]}">{escape(o["title"])}</a>: {o["status"]}</li>' for o in outcomes)
     return f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Ind-KNN: reproduction</title>
 <style>{_CSS}</style></head><body>
 <h1>“Private Prediction Strikes Back!”: the paper's tables and figures, again</h1>
-{quick}<p>{escape(summary(outcomes))}</p>
+{quick}{stand_in}<p>{escape(summary(outcomes))}</p>
 {_table({"title": "Features", "columns": columns, "rows": setting["sources"]})}
 <ul>{contents}</ul>"""
 
