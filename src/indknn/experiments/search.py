@@ -13,6 +13,8 @@ from itertools import product
 Point = tuple[float, ...]
 Grow = Callable[[float], float | None]
 
+_FINALISTS = 10
+
 NOT_PAID_FOR = (
     "The hyper-parameters of every method were chosen on validation queries that were answered from the private "
     "data. As in the paper, nobody paid for this search: the privacy figures cover the test queries only."
@@ -39,8 +41,17 @@ class Found:
     extended: tuple[str, ...]
 
 
-def search(axes: Sequence[Axis], score: Callable[[Point], float], max_growths: int = 12) -> Found:
+def search(
+    axes: Sequence[Axis],
+    score: Callable[[Point], float],
+    *,
+    confirm: Callable[[Point, float], float] | None = None,
+    max_growths: int = 12,
+) -> Found:
     """The point with the highest score; of equals, the first.
+
+    A score that is cheap but noisy can be confirmed: the best few points are then scored again, by `confirm`,
+    which is told the first score, and decides.
 
     >>> axis = Axis("x", [1.0, 2.0, 3.0], above=lambda x: x + 1 if x < 9 else None)
     >>> search([axis], lambda p: 9 - abs(p[0] - 5))
@@ -61,6 +72,11 @@ def search(axes: Sequence[Axis], score: Callable[[Point], float], max_growths: i
             if point not in scores:
                 scores[point] = score(point)
         best = max(scores, key=scores.__getitem__)
+    if confirm is not None:
+        finalists = sorted(scores, key=scores.__getitem__, reverse=True)[:_FINALISTS]
+        again = {point: confirm(point, scores[point]) for point in finalists}
+        best = max(again, key=again.__getitem__)
+        return Found(best, again[best], len(scores), tuple(extended))
     return Found(best, scores[best], len(scores), tuple(extended))
 
 

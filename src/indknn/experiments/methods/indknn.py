@@ -70,7 +70,8 @@ def measure(unit: Unit, data: Data, sets: QuerySets) -> Result:
         shelf.append(Field(data, unit.kernel, "exact" if unit.tables is None else "lsh", threads=1, **options))
     bench = Bench(unit, data, shelf[0])
     tau_star = bench.field.plain_tau(sets.validation)
-    found = search(_axes(unit, tau_star), _scorer(bench, sets.validation))
+    score, confirm = _scorers(bench, sets.validation)
+    found = search(_axes(unit, tau_star), score, confirm=confirm)
     tau, sigma2 = found.best
     streams = [bench.run(rows, found.best, _seed(unit, "test", i)) for i, rows in enumerate(sets.tests)]
     right = [float((s.answers == data.truth[rows]).mean()) for s, rows in zip(streams, sets.tests, strict=True)]
@@ -124,10 +125,18 @@ def _tidy(tau: float) -> float:
     return round(tau, 4)
 
 
-def _scorer(bench: Bench, rows: IntArray) -> Callable[[Point], float]:
-    """The mean accuracy over a few runs, with the same seeds for every point."""
-    seeds = [_seed(bench.unit, "validation", i) for i in range(bench.unit.effort.repeats)]
-    return lambda point: float(np.mean([bench.accuracy(rows, point, s) for s in seeds]))
+def _scorers(bench: Bench, rows: IntArray) -> tuple[Callable[[Point], float], Callable[[Point, float], float]]:
+    """One run, with the same seed for every point; and the mean of that and a few more."""
+    repeats = bench.unit.effort.repeats
+
+    def score(point: Point) -> float:
+        return bench.accuracy(rows, point, _seed(bench.unit, "validation", 0))
+
+    def confirm(point: Point, first: float) -> float:
+        more = [bench.accuracy(rows, point, _seed(bench.unit, "validation", 1 + i)) for i in range(repeats)]
+        return float(np.mean([first, *more]))
+
+    return score, confirm
 
 
 def _seed(unit: Unit, role: str, i: int) -> int:
