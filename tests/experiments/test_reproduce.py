@@ -129,9 +129,18 @@ def test_the_command_lists_runs_and_reports(features, tmp_path):
     (tmp_path / "report.html").unlink()
     assert cli.invoke(app, ["reproduce", "report", "--out", str(tmp_path)]).exit_code == 0
     assert "Figure 3a" in (tmp_path / "report.html").read_text()
+    idle = cli.invoke(
+        app, ["reproduce", "size", "--data", str(_only_news(features)), "--out", str(tmp_path), "--quick"]
+    )
+    assert "not run: needs cifar10-*.npz" in idle.output
     refused = cli.invoke(app, ["reproduce", "figure9"])
     assert refused.exit_code == 2
     assert "figure9" in refused.output
+
+
+def _only_news(features):
+    (features / "cifar10-toy.npz").unlink()
+    return features
 
 
 @pytest.mark.slow

@@ -57,8 +57,7 @@ def reproduce_command(name: str, data: Path | None, out: Path, quick: bool, jobs
     with stages() as show:
         outcomes = reproduce(items, setting, out, show, jobs=jobs)
     for outcome in outcomes:
-        lacking = f": {'; '.join(outcome.not_run)}" if outcome.not_run else ""
-        click.echo(f"{outcome.name:<17}{outcome.status}{lacking}")
+        click.echo(f"{outcome.name:<17}{_status(outcome.status, outcome.not_run)}")
         for finding in outcome.findings:
             verdict = {True: "agrees", False: "DIFFERS", None: "open"}[finding.agrees]
             click.echo(f"    {verdict:<9}{finding.here}")
@@ -66,3 +65,11 @@ def reproduce_command(name: str, data: Path | None, out: Path, quick: bool, jobs
     if quick:
         click.echo("This was a quick rehearsal on few records and queries: its numbers mean nothing.")
     click.echo(f"Report: {write_report(out)}")
+
+
+def _status(status: str, not_run: list[str]) -> str:
+    """For example `not run: needs dbpedia-*.npz`."""
+    lacking = "; ".join(not_run)
+    if status == "not run":
+        return f"not run: {lacking}"
+    return f"{status}; not run: {lacking}" if not_run else status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -69,7 +70,7 @@ def _in_processes(groups: Sequence[list[Job]], folder: Path, jobs: int) -> Itera
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool:
-        pending = {pool.submit(_do, group, folder) for group in groups}
+        pending = {pool.submit(_do, group, folder, os.getpid()) for group in groups}
         try:
             while pending:
                 finished, pending = wait(pending, return_when=FIRST_COMPLETED)
@@ -83,9 +84,11 @@ def _one_thread() -> None:
     threadpool_limits(1)
 
 
-def _do(group: Sequence[Job], folder: Path) -> int:
+def _do(group: Sequence[Job], folder: Path, parent: int | None = None) -> int:
     results = Results(folder)
     for unit, path in group:
+        if parent is not None and os.getppid() != parent:
+            raise SystemExit("the run that started this process is gone")
         began = time.perf_counter()
         results.put(unit, measure(unit, path), time.perf_counter() - began)
     return len(group)
