@@ -7,18 +7,19 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 OUT ?= out
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint bench soak clean
 
 help:
 	@echo "make demo    private predictions on real data, in a minute or two"
 	@echo "make test    all tests"
 	@echo "make lint    ruff, mypy --strict, import-linter"
 	@echo "make bench   benchmarks, as ratios to peers"
+	@echo "make soak    crash a store a few thousand times: kill -9, power cuts"
 	@echo "make setup   only the environment      make clean   remove everything made"
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml setup.py $(wildcard src/indknn/*.c src/indknn/indexes/*.c src/indknn/indexes/*.h)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
@@ -38,7 +39,12 @@ lint: setup
 	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
 bench: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
 	$(BIN)/python benchmarks/noise.py
+	$(BIN)/python benchmarks/scan.py --out $(OUT)/bench
+
+soak: setup
+	PYTHONPATH=tests $(BIN)/python -m store.faults.soak
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

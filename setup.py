@@ -1,7 +1,7 @@
-"""The optional C extension; everything else is in pyproject.toml.
+"""The optional C extensions; everything else is in pyproject.toml.
 
-Where no compiler is there the build goes on without it, and the NumPy engine is used. Set
-INDKNN_BUILD_NATIVE=0 to leave it out on purpose.
+Where no compiler is there the build goes on without them, and NumPy and Python do their work. Set
+INDKNN_BUILD_NATIVE=0 to leave them out on purpose.
 """
 
 import os
@@ -21,4 +21,11 @@ native = Extension(
     optional=True,
 )
 
-setup(ext_modules=[] if os.environ.get("INDKNN_BUILD_NATIVE") == "0" else [native])
+sampler = Extension(
+    "indknn._sampler",
+    sources=["src/indknn/_sampler.c"],
+    extra_compile_args=[] if sys.platform == "win32" else ["-O2", "-std=c11"],
+    optional=True,
+)
+
+setup(ext_modules=[] if os.environ.get("INDKNN_BUILD_NATIVE") == "0" else [native, sampler])

@@ -41,10 +41,13 @@ def medians(contestants: Mapping[str, Callable[[], object]], rounds: int = 9) ->
         repeats[name] = max(1, int(_AT_LEAST / (time.perf_counter() - start)))
     times: dict[str, list[float]] = {name: [] for name in names}
     gc.collect()
-    for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+    order = np.random.default_rng(0)
+    for _ in range(rounds):
+        for at in order.permutation(len(names)):
+            name = names[at]
             call = contestants[name]
             time.sleep(_PAUSE)
+            call()  # not timed: whoever came before has filled the caches with his data, or with ours
             start = time.perf_counter()
             for _ in range(repeats[name]):
                 call()
@@ -94,9 +97,7 @@ def machine() -> dict[str, object]:
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        names = [
-            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line
-        ]
+        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
         cpu = names[0] if names else cpu
     versions = {}
     for package in ("numpy", "faiss-cpu", "scikit-learn", "simsimd"):

@@ -26,9 +26,7 @@ def microseconds(call: Callable[[], object], draws: int, repeats: int = 7) -> fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=20_000)
     draws = parser.parse_args().draws
     secure, seeded, scale = SecureNoise(), SeededNoise(0), 1 << 21
@@ -41,9 +39,7 @@ def main() -> None:
         "seeded twin, as a query does": microseconds(
             lambda: [(seeded.draw(scale, 1), seeded.draw(scale, CLASSES)) for _ in range(queries)], draws
         ),
-        "1 KiB of system entropy per 11 draws": microseconds(
-            lambda: [os.urandom(1024) for _ in range(queries)], draws
-        ),
+        "1 KiB of system entropy per 11 draws": microseconds(lambda: [os.urandom(1024) for _ in range(queries)], draws),
     }
     base = rows["exact, system entropy, one call"]
     for name, value in rows.items():

@@ -54,9 +54,7 @@ def picture(path: Path, results: dict[str, list[Row]]) -> None:
         right.scatter([r["recall"] for r in mine], [r["x exact"] for r in mine], marker=marker, label=name)
         for r in mine:
             note = f"{r['n'] // 1000}k, d={r['d']}, {r['selected']:.1%}"
-            right.annotate(
-                note, (r["recall"], r["x exact"]), fontsize=6, xytext=(3, 2), textcoords="offset points"
-            )
+            right.annotate(note, (r["recall"], r["x exact"]), fontsize=6, xytext=(3, 2), textcoords="offset points")
     right.axhline(1.0, color="grey", lw=0.8)
     right.set(xlabel="recall", ylabel="times faster than the exact scan", title="one query, hashing indexes")
     right.grid(alpha=0.3)

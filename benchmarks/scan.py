@@ -44,9 +44,7 @@ def sections(*, quick: bool) -> dict[str, Callable[[], list[Row]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes: half a minute, rough figures")
     parser.add_argument("--only", help="comma-separated sections")
     parser.add_argument("--out", type=Path, default=Path("out/bench"))

@@ -55,9 +55,7 @@ def ours(records: Vectors, queries: Vectors, tau: int) -> dict[str, Callable[[],
     if _native is not None:
         calls["indknn native"] = lambda: list(fast.select(queries, tau))
         factors = fast._factors(queries, tau)
-        calls["indknn native, scan only"] = lambda: fast.scanner.scan(
-            fast.slots.store, queries.values, factors
-        )
+        calls["indknn native, scan only"] = lambda: fast.scanner.scan(fast.slots.store, queries.values, factors)
         calls["plain read"] = lambda: _native.read(fast.slots.values, *records.values.shape, cores())
     calls["indknn numpy"] = numpy_alone(lambda: list(slow.select(queries, tau)))
     if scanner_numpy._cdist is not None and len(queries) == 1:
@@ -162,9 +160,7 @@ def index_map(sizes: list[tuple[int, int]], shares: list[float], rounds: int) ->
     return rows
 
 
-def _one_cell(
-    indexes: dict[str, ExactIndex], queries: Vectors, tau: int, where: Row, rounds: int
-) -> list[Row]:
+def _one_cell(indexes: dict[str, ExactIndex], queries: Vectors, tau: int, where: Row, rounds: int) -> list[Row]:
     singles, some = [one(queries, i) for i in range(8)], queries[slice(0, 16)]
     calls: dict[str, Callable[[], object]] = {}
     for name, index in indexes.items():

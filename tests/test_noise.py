@@ -31,6 +31,31 @@ def cell_probability(k, scale):
     return cdf(k + 0.5) - cdf(k - 0.5)
 
 
+@pytest.mark.skipif(noise_module._sampler is None, reason="the C sampler was not built, or is turned off")
+@given(st.integers(1, 58), st.integers(0, 2**32), st.integers(0, 300))
+def test_the_c_sampler_is_the_python_one_word_for_word(bits, seed, size):
+    scale = (1 << bits) + seed % (1 << bits)
+    fast = recorded(seed).draw(scale, size)
+    word = noise_module._Words(b"", np.random.default_rng(seed).bytes).next
+    assert fast.tolist() == [noise_module._rounded_normal(word, scale, 1) for _ in range(size)]
+
+
+@pytest.mark.skipif(noise_module._sampler is None, reason="the C sampler was not built, or is turned off")
+def test_the_c_sampler_leaves_unfinished_draws_to_their_own_words():
+    """A draw cut off by the end of the words must not start over with others: that would favour small values."""
+    words = np.random.default_rng(8).bytes(8 * 400)
+    whole = noise_module._sampler.draws(words, 1 << 20, 1000)
+    values = np.frombuffer(whole[0], dtype=np.int64, count=whole[1])
+    assert 10 < whole[1] < 400
+    for cut in range(0, len(words), 8):
+        body, made, used, hard = noise_module._sampler.draws(words[:cut], 1 << 20, 1000)
+        assert not hard
+        assert used <= cut
+        assert (np.frombuffer(body, dtype=np.int64, count=made) == values[:made]).all()
+    with pytest.raises(ValueError, match="scale must be in"):
+        noise_module._sampler.draws(words, 1 << 59, 1)
+
+
 @pytest.mark.parametrize("make", [recorded, SeededNoise])
 @pytest.mark.parametrize("scale", [1 << 20, 3.7e9, Fraction(10**6, 7)])
 def test_moments_at_large_scale(make, scale):

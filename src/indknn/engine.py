@@ -114,6 +114,19 @@ class Settings:
         return vectors, labels
 
 
+def index_options(index: str, n_tables: int = 30, n_bits: int | None = None, seed: int = 0) -> dict[str, Any]:
+    """What an index of this name is told of these; the rest does not concern it.
+
+    >>> index_options("lsh"), index_options("exact")
+    ({'seed': 0, 'n_tables': 30, 'n_bits': 8}, {})
+    """
+    if index == "lsh":
+        return {"seed": int(seed), "n_tables": int(n_tables), "n_bits": int(8 if n_bits is None else n_bits)}
+    if index == "sketch":
+        return {"seed": int(seed), "n_bits": int(512 if n_bits is None else n_bits)}
+    return {}
+
+
 class Engine:
     """Records, people and the predictor over them.
 

@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
-from indknn.engine import Engine, Settings
+from indknn.engine import Engine, Settings, index_options
 from indknn.errors import InvalidInputError, PrivacyError, PrivacyWarning
 from indknn.indexes import INDEXES
 from indknn.inputs import as_center, as_classes, as_owner_array, as_owner_list, as_record_ids
@@ -55,8 +55,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         ν of the RBF kernel; None is e^0.75, the paper's.
     accountant : {"gdp", "rdp"}
         How (epsilon, delta) becomes a budget; "rdp" is the paper's, "gdp" is exact and allows about 17% more.
-    index : {"exact"}
-        How neighbours are found.
+    index : {"exact", "lsh", "sketch"}
+        How neighbours are found. "exact" misses nobody; "lsh" is the paper's hashing; "sketch" is for a million
+        records and more. See ``docs/performance.md``.
     reuse : bool
         Let released answers vote on later queries of the same analyst, at no cost.
     center : array of shape (n_features,) or None
@@ -74,6 +75,12 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         A query asked before by the same analyst gets the same answer again, for nothing.
     global_epsilon : float or None
         With several analysts each has a budget of ``epsilon``; this bounds all of them together.
+    n_tables : int
+        Hash tables of the index "lsh".
+    n_bits : int or None
+        Bits per hash table ("lsh"; None is 8) or of the sketch ("sketch"; None is 512).
+    index_seed : int
+        Public seed of the hyperplanes of "lsh" and "sketch".
     store : str, path or None
         A file in which everything is kept durably: records, ledgers, answers. It is made by the first
         ``fit`` or ``partial_fit`` and opened by later ones, in this process or another; then its own
@@ -120,6 +127,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         "max_records_per_query": [Interval(Integral, 1, None, closed="left"), None],
         "free_repeats": ["boolean"],
         "global_epsilon": [_POSITIVE, None],
+        "n_tables": [Interval(Integral, 1, None, closed="left")],
+        "n_bits": [Interval(Integral, 1, None, closed="left"), None],
+        "index_seed": [Integral],
         "store": [str, Path, None],
     }
 
@@ -145,6 +155,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         max_records_per_query: int | None = None,
         free_repeats: bool = True,
         global_epsilon: float | None = None,
+        n_tables: int = 30,
+        n_bits: int | None = None,
+        index_seed: int = 0,
         store: str | Path | None = None,
     ):
         self.epsilon = epsilon
@@ -164,6 +177,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         self.max_records_per_query = max_records_per_query
         self.free_repeats = free_repeats
         self.global_epsilon = global_epsilon
+        self.n_tables = n_tables
+        self.n_bits = n_bits
+        self.index_seed = index_seed
         self.store = store
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None) -> Self:
@@ -288,6 +304,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             bandwidth=None if self.bandwidth is None else float(self.bandwidth),
             accountant=self.accountant,  # type: ignore[arg-type]
             index=self.index,
+            index_options=index_options(self.index, self.n_tables, self.n_bits, self.index_seed),
             reuse=bool(self.reuse),
             center=as_center(self.center),
             normalize=bool(self.normalize),

@@ -7,20 +7,29 @@ Floating-point samplers have no such argument: which doubles they can return bet
 
 The sampler is C. F. F. Karney's Algorithm N ("Sampling exactly from the normal distribution", 2016).
 It compares uniform deviates whose digits are drawn when they are needed, and computes nothing in floats.
+`_sampler.c`, where it could be built, does the same some ten times faster, word for word of the same entropy.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from fractions import Fraction
-from typing import Protocol
+from importlib import import_module
+from typing import Any, Protocol
 
 import numpy as np
 
 from indknn.errors import InvalidInputError
 from indknn.types import IntArray
 
+_sampler: Any = None
+if os.environ.get("INDKNN_NATIVE") != "0":
+    with suppress(ImportError):
+        _sampler = import_module("indknn._sampler")
+
+_FAST_SCALES = 1 << 59
 _DIGIT_BITS = 64
 _BLOCK = 1024  # bytes of entropy per request: about what eleven draws consume
 
@@ -60,8 +69,26 @@ class SecureNoise:
     def draw(self, scale: int | float | Fraction, size: int) -> IntArray:
         """`size` independent values of round(scale·Z), exactly."""
         num, den = _ratio(scale)
-        word = _words(self._entropy).__next__
+        if _sampler is not None and den == 1 and num < _FAST_SCALES:
+            return self._draw_fast(num, size)
+        word = _Words(b"", self._entropy).next
         return np.array([_rounded_normal(word, num, den) for _ in range(size)], dtype=np.int64)
+
+    def _draw_fast(self, scale: int, size: int) -> IntArray:
+        words, values = b"", np.zeros(size, dtype=np.int64)
+        done = 0
+        while done < size:
+            words += self._entropy(_BLOCK)  # an unfinished draw goes on with the words it had
+            hard = 1
+            while hard and done < size:
+                body, made, used, hard = _sampler.draws(words, scale, size - done)
+                values[done : done + made] = np.frombuffer(body, dtype=np.int64, count=made)
+                done, words = done + made, words[used:]
+                if hard:  # a rounding too close to call in 128 bits
+                    stream = _Words(words, self._entropy)
+                    values[done] = _rounded_normal(stream.next, scale, 1)
+                    done, words = done + 1, stream.rest()
+        return values
 
 
 class SeededNoise:
@@ -96,9 +123,24 @@ def _ratio(scale: int | float | Fraction) -> tuple[int, int]:
     return num, den
 
 
-def _words(entropy: Callable[[int], bytes]) -> Iterator[int]:
-    while True:
-        yield from memoryview(entropy(_BLOCK)).cast("Q")
+class _Words:
+    """A stream of 64-bit words: some that are there already, then blocks of entropy."""
+
+    def __init__(self, body: bytes, entropy: Callable[[int], bytes]):
+        self._entropy = entropy
+        self._body = memoryview(body).cast("Q")
+        self._at = 0
+
+    def next(self) -> int:
+        """The next word."""
+        if self._at == len(self._body):
+            self._body, self._at = memoryview(self._entropy(_BLOCK)).cast("Q"), 0
+        self._at += 1
+        return self._body[self._at - 1]
+
+    def rest(self) -> bytes:
+        """The words not yet taken."""
+        return self._body[self._at :].tobytes()
 
 
 def _rounded_normal(word: Word, num: int, den: int) -> int:

@@ -135,9 +135,7 @@ def test_scan_equal(scanner, size, width):
     units = [c.view(np.uint16 if width == 2 else np.uint8) for c in codes]
     passes = (units[1][:, None] == units[0][None]).any(axis=2)
     factors = np.zeros(3, dtype=np.float32)
-    assert_same(
-        scanner.scan_equal(store, queries, factors, codes, width), brute_scan(store, queries, factors, passes)
-    )
+    assert_same(scanner.scan_equal(store, queries, factors, codes, width), brute_scan(store, queries, factors, passes))
 
 
 @EVERY
@@ -162,9 +160,7 @@ def test_signs(scanner, d):
     planes[:8] = 0  # a zero plane gives a one
     for n in (0, 1, 4, 5, 100):
         rows = some(rng, n, d).values if n else np.zeros((0, d), np.int8)
-        expected = np.packbits(
-            rows.astype(np.int64) @ planes.T.astype(np.int64) >= 0, axis=1, bitorder="little"
-        )
+        expected = np.packbits(rows.astype(np.int64) @ planes.T.astype(np.int64) >= 0, axis=1, bitorder="little")
         np.testing.assert_array_equal(scanner.signs(rows, planes), expected.reshape(n, 17))
 
 
@@ -211,7 +207,8 @@ def test_the_extension_checks_what_it_is_given():
         _native.signs(x, 4, 8, x, 1, 0)
 
 
-def test_choice_of_scanner():
+def test_choice_of_scanner(monkeypatch):
+    monkeypatch.delenv("INDKNN_NATIVE", raising=False)
     assert make_scanner("numpy").name == "numpy"
     with pytest.raises(InvalidInputError, match="'fast'"):
         make_scanner("fast")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from indknn import __version__, accounting, demo
+from indknn.cli.bench import bench
 from indknn.cli.progress import stages
 from indknn.cli.reproduce import reproduce_command
 from indknn.errors import IndKNNError, StoreError
@@ -84,6 +85,9 @@ def budget_command(epsilon: float, delta: float, queries: int) -> None:
     for accountant in ("gdp", "rdp"):
         B = accounting.budget(epsilon, delta, accountant)
         click.echo(f"{accountant:<8}{B:>12.6g}{f'{3 * B / max(queries, 6):.3g}':>30}")
+
+
+app.add_command(bench)
 
 
 def _add_store_commands() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from indknn.cli.files import Columns, Piece, as_json, digest, labels_in, pieces, write_answers
 from indknn.cli.progress import counting
-from indknn.engine import Settings
+from indknn.engine import Settings, index_options
 from indknn.errors import InvalidInputError, UnknownOwnerError
 from indknn.indexes import INDEXES
 from indknn.inputs import as_owner_list
@@ -40,12 +40,14 @@ _BATCH = 256
 @click.option("--bandwidth", type=float, help="Width of the rbf kernel. Default: e^0.75.")
 @click.option("--max-queries", default=1000, show_default=True, help="How many queries to plan for.")
 @click.option("--index", type=click.Choice(sorted(INDEXES)), default="exact", show_default=True)
+@click.option("--n-tables", default=30, show_default=True, help="Hash tables, for --index lsh.")
+@click.option("--n-bits", type=int, help="Bits per table (lsh, default 8) or of the sketch (default 512).")
 @click.option("--accountant", type=click.Choice(["gdp", "rdp"]), default="gdp", show_default=True)
 @click.option("--reuse", is_flag=True, help="Let released answers vote on later queries.")
 @click.option("--global-epsilon", type=float, help="A bound on what all analysts together may learn.")
 @click.option("--classes", help="The label set, as a,b,c; it is public. Default: the labels of the first file added.")
 @_JSON
-def init(store: Path, as_text: bool, classes: str | None, **values: Any) -> None:
+def init(store: Path, as_text: bool, classes: str | None, n_tables: int, n_bits: int | None, **values: Any) -> None:
     """Make a new store.
 
     \b
@@ -57,6 +59,7 @@ def init(store: Path, as_text: bool, classes: str | None, **values: Any) -> None
     if classes is not None:
         names = [name.strip() for name in classes.split(",")]
         labels = tuple(int(name) for name in names) if all(n.lstrip("-").isdigit() for n in names) else tuple(names)
+    values["index_options"] = index_options(values["index"], n_tables, n_bits)
     with Store.create(store, Settings(n_features=1, classes=labels, **values), draft=True) as made:
         facts = {"store": str(store), "budget": made.settings.budget, **values}
     click.echo(as_json(facts) if as_text else f"{store}: every person may spend B = {facts['budget']:.6g}")

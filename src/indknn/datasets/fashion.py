@@ -29,8 +29,7 @@ def load_npz(path: Any, name: str) -> Dataset:
     """A feature file: X_train, y_train, X_test, y_test, the X as int8 with scale_train, scale_test."""
     with np.load(path, allow_pickle=False) as npz:
         features = {
-            part: npz[f"X_{part}"].astype(np.float32) * npz[f"scale_{part}"][:, None]
-            for part in ("train", "test")
+            part: npz[f"X_{part}"].astype(np.float32) * npz[f"scale_{part}"][:, None] for part in ("train", "test")
         }
         return Dataset(name, features["train"], npz["y_train"], features["test"], npz["y_test"])
 

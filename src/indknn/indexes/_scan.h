@@ -32,32 +32,13 @@ typedef struct {
     int threads;
     int64_t next;         /* the next chunk to take; atomic */
     int touched;          /* READ: whether any byte was not zero */
-    int failed;           /* out of memory somewhere; atomic */
+    int failed;           /* out of memory somewhere; only ever set */
     Found *found;         /* [thread][query] */
     int *owner;           /* [chunk]: the thread that did it */
     size_t *from;         /* [chunk][query]: where its results start in the thread's */
 } Job;
 
 /* ---- memory -------------------------------------------------------------------------------------------- */
-
-static void *aligned_new(size_t size)
-{
-    char *raw = malloc(size + 128);
-    if (!raw)
-        return NULL;
-    char *at = (char *)(((uintptr_t)raw + 64 + sizeof raw) & ~(uintptr_t)63);
-    memcpy(at - sizeof raw, &raw, sizeof raw);
-    return at;
-}
-
-static void aligned_free(void *at)
-{
-    char *raw;
-    if (!at)
-        return;
-    memcpy(&raw, (char *)at - sizeof raw, sizeof raw);
-    free(raw);
-}
 
 static int reserve(Found *f, size_t extra)
 {

@@ -79,6 +79,27 @@ typedef struct {
     TouchFn touch;
 } Level;
 
+/* ---- memory that starts on a cache line ---------------------------------------------------------------- */
+
+static void *aligned_new(size_t size)
+{
+    char *raw = malloc(size + 128);
+    if (!raw)
+        return NULL;
+    char *at = (char *)(((uintptr_t)raw + 64 + sizeof raw) & ~(uintptr_t)63);
+    memcpy(at - sizeof raw, &raw, sizeof raw);
+    return at;
+}
+
+static void aligned_free(void *at)
+{
+    char *raw;
+    if (!at)
+        return;
+    memcpy(&raw, (char *)at - sizeof raw, sizeof raw);
+    free(raw);
+}
+
 /* ---- plain C: the oracle of the others, and good enough wherever the compiler vectorises it ------------- */
 
 static int32_t dot_plain(const int8_t *x, const int8_t *q, size_t d)

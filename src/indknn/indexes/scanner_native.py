@@ -77,9 +77,7 @@ class NativeScanner:
         bits = _native.signs(np.ascontiguousarray(values), n, d, planes, threads, self._level)
         return np.frombuffer(bits, dtype=np.uint8).reshape(n, len(planes) // 8)
 
-    def _common(
-        self, store: Store, queries: Int8Array, factors: Float32Array, work: int
-    ) -> tuple[object, ...]:
+    def _common(self, store: Store, queries: Int8Array, factors: Float32Array, work: int) -> tuple[object, ...]:
         queries = np.ascontiguousarray(queries)
         n, d = store.used, queries.shape[1]
         return store.values, n, d, queries, store.roots, factors, self._threads(work), self._level

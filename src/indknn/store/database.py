@@ -4,39 +4,78 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import apsw
 import numpy as np
+import numpy.typing as npt
 
 from indknn.errors import StoreError
 from indknn.ledgers import Scope
 from indknn.ledgers.memory import MemoryLedger, Tombstone
 from indknn.quantise import root_norms
 from indknn.shard import Shard
-from indknn.store.codec import BLOCK, Debits, decode_name, encode_name
-from indknn.store.schema import migrate
+from indknn.store.codec import BLOCK, Debits, decode_name, encode_name, record_type
+from indknn.store.files import sync_file
+from indknn.store.schema import check, migrate
 from indknn.types import IntArray, Vectors
 
 
 def connect(path: Path, *, create: bool, synchronous: str = "FULL", vfs: str | None = None) -> apsw.Connection:
     """An open, checked, migrated file. WAL, every commit synced, deleted content overwritten."""
-    if not create and not path.exists():
-        raise StoreError(f"{path} does not exist; make a store with: indknn init {path}")
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     try:
         db = apsw.Connection(str(path), flags=flags, vfs=vfs)
+    except apsw.Error as error:
+        raise StoreError(f"{path} cannot be opened as a store: {error}") from error
+    try:
         db.pragma("locking_mode", "EXCLUSIVE")  # one writer; keeps the WAL index out of a shared file
+        check(db, str(path), empty=create)  # before anything is written into what may be somebody else's file
         db.pragma("journal_mode", "WAL")
         db.pragma("synchronous", synchronous)
         db.pragma("secure_delete", 1)
         db.pragma("temp_store", "MEMORY")
         db.pragma("foreign_keys", 1)
-        migrate(db, str(path))
+        migrate(db)
     except apsw.Error as error:
-        raise StoreError(f"{path} cannot be opened as a store: {error}") from None
+        close(db)
+        raise StoreError(f"{path} cannot be opened as a store: {error}") from error
+    except BaseException:
+        close(db)
+        raise
     return db
+
+
+def close(db: apsw.Connection) -> None:
+    """Close, whatever the disk says: what was not written by then is in the log, or was not answered."""
+    with suppress(apsw.Error):
+        db.close(True)
+
+
+def settle_log(db: apsw.Connection, path: Path) -> None:
+    """Make sure of what an earlier process left: it shows in the log, but may never have been synced.
+
+    The log goes into the file; where that cannot grow, on a full disk, the log is synced where it is.
+    """
+    try:
+        empty_log(db, path)
+    except apsw.FullError:
+        sync_file(_log(path))
+
+
+def empty_log(db: apsw.Connection, path: Path) -> None:
+    """Move the write-ahead log into the file, and cut it to nothing, durably."""
+    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # raises where something is in the way
+    if _log(path).exists():
+        if _log(path).stat().st_size:
+            raise apsw.BusyError("the log is in use")
+        sync_file(_log(path))  # SQLite does not sync the cut: after a power failure the old bytes would be back
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
 
 
 def get_meta(db: apsw.Connection, name: str) -> Any:
@@ -51,38 +90,43 @@ def set_meta(db: apsw.Connection, name: str, value: Any) -> None:
 
 def write_records(db: apsw.Connection, shard: Shard, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:
     """The records just put into these slots."""
-    generations = shard.generations(slots).tolist()
-    rows = zip(
-        slots.tolist(), generations, shard.owners_of(slots).tolist(), labels.tolist(),
-        vectors.scale.tolist(), (v.tobytes() for v in vectors.values), strict=True,
-    )  # fmt: skip
-    db.executemany("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?)", rows)
+    body = _blank(shard, slots, vectors.values.shape[1])
+    body["owner"], body["label"] = shard.owners_of(slots), labels
+    body["scale"], body["features"] = vectors.scale, vectors.values
+    _overwrite(db, slots, body)
 
 
-def clear_records(db: apsw.Connection, slots: Iterable[int]) -> None:
-    """Free these slots; only the generation stays, one up."""
-    clear = """UPDATE records SET generation = generation + 1, owner = NULL, label = NULL, scale = NULL,
-               features = NULL WHERE slot = ?"""
-    db.executemany(clear, ((slot,) for slot in slots))
+def clear_records(db: apsw.Connection, shard: Shard, slots: IntArray, n_features: int) -> None:
+    """These slots were just freed: only the generation stays, one up."""
+    _overwrite(db, slots, _blank(shard, slots, n_features))
+
+
+def _blank(shard: Shard, slots: IntArray, n_features: int) -> npt.NDArray[np.void]:
+    body = np.zeros(len(slots), dtype=record_type(n_features))
+    body["generation"], body["owner"], body["label"] = shard.generations(slots), -1, -1
+    return body
+
+
+def _overwrite(db: apsw.Connection, slots: IntArray, body: npt.NDArray[np.void]) -> None:
+    text, size = body.tobytes(), body.dtype.itemsize
+    rows = zip(slots.tolist(), (text[i : i + size] for i in range(0, len(text), size)), strict=True)
+    db.executemany("INSERT INTO records VALUES (?, ?) ON CONFLICT (slot) DO UPDATE SET body = excluded.body", rows)
 
 
 def read_records(db: apsw.Connection, n_features: int, shard: Shard) -> None:
     """Fill an empty shard, slot by slot."""
-    used = int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM records").get)
-    values = np.zeros((used, n_features), dtype=np.int8)
-    values[:, 0] = 1  # what stands in a free slot while it is restored
-    scale, owner = np.ones(used), np.full(used, -1, dtype=np.int64)
-    label, generation = np.full(used, -1, dtype=np.int64), np.zeros(used, dtype=np.int64)
-    features = bytearray(values.tobytes())
-    for slot, gen, who, what, size, body in db.execute("SELECT * FROM records"):
-        generation[slot] = gen
-        if who is not None:
-            if len(body) != n_features:
-                raise StoreError(f"the record in slot {slot} has {len(body)} features instead of {n_features}")
-            owner[slot], label[slot], scale[slot] = who, what, size
-            features[slot * n_features : (slot + 1) * n_features] = body
-    values = np.frombuffer(bytes(features), dtype=np.int8).reshape(used, n_features)
-    shard.restore(Vectors(values, root_norms(values), scale), label, owner, generation)
+    kind = record_type(n_features)
+    count, last, shortest, longest = db.execute(
+        "SELECT count(*), coalesce(max(slot), -1), min(length(body)), max(length(body)) FROM records"
+    ).fetchone()  # type: ignore[misc]
+    if count != last + 1 or (count and not shortest == longest == kind.itemsize):
+        raise StoreError(f"records are missing, or not of {n_features} features")
+    text = b"".join(body for (body,) in db.execute("SELECT body FROM records ORDER BY slot"))
+    body = np.frombuffer(text, dtype=kind)
+    owners, values = body["owner"].astype(np.int64), body["features"].copy()
+    values[owners < 0, 0] = 1  # what stands in a free slot while it is restored
+    vectors = Vectors(values, root_norms(values), body["scale"].astype(np.float64))
+    shard.restore(vectors, body["label"].astype(np.int64), owners, body["generation"].astype(np.int64))
 
 
 def scope_id(db: apsw.Connection, scope: Scope) -> int:
@@ -102,7 +146,9 @@ def read_scopes(db: apsw.Connection) -> dict[int, Scope]:
 
 def read_ledger(db: apsw.Connection, ledger: MemoryLedger) -> set[tuple[Scope, int]]:
     """Snapshot and replay. Returns the blocks that debits have touched since the snapshot."""
-    names = {slot: decode_name(name) for slot, name in db.execute("SELECT slot, name FROM owners")}
+    names = {
+        slot: decode_name(name, slot) for slot, name in db.execute("SELECT slot, name FROM owners") if any(name[:1])
+    }
     scopes, capacity = read_scopes(db), max(names, default=-1) + 1
     size = -(-capacity // BLOCK) * BLOCK
     spent = {scope: np.zeros(size, dtype=np.int64) for scope in scopes.values()}
@@ -145,7 +191,15 @@ def write_balances(db: apsw.Connection, ledger: MemoryLedger, blocks: Iterable[t
 
 def write_owners(db: apsw.Connection, named: Iterable[tuple[int, Any]]) -> None:
     """Owners who have just come, by slot."""
-    db.executemany("INSERT INTO owners VALUES (?, ?)", ((slot, encode_name(name)) for slot, name in named))
+    rows = ((slot, encode_name(name, slot)) for slot, name in named)
+    db.executemany("INSERT INTO owners (slot, name) VALUES (?, ?)", rows)
+
+
+def blank_owners(db: apsw.Connection, slots: Iterable[int]) -> None:
+    """The names that have these slots are overwritten; all but the newest row of a slot already were."""
+    blank = """UPDATE owners SET name = zeroblob(length(name))
+               WHERE number = (SELECT max(number) FROM owners WHERE slot = ?)"""
+    db.executemany(blank, ((slot,) for slot in slots))
 
 
 def write_tombstone(db: apsw.Connection, digest: bytes, tombstone: Tombstone) -> None:

@@ -6,13 +6,14 @@ import fcntl
 import json
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from indknn.errors import StoreError, StoreLockedError
 from indknn.store.chain import now
 
-BALLAST_BYTES = 4 << 20
+_HOLDER_BYTES = 256
 
 
 class Lock:
@@ -30,8 +31,9 @@ class Lock:
             holder = os.pread(self._file, 4096, 0).decode(errors="replace").strip() or "an unknown process"
             os.close(self._file)
             raise StoreLockedError(f"{store} is in use by {holder}; a store has one writer at a time") from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()} since {now()}".encode(), 0)
+        holder = f"process {os.getpid()} on {socket.gethostname()} since {now()}"
+        with suppress(OSError):  # a full disk must not keep anybody from being forgotten
+            os.pwrite(self._file, holder.encode().ljust(_HOLDER_BYTES), 0)
 
     def release(self) -> None:
         """Let others have it."""
@@ -41,18 +43,25 @@ class Lock:
 
 
 class Ballast:
-    """A few megabytes kept beside the store, given up when the disk is full so that people can still be forgotten."""
+    """Space kept beside the store, given up when the disk is full so that people can still be forgotten."""
 
     def __init__(self, store: Path):
         self.path = store.with_name(store.name + ".ballast")
 
-    def fill(self) -> None:
-        """Take the space, if there is any to take."""
-        if self.path.exists() and self.path.stat().st_size == BALLAST_BYTES:
+    @property
+    def size(self) -> int:
+        """How much is held."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def fill(self, need: int) -> None:
+        """Hold at least so much, rounded up to a power of two; as far as there is space."""
+        if self.size >= need:
             return
+        left = 1 << (need - 1).bit_length()
         try:
             with self.path.open("wb") as file:
-                file.write(bytes(BALLAST_BYTES))
+                while left > 0:  # random, since some file systems keep no space for zeros
+                    left -= file.write(os.urandom(min(left, 1 << 20)))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:
@@ -60,7 +69,7 @@ class Ballast:
 
     def drop(self) -> bool:
         """Give the space back; whether there was any."""
-        had = self.path.exists() and self.path.stat().st_size > 0
+        had = self.size > 0
         self.path.unlink(missing_ok=True)
         return had
 
@@ -79,12 +88,15 @@ class Witness:
         """Remember this entry. Atomic, durable."""
         body = json.dumps({"store": store_id, "position": position, "hash": digest.hex(), "at": now()})
         temporary = self.path.with_name(self.path.name + ".new")
-        with temporary.open("w") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
-        sync_folder(self.path.parent)
+        try:
+            with temporary.open("w") as file:
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path)
+            sync_file(self.path.parent)
+        except OSError as error:
+            raise StoreError(f"written, but the witness {self.path} could not be: {error}") from error
 
     def read(self) -> dict[str, Any] | None:
         """What was seen last; None before the first time."""
@@ -93,16 +105,16 @@ class Witness:
         try:
             seen: dict[str, Any] = json.loads(self.path.read_text())
             int(seen["position"]), bytes.fromhex(seen["hash"]), str(seen["store"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"the witness {self.path} cannot be read ({error}); it must not be lost or edited"
             ) from None
         return seen
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a new or renamed file in this folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync_file(path: Path) -> None:
+    """Make a file durable, or the names in a folder."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

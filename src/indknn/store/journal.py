@@ -1,6 +1,6 @@
 """The write path: answers and their debits in one transaction, then the answers may leave (rule 2).
 
-Answers are noted in order, under the lock of the store. `flush` makes all that were noted durable, in one
+Answers are noted in order, under the lock of the store. `commit` makes all that were noted durable, in one
 transaction: whoever comes first writes for everybody who is waiting, while others go on computing. That is
 group commit: many callers share one sync of the disk.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Lock
-from typing import Any
+from threading import Lock, RLock
+from typing import Any, TypeAlias
 
 import apsw
 import numpy as np
@@ -22,6 +22,9 @@ from indknn.store import chain
 from indknn.store.codec import BLOCK, Debits
 from indknn.store.database import scope_id, set_meta
 from indknn.types import IntArray, Vectors
+
+Request: TypeAlias = tuple[bytes, bytes]
+"""The digest of what was asked, and the labels given."""
 
 
 @dataclass(frozen=True)
@@ -36,77 +39,89 @@ class Answer:
 
 
 class StoreJournal:
-    """Notes answers and writes them to a database."""
+    """Notes answers and writes them to a database.
+
+    The answers of one call are sealed into a group together with its request id, and a group is written as a
+    whole or not at all: a repeated request finds all of its answers, or none and pays once.
+    """
 
     def __init__(self, db: apsw.Connection, ledger: MemoryLedger, on_commit: Callable[[chain.Entry], None]):
         self.db = db
+        self.io = RLock()  # a connection serves one thread at a time, and says so by failing
         self.ledger = ledger
         self.ledger.log = []
         self.failure: BaseException | None = None
         self.tau: Callable[[], float | None] = lambda: None  # a threshold to be written with the next answers
         self.touched: set[tuple[Scope, int]] = set()  # blocks with debits since the last fold
-        self.unfolded_bytes = 0
+        self.unfolded_bytes = int(db.execute("SELECT coalesce(sum(length(body)), 0) FROM debits").get)
         self._on_commit = on_commit
         self._next = int(db.execute("SELECT coalesce(max(seq), 0) + 1 FROM answers").get)
-        self._noted = self._durable = self._next - 1
+        self._known: dict[str, Request] = {
+            request: (digest, labels) for request, digest, labels in db.execute("SELECT * FROM requests")
+        }
+        self._sealed = self._durable = 0  # groups
+        self._open: list[Answer] = []
         self._pending: list[Answer] = []
-        self._requests: dict[str, tuple[bytes, bytes]] = {}
-        self._list_lock, self._commit_lock = Lock(), Lock()
+        self._requests: dict[str, Request] = {}
+        self._list_lock = Lock()
 
     @property
     def last_noted(self) -> int:
-        """The number of the latest answer or request."""
-        return self._noted
+        """The number of the latest answer."""
+        return self._next - 1
 
     def note(self, analyst: Scope, query: Vectors, key: bytes, label: int) -> None:
         """A fresh answer, with all charges since the one before. The store's lock is held."""
         log, self.ledger.log = self.ledger.log, []
         debits = Debits.merge(log or [])
         with self._list_lock:
-            self._pending.append(Answer(self._next, analyst, query, label, debits))
-            self._noted = self._next
+            self._open.append(Answer(self._next, analyst, query, label, debits))
             self._next += 1
         self.touched |= {(analyst, block) for block in np.unique(debits.slots // BLOCK).tolist()}
 
-    def note_request(self, request: str, digest: bytes, labels: IntArray) -> None:
-        """The answers to a request that may come again, to be written with them."""
+    def seal(self, request: str | None = None, digest: bytes = b"", labels: IntArray | None = None) -> None:
+        """What was noted since the last time belongs together, and to this request if there is one."""
         with self._list_lock:
-            self._requests[request] = (digest, labels.astype("<i8").tobytes())
-            self._noted = self._next
-            self._next += 1  # a number of its own, so that a request without fresh answers is waited for too
+            if request is not None and labels is not None:
+                self._known[request] = self._requests[request] = (digest, labels.astype("<i8").tobytes())
+            if self._open or request is not None:
+                self._sealed += 1
+            self._pending += self._open
+            self._open = []
 
     def request(self, request: str) -> tuple[bytes, IntArray] | None:
         """The digest and the labels of an earlier request with this id, durable or about to be."""
-        with self._list_lock:
-            found = self._requests.get(request)
-        if found is None:
-            found = self.db.execute("SELECT digest, labels FROM requests WHERE id = ?", (request,)).fetchone()
+        found = self._known.get(request)
         return None if found is None else (found[0], np.frombuffer(found[1], "<i8").astype(np.int64))
 
     def flush(self) -> None:
-        """Return when everything noted so far is on disk. After a failure nothing is written any more."""
-        target = self._noted
-        with self._commit_lock:
-            if self.failure is not None:
-                raise StoreError(f"not answered, because writing failed: {self.failure}") from self.failure
+        """Return when everything noted so far is on disk."""
+        self.seal()
+        self.commit()
+
+    def commit(self) -> None:
+        """Return when every group sealed so far is on disk. After a failure nothing is written any more."""
+        target = self._sealed
+        with self.io:
             if self._durable >= target:
                 return
+            if self.failure is not None:
+                raise StoreError(f"not answered, because writing failed: {self.failure}") from self.failure
             with self._list_lock:
-                batch, requests, upto = self._pending, dict(self._requests), self._noted
-                self._pending = []
+                batch, requests, upto = self._pending, self._requests, self._sealed
+                self._pending, self._requests = [], {}
             try:
                 entry = self._write(batch, requests)
+                if entry is not None:
+                    self._on_commit(entry)  # the witness too has seen it before anybody else
             except BaseException as error:
                 self.failure = error  # fail-stop: whether it was written is known only to the disk
+                if not isinstance(error, Exception):
+                    raise
                 raise StoreError(f"not answered, because writing failed: {error}") from error
             self._durable = upto
-            with self._list_lock:
-                for request in requests:
-                    del self._requests[request]
-            if entry is not None:
-                self._on_commit(entry)
 
-    def _write(self, batch: list[Answer], requests: dict[str, tuple[bytes, bytes]]) -> chain.Entry | None:
+    def _write(self, batch: list[Answer], requests: dict[str, Request]) -> chain.Entry | None:
         entry = None
         with self.db:
             tau = self.tau()

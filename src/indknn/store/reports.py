@@ -15,10 +15,11 @@ _BINS = 10
 
 def statement(store: Store, owner: OwnerId) -> dict[str, Any]:
     """A person's own statement: what was spent, on how many queries, and what is promised."""
-    ledger, settings = store.engine.ledger, store.settings
-    with store.engine.shard.lock:
+    engine, settings = store.engine, store.settings
+    ledger = engine.ledger
+    with engine.shard.lock:
         (queries,) = ledger.queries([owner])
-        records = store.engine.shard.slots_of_owners([owner])
+        records = engine.shard.slots_of_owners([owner])
         rho = {scope: float(accounting.from_units(ledger.spent([owner], scope))[0]) for scope in ledger.scopes}
     return {
         "owner": str(owner),
@@ -36,13 +37,15 @@ def statement(store: Store, owner: OwnerId) -> dict[str, Any]:
 
 def status(store: Store) -> dict[str, Any]:
     """The curator's view. Not for those who query: it depends on individual budgets."""
-    ledger, settings = store.engine.ledger, store.settings
-    with store.engine.shard.lock:
+    engine, settings = store.engine, store.settings
+    ledger = engine.ledger
+    with engine.shard.lock:
         owners = ledger.owners()
         largest = np.max([ledger.spent(owners, scope) for scope in ledger.scopes], axis=0)
-        records = len(store.engine.shard)
+        records = len(engine.shard)
     share = accounting.from_units(largest) / settings.budget
-    answers = int(store.db.execute("SELECT count(*) FROM answers").get)
+    with store.reading() as db:
+        answers = int(db.execute("SELECT count(*) FROM answers").get)
     price = accounting.charge_units(np.array([float(1 << 40)]), settings.plan(settings.tau or 1.0).scale1)
     median = float(np.median(share)) if len(share) else 0.0
     return {

@@ -15,13 +15,17 @@ _VERSION_1 = """
 -- Parameters, keys and counters, by name.
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
 
--- One row per record slot. A free slot keeps its generation, so that record ids never repeat.
-CREATE TABLE records (
-    slot INTEGER PRIMARY KEY, generation INTEGER NOT NULL,
-    owner INTEGER, label INTEGER, scale REAL, features BLOB) STRICT;
+-- Features and names are kept in rows that never change their length and are never deleted, but overwritten
+-- where they are. Rows that are would be moved when SQLite splits and merges pages, and what is moved is left
+-- behind in the unused part of a page, secure_delete or not.
 
--- Those who have records. The name is a type letter and the name's bytes.
-CREATE TABLE owners (slot INTEGER PRIMARY KEY, name BLOB NOT NULL) STRICT;
+-- One row per record slot, packed as `codec.record_type` says. A free slot keeps its generation, so that
+-- record ids never repeat; the rest is blank.
+CREATE TABLE records (slot INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
+
+-- Those who have records. The name is packed as `codec.encode_name` says, or as many zeros once forgotten.
+CREATE TABLE owners (number INTEGER PRIMARY KEY, slot INTEGER NOT NULL, name BLOB NOT NULL) STRICT;
+CREATE INDEX owners_by_slot ON owners (slot);
 
 -- Analysts. The one without a name has the empty one.
 CREATE TABLE scopes (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
@@ -61,14 +65,19 @@ def version_of(db: apsw.Connection) -> int:
     return int(db.pragma("user_version"))
 
 
-def migrate(db: apsw.Connection, path: str) -> None:
-    """Bring the file to the current version, in one transaction per step."""
-    if version_of(db) == 0 and db.execute("SELECT count(*) FROM sqlite_schema").get:
-        raise StoreError(f"{path} is an SQLite file, but not an indknn store")
-    if version_of(db) and db.pragma("application_id") != APPLICATION_ID:
-        raise StoreError(f"{path} is an SQLite file, but not an indknn store")
-    if version_of(db) > VERSION:
-        raise StoreError(f"{path} has schema version {version_of(db)}; this indknn knows versions up to {VERSION}")
+def check(db: apsw.Connection, path: str, *, empty: bool) -> None:
+    """Refuse what is no store, or none that this version knows. `empty` allows a file with nothing in it."""
+    version = version_of(db)
+    if version == 0 and empty and not db.execute("SELECT count(*) FROM sqlite_schema").get:
+        return
+    if version == 0 or db.pragma("application_id") != APPLICATION_ID:
+        raise StoreError(f"{path} is not an indknn store")
+    if version > VERSION:
+        raise StoreError(f"{path} has schema version {version}; this indknn knows versions up to {VERSION}")
+
+
+def migrate(db: apsw.Connection) -> None:
+    """Bring a checked file to the current version, in one transaction per step."""
     for step in range(version_of(db), VERSION):
         with db:
             db.execute(MIGRATIONS[step])

@@ -9,21 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from threading import RLock
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import apsw
 import numpy as np
 import numpy.typing as npt
 
 from indknn.engine import Engine, Settings
-from indknn.errors import InvalidInputError, PrivacyError, StaleStoreError, StoreError
+from indknn.errors import InvalidInputError, PrivacyError, StoreError
 from indknn.inputs import as_owner_list
 from indknn.ledgers import MemoryLedger, Scope
 from indknn.noise import Noise, SecureNoise
@@ -31,13 +30,15 @@ from indknn.predictor import Predictor
 from indknn.shard import Shard
 from indknn.store import chain, database
 from indknn.store.codec import BLOCK
-from indknn.store.files import Ballast, Lock, Witness, sync_folder
+from indknn.store.files import Ballast, Lock, Witness
 from indknn.store.journal import StoreJournal
-from indknn.store.schema import VERSION
+from indknn.store.opening import compare, journaled_engine, load, refuse_existing, write_empty
+from indknn.store.space import ballast_bytes, truncate_log
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
-FOLD_BYTES = 32 << 20
+FOLD_BYTES = 8 << 20
 """Debits are folded into balances when they have grown to this."""
+Prepared: TypeAlias = tuple[Vectors, IntArray, list[OwnerId] | None]
 
 
 class Store:
@@ -62,54 +63,41 @@ class Store:
     ):
         if noise is not None and not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; use an estimator in memory")
-        self.path = Path(path)
+        self.path = Path(path).resolve()  # a link to a store is that store, with one lock
         self.noise = SecureNoise() if noise is None else noise
         self._options = {"synchronous": synchronous, "vfs": vfs}
         self._witness = None if witness is None else Witness(Path(witness))
         self._lock = RLock()
         self._closed = False
+        self._process = os.getpid()  # a fork inherits the lock, and must not write
+        if self.path.is_dir():
+            raise StoreError(f"{self.path} is a folder; a store is a file")
         if not self.path.exists():
             raise StoreError(f"{self.path} does not exist; make a store with: indknn init {self.path}")
         self._file_lock = Lock(self.path)
         self._ballast = Ballast(self.path)
+        self._filled_for = 0  # records
         try:
             self._load()
             self._check_witness()
         except BaseException:
             if hasattr(self, "_db"):
-                self._db.close(True)
+                database.close(self._db)
             self._file_lock.release()
             raise
-        self._ballast.fill()
+        self._fill_ballast()
 
     @classmethod
     def create(cls, path: str | Path, settings: Settings, *, draft: bool = False, **options: Any) -> Store:
         """A new, empty store file. A `draft` takes the number of features and the classes from the first records."""
-        path = Path(path)
-        if path.exists():
-            raise StoreError(f"{path} exists already; a store is never overwritten")
+        path = Path(path).resolve()
         settings.new_index()  # refuses bad settings before there is a file
         settings.plan(settings.tau or 1.0)
-        stored = {**asdict(settings), **({"n_features": None} if draft else {})}
+        refuse_existing(path)
         lock = Lock(path)
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # nobody else's business
-            db = database.connect(path, create=True)
-        except BaseException as error:
-            path.unlink(missing_ok=True)
-            lock.release()
-            if isinstance(error, OSError):
-                raise StoreError(f"{path} cannot be made: {error}") from None
-            raise
-        try:
-            with db:
-                database.set_meta(db, "store", str(uuid.uuid4()))
-                database.set_meta(db, "key", secrets.token_bytes(32))
-                database.set_meta(db, "settings", json.dumps(stored))
-                database.set_meta(db, "next_number", 0)
-                chain.append(db, "init", settings=json.loads(json.dumps(stored)), schema=VERSION)
-            db.close()
-            sync_folder(path.parent)
+            refuse_existing(path)  # somebody may have been quicker
+            write_empty(path, {**asdict(settings), **({"n_features": None} if draft else {})})
         finally:
             lock.release()
         return cls(path, **options)
@@ -128,9 +116,10 @@ class Store:
             try:
                 if self._journal.failure is None:
                     self.fold()
-                self._db.close()
             finally:
                 self._closed = True
+                with self._journal.io:
+                    database.close(self._db)
                 self._file_lock.release()
 
     @property
@@ -167,9 +156,17 @@ class Store:
 
     @property
     def db(self) -> apsw.Connection:
-        """The open file. To look at."""
+        """The open file. To look at, while no other thread uses the store; else see `reading`."""
         self._ready()
         return self._db
+
+    @contextmanager
+    def reading(self) -> Iterator[apsw.Connection]:
+        """The open file, to look at while other threads wait."""
+        with self._lock:
+            self._ready()
+            with self._journal.io:
+                yield self._db
 
     def predict(self, Q: npt.ArrayLike, analyst: Scope = None, *, request_id: str | None = None) -> npt.NDArray[Any]:
         """The label of each query, durably charged. Spends the budget of the people near the queries.
@@ -185,12 +182,12 @@ class Store:
             journal = self._journal
             labels = self._known(request_id, queries, analyst)
             if labels is None:
-                labels = self._engine.predictor.compute(queries, analyst)
-                if request_id is not None:
-                    journal.note_request(request_id, request_digest(queries, analyst), labels)
-        journal.flush()
+                labels = self._compute(queries, analyst)
+                journal.seal(request_id, request_digest(queries, analyst), labels)
+        journal.commit()
         if journal.unfolded_bytes > FOLD_BYTES:
-            self.fold()
+            with suppress(StoreError):  # the answer is paid for, and folding can wait
+                self.fold()
         return np.asarray(self.settings.class_array[labels])
 
     def add(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Sequence[OwnerId] | None = None) -> IntArray:
@@ -202,28 +199,25 @@ class Store:
 
         The first records of a draft fix the number of features, and the label set where it was not given.
         """
+        batches = iter(batches)
+        # What is wrong with the first batch, mostly the only one, is told before anything is touched.
+        first = [] if self.draft else [self._prepare(*batch) for batch in islice(batches, 1)]
         with self._change() as db:
-            ids: list[IntArray] = []
+            ids = [self._put(db, *records) for records in first]
             for X, y, owners in batches:
-                if self.draft:
+                if self._draft:
                     self._complete(db, np.asarray(X), np.asarray(y if classes is None else classes))
-                try:
-                    vectors, labels = self.settings.prepare(X, y)
-                except InvalidInputError as error:
-                    done = sum(map(len, ids))
-                    raise InvalidInputError(f"{error}, counting from row {done}" if done else str(error)) from None
-                ids.append(self._put(db, vectors, labels, owners))
+                ids.append(self._put(db, *self._prepare(X, y, owners, after=sum(map(len, ids)))))
             total = np.concatenate([np.zeros(0, dtype=np.int64), *ids])
-            database.set_meta(db, "next_number", self._engine.ledger.next_number)
-            chain.append(db, "add", records=len(total))
+            self._count_added(db, len(total))
         return total
 
     def put(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId] | None) -> IntArray:
         """Add prepared records, all or none; their ids."""
+        names = _names(owners, vectors)
         with self._change() as db:
-            ids = self._put(db, vectors, labels, owners)
-            database.set_meta(db, "next_number", self._engine.ledger.next_number)
-            chain.append(db, "add", records=len(ids))
+            ids = self._put(db, vectors, labels, names)
+            self._count_added(db, len(ids))
         return ids
 
     def replace_all(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]) -> IntArray:
@@ -270,9 +264,23 @@ class Store:
                 with self._change() as db:
                     self._fold(db)
 
+    def _compute(self, queries: Vectors, analyst: Scope) -> IntArray:
+        try:
+            return self._engine.predictor.compute(queries, analyst)
+        except InvalidInputError:
+            raise  # told before anybody was charged
+        except BaseException as error:  # an interrupt, say: memory may know charges or answers that no group holds
+            self._journal.failure = error
+            raise
+
+    def _count_added(self, db: apsw.Connection, n: int) -> None:
+        database.set_meta(db, "next_number", str(self._engine.ledger.next_number))  # may exceed 63 bits
+        chain.append(db, "add", records=n)
+        if len(self._engine.shard) > 2 * self._filled_for + 1000:
+            self._fill_ballast()
+
     def _put(self, db: apsw.Connection, vectors: Vectors, labels: IntArray, owners: Any) -> IntArray:
         ledger, shard = self._engine.ledger, self._engine.shard
-        owners = None if owners is None else as_owner_list(owners)
         newcomers = ledger.strangers(owners if owners is not None else ())
         back = [digest for digest in map(ledger.digest, newcomers) if digest in ledger.tombstones]
         first = ledger.next_number
@@ -296,7 +304,7 @@ class Store:
             if not (full and self._ballast.drop()):
                 raise
         receipt = self._forget_once(owners, records)  # with the space that the ballast held
-        self._ballast.fill()
+        self._fill_ballast()
         return receipt
 
     def _forget_once(self, owners: Sequence[OwnerId], records: Sequence[int]) -> dict[str, Any]:
@@ -307,14 +315,15 @@ class Store:
             with self._change() as db:
                 count = shard.forget_records(records) if records else shard.forget_owners(owners)
                 gone = {s: name for s, name in concerned.items() if ledger.slots_of([name])[0] < 0}
-                database.clear_records(db, slots.tolist())
-                db.executemany("DELETE FROM owners WHERE slot = ?", ((slot,) for slot in gone))
+                database.clear_records(db, shard, slots, self.settings.n_features)
+                database.blank_owners(db, gone)
                 for digest in map(ledger.digest, gone.values()):
                     database.write_tombstone(db, digest, ledger.tombstones[digest])
                 self._touch(gone)
                 self._fold(db)
                 entry = chain.append(db, "forget", records=count, owners=len(gone))
-            self._truncate_log()
+            if truncate_log(self._db, self.path, self._ballast):
+                self._fill_ballast()
         return {
             "receipt": "erasure",
             "store": self._store_id,
@@ -326,15 +335,10 @@ class Store:
             "audit_hash": entry.hash.hex(),
         }
 
-    def _truncate_log(self) -> None:
-        """The write-ahead log still holds pages as they were before: move it into the file and empty it."""
-        try:
-            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        except (apsw.FullError, apsw.IOError) as error:
-            if not self._ballast.drop():
-                raise StoreError(f"forgotten, but the log could not be emptied yet: {error}") from error
-            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            self._ballast.fill()
+    def _fill_ballast(self) -> None:
+        with self._lock:
+            self._ballast.fill(ballast_bytes(self._engine, FOLD_BYTES))
+            self._filled_for = len(self._engine.shard)
 
     def _fold(self, db: apsw.Connection) -> None:
         database.write_balances(db, self._engine.ledger, sorted(self._journal.touched, key=str))
@@ -352,16 +356,29 @@ class Store:
         with self._lock:
             self._ready()
             journal = self._journal
-            journal.flush()
-            try:
-                with self._db:
-                    yield self._db
-            except BaseException as error:
-                journal.failure = error
-                if isinstance(error, apsw.Error | OSError):
-                    raise StoreError(f"nothing was changed, because writing failed: {error}") from error
-                raise
-            self._saw(chain.last(self._db))
+            with journal.io:
+                journal.flush()
+                try:
+                    with self._db:
+                        yield self._db
+                except BaseException as error:
+                    journal.failure = error
+                    if isinstance(error, apsw.Error | OSError):
+                        raise StoreError(f"nothing was changed, because writing failed: {error}") from error
+                    raise
+                try:
+                    self._saw(chain.last(self._db))
+                except BaseException as error:
+                    journal.failure = error
+                    raise
+
+    def _prepare(self, X: Any, y: Any, owners: Any, after: int = 0) -> Prepared:
+        """Records as they are kept, or an error that tells the row, counted from the first of all batches."""
+        try:
+            vectors, labels = self._engine.settings.prepare(X, y)
+            return vectors, labels, _names(owners, vectors)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{error}, counting from row {after}" if after else str(error)) from None
 
     def _complete(self, db: apsw.Connection, X: npt.NDArray[Any], classes: npt.NDArray[Any]) -> None:
         """Settle what a draft left open, inside the transaction that adds its first records."""
@@ -371,7 +388,7 @@ class Store:
         settings = replace(self._engine.settings, n_features=X.shape[1], classes=labels)
         database.set_meta(db, "settings", json.dumps(asdict(settings)))
         chain.append(db, "settings", n_features=settings.n_features, classes=list(labels))
-        self._engine = Engine(settings, self.noise, self._engine.ledger, self._journal)
+        self._engine = journaled_engine(settings, self.noise, self._journal)
         self._draft = False
 
     def _known(self, request_id: str | None, queries: Vectors, analyst: Scope) -> IntArray | None:
@@ -388,41 +405,20 @@ class Store:
     def _ready(self) -> None:
         if self._closed:
             raise StoreError(f"{self.path} is closed")
-        if self._journal.failure is not None:
-            self._db.close(True)
-            self._load()
+        if os.getpid() != self._process:
+            raise PrivacyError(f"{self.path} was opened by the process that this one was forked from; open it here")
+        if self._journal.failure is None:
+            return
+        with self._lock:
+            if self._journal.failure is not None:
+                with self._journal.io:
+                    database.close(self._db)
+                self._load()
 
     def _load(self) -> None:
-        """Read everything: snapshot and replay give back the very integers there were."""
-        db = database.connect(self.path, create=False, **self._options)  # type: ignore[arg-type]
-        try:
-            stored = json.loads(database.get_meta(db, "settings"))
-            stored["center"] = None if stored["center"] is None else tuple(stored["center"])
-            self._draft = stored["n_features"] is None
-            stored["n_features"] = stored["n_features"] or 1
-            settings = Settings(**{**stored, "classes": tuple(stored["classes"])})
-            chosen = database.get_meta(db, "tau")
-            if settings.tau is None and chosen is not None:
-                settings = replace(settings, tau=chosen)
-            ledger = settings.new_ledger(key=database.get_meta(db, "key"))
-            touched = database.read_ledger(db, ledger)
-            self._journal = StoreJournal(db, ledger, self._saw)
-            self._journal.touched = touched
-            self._engine = Engine(settings, self.noise, ledger, self._journal)
-            database.read_records(db, settings.n_features, self._engine.shard)
-            for scope, query, label in database.read_answers(db, settings.n_features):
-                self._engine.predictor.remember(scope, query, label)
-        except (apsw.Error, KeyError, TypeError, ValueError) as error:
-            db.close(True)
-            raise StoreError(f"{self.path} cannot be read as a store: {error}") from error
-        if settings.tau is None:
-            self._journal.tau = self._chosen_tau
-        self._db = db
-        self._store_id = database.get_meta(db, "store")
-
-    def _chosen_tau(self) -> float | None:
-        plan = self._engine.predictor.plan
-        return None if plan is None else plan.tau
+        state = load(self.path, self.noise, self._saw, **self._options)
+        self._db, self._journal, self._engine = state.db, state.journal, state.engine
+        self._draft, self._store_id = state.draft, state.store_id
 
     def _saw(self, entry: chain.Entry) -> None:
         if self._witness is not None:
@@ -430,16 +426,13 @@ class Store:
 
     def _check_witness(self) -> None:
         seen = None if self._witness is None else self._witness.read()
-        if seen is None:
-            return
-        if seen["store"] != self._store_id:
-            raise StaleStoreError(f"the witness is of store {seen['store']}, but {self.path} is {self._store_id}")
-        found = self._db.execute("SELECT hash FROM audit WHERE position = ?", (seen["position"],)).get
-        if found is None or found.hex() != seen["hash"]:
-            raise StaleStoreError(
-                f"{self.path} does not contain entry {seen['position']} of its audit trail, seen at {seen['at']}: "
-                "it is an old copy, and budgets were spent since that it does not know of"
-            )
+        if seen is not None:
+            compare(self._db, self.path, self._store_id, seen)
+        self._saw(chain.last(self._db))
+
+
+def _names(owners: Any, vectors: Vectors) -> list[OwnerId] | None:
+    return None if owners is None else as_owner_list(owners, length=len(vectors))
 
 
 def request_digest(queries: Vectors, analyst: Scope) -> bytes:

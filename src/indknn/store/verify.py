@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import apsw
 import numpy as np
+import numpy.typing as npt
 
+from indknn.errors import StoreError
+from indknn.shard import Shard
 from indknn.store import chain, database
 from indknn.store.codec import Debits
 from indknn.store.journal import answers_digest
@@ -15,8 +19,20 @@ from indknn.store.store import Store
 
 def problems(store: Store) -> Iterator[str]:
     """Everything that is wrong, in words; nothing if all is well."""
-    store.flush()
-    db = store.db
+    with store.reading() as db:
+        store.flush()
+        found = list(_all(store, db))
+    yield from found
+
+
+def _all(store: Store, db: apsw.Connection) -> Iterator[str]:
+    try:
+        yield from _each(store, db)
+    except (apsw.Error, StoreError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        yield f"file: it cannot be read to the end: {error!r}"
+
+
+def _each(store: Store, db: apsw.Connection) -> Iterator[str]:
     for (line,) in db.execute("PRAGMA integrity_check"):
         if line != "ok":
             yield f"file: {line}"
@@ -56,6 +72,8 @@ def _budgets(store: Store) -> Iterator[str]:
     columns = {scope: ledger.column(scope) for scope in ledger.scopes}
     for scope, column in columns.items():
         graves = [t.spent.get(scope, 0) for t in ledger.tombstones.values()]
+        if min(column.min(initial=0), min(graves, default=0)) < 0:
+            yield f"what somebody has spent with analyst {scope!r} is below zero"
         if max(column.max(initial=0), max(graves, default=0)) > ledger.budget:
             yield f"somebody has spent more than their budget with analyst {scope!r}"
     if ledger.global_budget is not None:
@@ -79,12 +97,22 @@ def _memory(store: Store) -> Iterator[str]:
         yield "memory and disk disagree about who is here"
         return
     for scope in engine.ledger.scopes:
-        if not np.array_equal(ledger.column(scope), engine.ledger.column(scope)):
+        if not _same(ledger.column(scope), engine.ledger.column(scope)):
             yield f"memory and disk disagree about what was spent with analyst {scope!r}"
-    if not np.array_equal(ledger.participation, engine.ledger.participation):
+    if not _same(ledger.participation, engine.ledger.participation):
         yield "memory and disk disagree about who took part how often"
     if ledger.tombstones != engine.ledger.tombstones:
         yield "memory and disk disagree about the forgotten"
-    held = int(store.db.execute("SELECT count(*) FROM records WHERE owner IS NOT NULL").get)
-    if held != len(engine.shard):
-        yield f"memory holds {len(engine.shard)} records, the file {held}"
+    shard = Shard(settings.new_index(), ledger)
+    database.read_records(store.db, settings.n_features, shard)
+    slots = shard.record_ids() & 0xFFFFFFFF
+    if not np.array_equal(shard.record_ids(), engine.shard.record_ids()):
+        yield "memory and disk disagree about which records there are"
+    elif not np.array_equal(shard.owners_of(slots), engine.shard.owners_of(slots)):
+        yield "memory and disk disagree about whose records they are"
+
+
+def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    """Equal, where slots that were freed at the end may be there or not."""
+    n = min(len(one), len(other))
+    return np.array_equal(one[:n], other[:n]) and not one[n:].any() and not other[n:].any()

@@ -1,0 +1,194 @@
+"""The store from the command line, as an operator uses it."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from conftest import blobs
+from indknn.cli.app import app
+
+X, Y = blobs(460, 3, 5, seed=3)
+
+
+def run(*words):
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def ok(*words):
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def folder(tmp_path):
+    np.savez(tmp_path / "records.npz", X=X[:400], y=Y[:400], owners=np.array([f"p{i // 2}" for i in range(400)]))
+    np.savez(tmp_path / "queries.npz", X=X[400:])
+    return tmp_path
+
+
+@pytest.fixture
+def store(folder):
+    ok("init", folder / "s.store", "--tau", 0.4, "--sigma2", 0.6, "--max-queries", 60)
+    ok("add", folder / "s.store", folder / "records.npz")
+    return folder / "s.store"
+
+
+def spent(store):
+    return json.loads(ok("owner", store, "p3", "--json"))["rho"]
+
+
+def test_from_init_to_verify(folder, store):
+    out = folder / "answers.csv"
+    ok("predict", store, folder / "queries.npz", "-o", out)
+    with out.open() as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["y"]
+    answers = [int(label) for (label,) in rows[1:]]
+    assert len(answers) == 60
+    assert set(answers) <= {0, 1, 2}
+    before = spent(store)
+    assert before > 0
+    for name in ("again.csv", "again.npz", "again.parquet"):  # a rerun continues, and pays nothing
+        ok("predict", store, folder / "queries.npz", "-o", folder / name)
+    assert np.load(folder / "again.npz")["y"].tolist() == answers
+    assert pq.read_table(folder / "again.parquet")["y"].to_pylist() == answers
+    assert spent(store) == before
+    assert "all is well" in ok("verify", store)
+    status = json.loads(ok("status", store, "--json"))
+    assert (status["records"], status["owners"], status["answers"]) == (400, 200, 60)
+    assert "exhausted" in ok("status", store)
+    receipt = folder / "receipt.json"
+    assert "forgotten: 1 people, 2 records" in ok("forget", store, "p3", "--receipt", receipt)
+    assert json.loads(receipt.read_text())["owners"] == ["p3"]
+    assert spent(store) == before
+    assert "0 records" in ok("owner", store, "p3")
+    ok("add", store, folder / "records.npz")
+    assert spent(store) == before
+    assert json.loads(ok("verify", store, "--json"))["ok"]
+
+
+def test_analysts_and_exports(folder, store):
+    ok("predict", store, folder / "queries.npz", "-o", folder / "a.npz", "--analyst", "alice")
+    ok("predict", store, folder / "queries.npz", "-o", folder / "b.npz", "--analyst", "bob")
+    facts = json.loads(ok("owner", store, "p3", "--json"))
+    assert set(facts["rho_by_analyst"]) == {"alice", "bob"}
+    for what, count in (("audit", 5), ("answers", 120), ("spent", 200)):
+        ok("export", store, "--what", what, "-o", folder / "x.jsonl")
+        lines = [json.loads(line) for line in (folder / "x.jsonl").read_text().splitlines()]
+        assert len(lines) >= count
+    assert lines[3]["rho"] >= 0
+
+
+def test_csv_and_parquet_with_named_columns(folder):
+    names = ["f0", "f1", "f2", "f3", "f4"]
+    with (folder / "r.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["patient", *names, "ill"])
+        writer.writerows([f"p{i}", *X[i], "yes" if Y[i] else "no"] for i in range(200))
+    table = {name: X[200:400, j] for j, name in enumerate(names)}
+    owners = [f"p{i}" for i in range(200, 400)]
+    labels = ["yes" if label else "no" for label in Y[200:400]]
+    pq.write_table(pa.table({**table, "ill": labels, "patient": owners}), folder / "r.parquet")
+    store = folder / "c.store"
+    ok("init", store, "--tau", 0.4, "--classes", "no,yes")
+    ok("add", store, folder / "r.csv", "--label", "ill", "--owner", "patient")
+    assert json.loads(ok("add", store, folder / "r.parquet", "--label", "ill", "--owner", "patient", "--json")) == {
+        "added": 200,
+        "records": 400,
+        "owners": 400,
+    }
+    with (folder / "q.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([names, *X[400:420].tolist()])
+    ok("predict", store, folder / "q.csv", "-o", folder / "a.npz")
+    assert set(np.load(folder / "a.npz")["y"].tolist()) <= {"yes", "no"}
+    assert json.loads(ok("owner", store, "p17", "--json"))["records"] == 1
+
+
+def test_integer_labels_from_text(folder, store):
+    with (folder / "r.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["a", "b", "c", "d", "e", "y"], [1, 2, 3, 4, 5, 0], [5, 4, 3, 2, 1, 2]])
+    assert "added 2" in ok("add", store, folder / "r.csv")
+
+
+def test_numbers_as_owners(folder):
+    np.savez(folder / "n.npz", X=X[:4], y=Y[:4], owners=np.array([5, 6, 7, 8]))
+    store = folder / "n.store"
+    ok("init", store, "--tau", 0.4, "--classes", "0,1,2")
+    ok("add", store, folder / "n.npz")
+    assert "1 people" in ok("forget", store, "5")
+    assert "1 people" in ok("forget", store, "int:6")
+    assert run("forget", store, "str:7").exit_code == 2
+
+
+def test_what_operators_get_wrong(folder, store):
+    np.savez(folder / "nan.npz", X=np.full((3, 5), np.nan), y=[0, 1, 2])
+    np.savez(folder / "wide.npz", X=np.ones((3, 6)), y=[0, 1, 2])
+    np.savez(folder / "label.npz", X=X[:3], y=[0, 1, 9])
+    np.savez(folder / "short.npz", X=X[:3], y=[0, 1])
+    np.savez(folder / "nolabel.npz", X=X[:3])
+    (folder / "bad.csv").write_text("a,b,c,d,e,y\n1,2,3,4,5,0\n1,x,3,4,5,0\n")
+    (folder / "x.txt").write_text("?")
+    before = ok("status", store, "--json")
+    for words, code, complaint in (
+        (["add", store, folder / "nan.npz"], 2, "row 0 of X holds NaN"),
+        (["add", store, folder / "wide.npz"], 2, "5 features per row, got 6"),
+        (["add", store, folder / "label.npz"], 2, "unknown label"),
+        (["add", store, folder / "short.npz"], 2, "y must have one entry per row of X: 3, got 2"),
+        (["add", store, folder / "nolabel.npz"], 2, "has no labels"),
+        (["add", store, folder / "bad.csv"], 2, "row 1: column 'b' must be a number, got 'x'"),
+        (["add", store, folder / "x.txt"], 2, "must end in one of"),
+        (["add", store, folder / "none.npz"], 2, "does not exist"),
+        (["predict", store, folder / "nan.npz", "-o", folder / "o.csv"], 2, "NaN"),
+        (["predict", store, folder / "queries.npz", "-o", folder / "o.txt"], 2, "must end in one of"),
+        (["predict", folder / "no.store", folder / "queries.npz", "-o", folder / "o.csv"], 3, "does not exist"),
+        (["forget", store, "nobody"], 2, "unknown owner 'nobody'"),
+        (["init", store], 3, "exists already"),
+        (["init", folder / "new.store", "--epsilon", "-1"], 2, "epsilon"),
+        (["init", folder / "new.store", "--tau", "3"], 2, "tau"),
+        (["verify", folder / "records.npz"], 3, "cannot be opened as a store"),
+    ):
+        result = run(*words)
+        assert result.exit_code == code, (words, result.output)
+        assert complaint in result.output, (words, result.output)
+        assert "Traceback" not in result.output
+        assert len(result.output.strip().splitlines()) == 1
+    assert ok("status", store, "--json") == before
+    assert not (folder / "new.store").exists()
+
+
+def test_the_witness_from_the_command_line(folder, store):
+    witness = folder / "w"
+    ok("predict", store, folder / "queries.npz", "-o", folder / "a.npz", "--witness", witness)
+    old = store.read_bytes()
+    ok("forget", store, "p0", "--witness", witness)
+    store.write_bytes(old)
+    result = run("verify", store, "--witness", witness)
+    assert result.exit_code == 3
+    assert "old copy" in result.output
+
+
+def test_doctor(store):
+    report = json.loads(ok("doctor", store, "--json"))
+    assert all(line["ok"] for line in report)
+    store.chmod(0o644)
+    assert run("doctor", store).exit_code == 1
+
+
+def test_damage_is_found(folder, store):
+    ok("predict", store, folder / "queries.npz", "-o", folder / "a.npz")
+    import apsw
+
+    db = apsw.Connection(str(store))
+    db.execute("UPDATE answers SET label = 0")
+    db.close()
+    result = run("verify", store)
+    assert result.exit_code == 1
+    assert "not as the audit trail has them" in result.output
