@@ -59,7 +59,7 @@ def test_the_report_holds_everything_in_one_file(out):
 def test_markdown_has_the_same(out):
     write_report(out)
     text = (out / "results.md").read_text()
-    assert "- **differs**: “It is not.” It is. *Other features.*" in text
+    assert "- **differs**. Paper: It is not. Here: It is. *Other features.*" in text
     assert "| Ind-KNN | 0.700 | 0.800 |" in text
 
 

@@ -21,14 +21,18 @@ _OURS = (0.25, 0.5, 1.0, 2.0)
 _SGD = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 4.0)
 _QUICK_OURS, _QUICK_SGD = (1.0, 2.0), (0.1, 0.5, 2.0)
 _MARGIN = 0.003
-_MOST = 1 << 17  # retrainings after which a crossover is no longer looked for
+MOST = 10_000
+"""Retrainings up to which a crossover is looked for."""
+
+_POWER = 0.55
 
 
 @dataclass(frozen=True)
 class Aligned:
     """The accuracy, the epsilons that reach it, and the price of NoisySGD after r retrainings.
 
-    `ours` and `sgd` are None where a method does not reach the accuracy at any epsilon that was tried.
+    `ours` and `sgd` are None where a method does not reach the accuracy at any epsilon that was tried. `at_most`
+    says that NoisySGD reaches it already at the least epsilon that was tried, so needs that or less.
     """
 
     accuracy: float
@@ -36,23 +40,25 @@ class Aligned:
     sgd: float | None
     best_ours: float
     best_sgd: float
+    at_most: bool
     retrained: Callable[[int], float]
 
     def crossover(self) -> int | None:
-        """The least number of retrainings after which NoisySGD costs more than Ind-KNN; None if there is none."""
+        """The least number of retrainings after which NoisySGD costs more than Ind-KNN; None if there is none.
+
+        The cost grows about like a power of the number of trainings, so every probe tells where to look next.
+        """
         if self.ours is None:
             return None
         if self.sgd is None or self.retrained(0) > self.ours:
             return 0
-        low, high = 0, 1
-        while self.retrained(high) <= self.ours:
-            low, high = high, 2 * high
-            if high > _MOST:
-                return None
+        low, high, probe, cost = 0, MOST, 0, self.retrained(0)
         while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.retrained(middle) <= self.ours else (low, middle)
-        return high
+            guess = round((1 + probe) * (self.ours / cost) ** (1.0 / _POWER)) - 1
+            probe = min(max(guess, low + 1), high - 1)
+            cost = self.retrained(probe)
+            low, high = (probe, high) if cost <= self.ours else (low, probe)
+        return high if high < MOST else None
 
 
 def our_epsilons(setting: Setting) -> tuple[float, ...]:
@@ -77,10 +83,21 @@ def sgd_units(setting: Setting, data: str) -> list[Unit]:
 
 def align(setting: Setting, results: Results, data: str) -> Aligned:
     """Align to what Ind-KNN reaches at epsilon = 2, or a little below NoisySGD's best where that is less."""
-    ours = [median(results[u]["accuracies"]) for u in our_units(setting, data)]
+    ours = _medians(our_units(setting, data), results)
+    level = min(ours[-1], max(_medians(sgd_units(setting, data), results)) - _MARGIN)
+    reached = TARGET if level == ours[-1] else first_reaching(our_epsilons(setting), ours, level)
+    return _aligned(setting, results, data, level, reached)
+
+
+def ladder(setting: Setting, results: Results, data: str) -> list[Aligned]:
+    """Align to what Ind-KNN reaches at each epsilon at which it was measured."""
+    ours = _medians(our_units(setting, data), results)
+    return [_aligned(setting, results, data, a, e) for a, e in zip(ours, our_epsilons(setting), strict=True)]
+
+
+def _aligned(setting: Setting, results: Results, data: str, level: float, ours: float | None) -> Aligned:
     trained = [results[u] for u in sgd_units(setting, data)]
     sgd = [median(r["accuracies"]) for r in trained]
-    level = min(ours[-1], max(sgd) - _MARGIN)
     needed = first_reaching(sgd_epsilons(setting), sgd, level)
     rate, steps = trained[0]["sampling_rate"], trained[0]["steps"]
 
@@ -90,5 +107,9 @@ def align(setting: Setting, results: Results, data: str) -> Aligned:
         z = noise_multiplier(needed, DELTA, rate=rate, steps=steps)
         return epsilon_of(z, DELTA, rate=rate, steps=steps * (1 + r))
 
-    reached = TARGET if level == ours[-1] else first_reaching(our_epsilons(setting), ours, level)
-    return Aligned(level, reached, needed, max(ours), max(sgd), retrained)
+    best = max(_medians(our_units(setting, data), results))
+    return Aligned(level, ours, needed, best, max(sgd), sgd[0] >= level, retrained)
+
+
+def _medians(units: list[Unit], results: Results) -> list[float]:
+    return [median(results[u]["accuracies"]) for u in units]

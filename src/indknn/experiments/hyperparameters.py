@@ -79,7 +79,7 @@ def _assemble(setting: Setting, results: Results) -> Body:
                 "about as well as a higher one with more, and which of them wins on one validation set is chance.",
             ),
             Finding(
-                "The best σ2 decreases as ε increases.",
+                "In the paper's table the best σ2 falls as ε rises.",
                 f"It does on {sum(falling)} of {len(falling)} lines.",
                 sum(falling) >= len(falling) - 1,
             ),

@@ -85,7 +85,7 @@ def _assemble(setting: Setting, results: Results) -> Body:
 def _text(epsilon: float | None, most: float | None) -> str:
     if epsilon is not None:
         return f"{epsilon:.3g}"
-    return "not reached" if most is None else f"not reached at {most:g}"
+    return "not reached" if most is None else f"more than {most:g}"
 
 
 def _order(a: Aligned, rival: float | None, hashed: float | None, setting: Setting) -> list[Finding]:
@@ -95,12 +95,12 @@ def _order(a: Aligned, rival: float | None, hashed: float | None, setting: Setti
     return [
         Finding(
             "At equal accuracy Private-kNN needs ε = 4.1 where Ind-KNN needs 2.0: twice as much.",
-            f"Private-kNN needs {_text(rival, _rival_epsilons(setting)[-1])}, Ind-KNN {ours:.3g}.",
+            f"Private-kNN: {_text(rival, _rival_epsilons(setting)[-1])}; Ind-KNN: {ours:.3g}.",
             beaten,
         ),
         Finding(
             "Hashing needs ε = 3.2 where the exact search needs 2.0.",
-            f"With hashing {_text(hashed, _hash_epsilons(setting)[-1])}.",
+            f"With hashing: {_text(hashed, _hash_epsilons(setting)[-1])}; exact: {ours:.3g}.",
             dearer,
         ),
     ]

@@ -22,7 +22,7 @@ def _section(outcome: dict[str, Any]) -> str:
     lines += [""] if outcome["not_run"] else []
     for f in outcome["findings"]:
         why = f" *{f['why']}*" if f["why"] else ""
-        lines.append(f"- **{VERDICTS[f['agrees']]}**: “{f['paper']}” {f['here']}{why}")
+        lines.append(f"- **{VERDICTS[f['agrees']]}**. Paper: {f['paper']} Here: {f['here']}{why}")
     lines.append("")
     for panel in outcome["panels"]:
         lines += [_curves(panel), ""]
