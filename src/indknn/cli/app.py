@@ -10,6 +10,7 @@ import click
 from indknn import __version__, accounting, demo
 from indknn.cli.bench import bench
 from indknn.cli.progress import stages
+from indknn.cli.reproduce import reproduce_command
 from indknn.errors import IndKNNError, StoreError
 
 
@@ -103,3 +104,4 @@ def _add_store_commands() -> None:
 
 
 _add_store_commands()
+app.add_command(reproduce_command)

@@ -1,0 +1,1 @@
+"""Every table and figure of the paper: configuration in, result files out. Nothing here plots."""

@@ -1,0 +1,1 @@
+"""From result files to pictures, a report and tables. Reads JSON, runs nothing."""
