@@ -16,7 +16,7 @@ _SUITES = {"scan": "scan.py", "noise": "noise.py", "store": "store.py"}
 @click.command("bench")
 @click.argument("suite", type=click.Choice(sorted(_SUITES)), default="scan")
 @click.option("--quick", is_flag=True, help="Half a minute, rough figures.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("out/bench"), show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), default=Path("out/bench"), show_default=True, help="For scan.")
 @click.pass_context
 def bench(ctx: click.Context, suite: str, quick: bool, out: Path) -> None:
     """Measure this machine side by side with peers. Ratios count, times are noisy.
@@ -32,6 +32,6 @@ def bench(ctx: click.Context, suite: str, quick: bool, out: Path) -> None:
     if not script.is_file():
         raise InvalidInputError("benchmarks come with the source, not with the installed package: run it in a checkout")
     words = [sys.executable, str(script)]
-    if suite != "noise":
-        words += ["--out", str(out), *(["--quick"] if quick else [])]
+    words += ["--out", str(out)] if suite == "scan" else []
+    words += ["--quick"] if quick and suite != "noise" else []
     ctx.exit(subprocess.run(words, check=False).returncode)

@@ -16,15 +16,30 @@ BLOCK = 4096
 
 @dataclass(frozen=True)
 class Debits:
-    """Who paid how much for one answer: distinct owner slots, and ledger units."""
+    """Who paid how much for one answer: distinct owner slots, ascending, and ledger units."""
 
     slots: IntArray
     units: IntArray
 
     @property
     def total(self) -> int:
-        """The sum, as a Python integer: it may exceed 63 bits."""
-        return sum(self.units.tolist())
+        """The sum of all."""
+        return exact_sum(self.units)
+
+    @property
+    def size(self) -> int:
+        """How many bytes `encode` gives."""
+        return 12 * len(self.slots)
+
+    @property
+    def blocks(self) -> list[int]:
+        """The blocks of balances that these owners are in."""
+        if not len(self.slots):
+            return []
+        first, last = int(self.slots[0]) // BLOCK, int(self.slots[-1]) // BLOCK
+        counts = np.diff(np.searchsorted(self.slots, np.arange(first, last + 2) * BLOCK))
+        result: list[int] = (np.flatnonzero(counts) + first).tolist()
+        return result
 
     def encode(self) -> bytes:
         """Slots as uint32, then units as int64, little-endian.
@@ -48,10 +63,24 @@ class Debits:
         """One debit per owner, from charges made in steps."""
         if not parts:
             return Debits(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+        first = parts[0][0]
+        if all(s is first for s, _ in parts):  # the same people in every step: the usual case
+            return Debits(first, sum((u for _, u in parts[1:]), start=parts[0][1]))
         slots, where = np.unique(np.concatenate([s for s, _ in parts]), return_inverse=True)
         units = np.zeros(len(slots), dtype=np.int64)
         np.add.at(units, where, np.concatenate([u for _, u in parts]))
         return Debits(slots, units)
+
+
+def exact_sum(units: IntArray) -> int:
+    """The sum as a Python integer: over many people it may exceed 63 bits.
+
+    >>> exact_sum(np.array([1 << 62, 1 << 62, 1])) == (1 << 63) + 1
+    True
+    """
+    if float(units.sum(dtype=np.float64)) < 2.0**62:
+        return int(units.sum())
+    return sum(units.tolist())
 
 
 def record_type(n_features: int) -> np.dtype[np.void]:

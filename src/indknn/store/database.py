@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,16 @@ from indknn.store.codec import BLOCK, Debits, decode_name, encode_name, record_t
 from indknn.store.files import sync_file
 from indknn.store.schema import check, migrate
 from indknn.types import IntArray, Vectors
+
+
+@dataclass(frozen=True)
+class Balance:
+    """What the owners of one block had spent in a scope, and in how many queries they had taken part."""
+
+    scope: Scope
+    block: int
+    spent: bytes
+    queries: bytes
 
 
 def connect(path: Path, *, create: bool, synchronous: str = "FULL", vfs: str | None = None) -> apsw.Connection:
@@ -163,7 +174,7 @@ def read_ledger(db: apsw.Connection, ledger: MemoryLedger) -> set[tuple[Scope, i
         debits = Debits.decode(body)
         spent[scopes[number]][debits.slots] += debits.units
         queries[debits.slots] += 1
-        touched |= {(scopes[number], block) for block in np.unique(debits.slots // BLOCK).tolist()}
+        touched |= {(scopes[number], block) for block in debits.blocks}
     tombstones = {
         digest: Tombstone({scopes[int(number)]: units for number, units in json.loads(body).items()}, count)
         for digest, body, count in db.execute("SELECT digest, spent, queries FROM tombstones")
@@ -178,15 +189,33 @@ def read_ledger(db: apsw.Connection, ledger: MemoryLedger) -> set[tuple[Scope, i
     return touched
 
 
-def write_balances(db: apsw.Connection, ledger: MemoryLedger, blocks: Iterable[tuple[Scope, int]]) -> None:
-    """Fold: the balances of these blocks as they are now, instead of all debits."""
-    for scope, block in blocks:
-        part = slice(block * BLOCK, (block + 1) * BLOCK)
-        spent = ledger.column(scope)[part].astype("<i8").tobytes()
-        db.execute("INSERT OR REPLACE INTO balances VALUES (?, ?, ?)", (scope_id(db, scope), block, spent))
-        queries = ledger.participation[part].astype("<i4").tobytes()
-        db.execute("INSERT OR REPLACE INTO participation VALUES (?, ?)", (block, queries))
+def snapshot(ledger: MemoryLedger, blocks: Iterable[tuple[Scope, int]]) -> list[Balance]:
+    """The balances of these blocks as they are now."""
+    parts = [(scope, block, slice(block * BLOCK, (block + 1) * BLOCK)) for scope, block in blocks]
+    return [
+        Balance(
+            scope,
+            block,
+            ledger.column(scope)[p].astype("<i8").tobytes(),
+            ledger.participation[p].astype("<i4").tobytes(),
+        )
+        for scope, block, p in parts
+    ]
+
+
+def write_balances(db: apsw.Connection, balances: Iterable[Balance], last: int) -> None:
+    """Fold: balances that cover all debits up to answer number `last` take their place."""
+    for b in balances:
+        db.execute(
+            "INSERT INTO balances VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET spent = excluded.spent",
+            (scope_id(db, b.scope), b.block, b.spent),
+        )
+        db.execute(
+            "INSERT INTO participation VALUES (?, ?) ON CONFLICT DO UPDATE SET queries = excluded.queries",
+            (b.block, b.queries),
+        )
     db.execute("DELETE FROM debits")
+    set_meta(db, "folded", last)
 
 
 def write_owners(db: apsw.Connection, named: Iterable[tuple[int, Any]]) -> None:

@@ -19,12 +19,15 @@ import numpy as np
 from indknn.errors import StoreError
 from indknn.ledgers import MemoryLedger, Scope
 from indknn.store import chain
-from indknn.store.codec import BLOCK, Debits
-from indknn.store.database import scope_id, set_meta
+from indknn.store.codec import BLOCK, Debits, exact_sum
+from indknn.store.database import Balance, scope_id, set_meta, snapshot, write_balances
 from indknn.types import IntArray, Vectors
 
 Request: TypeAlias = tuple[bytes, bytes]
 """The digest of what was asked, and the labels given."""
+
+_MANY = 256 << 10
+_BALANCE = 12  # bytes
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Answer:
     scope: Scope
     query: Vectors
     label: int
-    debits: Debits
+    charged: int
+    debits: Debits | None  # None where balances are written instead
 
 
 class StoreJournal:
@@ -61,8 +65,11 @@ class StoreJournal:
         }
         self._sealed = self._durable = 0  # groups
         self._open: list[Answer] = []
+        self._open_bytes, self._folding = 0, False
         self._pending: list[Answer] = []
         self._requests: dict[str, Request] = {}
+        self._fold_blocks: set[tuple[Scope, int]] = set()  # that it covers
+        self._fold: tuple[list[Balance], int] | None = None  # instead of the debits up to this answer
         self._list_lock = Lock()
 
     @property
@@ -72,22 +79,40 @@ class StoreJournal:
 
     def note(self, analyst: Scope, query: Vectors, key: bytes, label: int) -> None:
         """A fresh answer, with all charges since the one before. The store's lock is held."""
-        log, self.ledger.log = self.ledger.log, []
-        debits = Debits.merge(log or [])
+        log, self.ledger.log = self.ledger.log or [], []
+        charged = sum(exact_sum(units) for _, units in log)
+        if self._folding:
+            debits = None
+            touched = range(min(_ends(log)) // BLOCK, max(_ends(log)) // BLOCK + 1) if log else range(0)
+            self.touched |= {(analyst, block) for block in touched}
+        else:
+            debits = Debits.merge(log)
+            self.touched |= {(analyst, block) for block in debits.blocks}
+            self._open_bytes += debits.size
+            balances = len(self.touched) * min(BLOCK, len(self.ledger.participation)) * _BALANCE
+            self._folding = self._open_bytes > max(_MANY, 2 * balances)
         with self._list_lock:
-            self._open.append(Answer(self._next, analyst, query, label, debits))
+            self._open.append(Answer(self._next, analyst, query, label, charged, debits))
             self._next += 1
-        self.touched |= {(analyst, block) for block in np.unique(debits.slots // BLOCK).tolist()}
 
     def seal(self, request: str | None = None, digest: bytes = b"", labels: IntArray | None = None) -> None:
-        """What was noted since the last time belongs together, and to this request if there is one."""
-        with self._list_lock:
+        """What was noted since the last time belongs together, and to this request if there is one.
+
+        Where so many answers came together that their debits are longer than the balances of all whom they
+        concern, those balances are written: as they are now, when the ledger is just behind the last answer.
+        """
+        with self.ledger.lock, self._list_lock:
             if request is not None and labels is not None:
                 self._known[request] = self._requests[request] = (digest, labels.astype("<i8").tobytes())
             if self._open or request is not None:
                 self._sealed += 1
+            if self._folding:
+                # A fold that is not written yet is taken up by this one: its debits are dropped all the same.
+                self._fold_blocks |= self.touched
+                self._fold = (snapshot(self.ledger, sorted(self._fold_blocks, key=str)), self.last_noted)
+                self.touched.clear()
             self._pending += self._open
-            self._open = []
+            self._open, self._open_bytes, self._folding = [], 0, False
 
     def request(self, request: str) -> tuple[bytes, IntArray] | None:
         """The digest and the labels of an earlier request with this id, durable or about to be."""
@@ -108,10 +133,11 @@ class StoreJournal:
             if self.failure is not None:
                 raise StoreError(f"not answered, because writing failed: {self.failure}") from self.failure
             with self._list_lock:
-                batch, requests, upto = self._pending, self._requests, self._sealed
-                self._pending, self._requests = [], {}
+                batch, requests, fold, upto = self._pending, self._requests, self._fold, self._sealed
+                self._pending, self._requests, self._fold = [], {}, None
+                self._fold_blocks = set()
             try:
-                entry = self._write(batch, requests)
+                entry = self._write(batch, requests, fold)
                 if entry is not None:
                     self._on_commit(entry)  # the witness too has seen it before anybody else
             except BaseException as error:
@@ -121,15 +147,21 @@ class StoreJournal:
                 raise StoreError(f"not answered, because writing failed: {error}") from error
             self._durable = upto
 
-    def _write(self, batch: list[Answer], requests: dict[str, Request]) -> chain.Entry | None:
+    def _write(
+        self, batch: list[Answer], requests: dict[str, Request], fold: tuple[list[Balance], int] | None
+    ) -> chain.Entry | None:
         entry = None
         with self.db:
             tau = self.tau()
             if tau is not None:
                 set_meta(self.db, "tau", tau)
-            rows = [(*_row(a, scope_id(self.db, a.scope)), str(a.debits.total)) for a in batch]
+            scopes = {scope: scope_id(self.db, scope) for scope in {a.scope for a in batch}}
+            rows = [(*_row(a, scopes[a.scope]), str(a.charged)) for a in batch]
             self.db.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)", rows)
-            bodies = [(a.seq, a.debits.encode()) for a in batch]
+            if fold is not None:
+                write_balances(self.db, *fold)
+            folded = 0 if fold is None else fold[1]
+            bodies = [(a.seq, a.debits.encode()) for a in batch if a.debits is not None and a.seq > folded]
             self.db.executemany("INSERT INTO debits VALUES (?, ?)", bodies)
             values = [(request, digest, labels) for request, (digest, labels) in requests.items()]
             self.db.executemany("INSERT INTO requests VALUES (?, ?, ?)", values)
@@ -141,10 +173,15 @@ class StoreJournal:
                     last=batch[-1].seq,
                     count=len(batch),
                     digest=answers_digest(rows),
-                    charged=str(sum(a.debits.total for a in batch)),
+                    charged=str(sum(a.charged for a in batch)),
                 )
-        self.unfolded_bytes += sum(len(body) for _, body in bodies)
+        before = 0 if fold is not None else self.unfolded_bytes
+        self.unfolded_bytes = before + sum(len(body) for _, body in bodies)
         return entry
+
+
+def _ends(log: list[tuple[IntArray, IntArray]]) -> list[int]:
+    return [int(end) for slots, _ in log if len(slots) for end in (slots[0], slots[-1])] or [0]
 
 
 def _row(answer: Answer, scope: int) -> tuple[Any, ...]:

@@ -341,8 +341,8 @@ class Store:
             self._filled_for = len(self._engine.shard)
 
     def _fold(self, db: apsw.Connection) -> None:
-        database.write_balances(db, self._engine.ledger, sorted(self._journal.touched, key=str))
-        database.set_meta(db, "folded", self._journal.last_noted)
+        blocks = sorted(self._journal.touched, key=str)
+        database.write_balances(db, database.snapshot(self._engine.ledger, blocks), self._journal.last_noted)
         self._journal.touched.clear()
         self._journal.unfolded_bytes = 0
 

@@ -35,9 +35,9 @@ class Campaign:
         """The worker dies at the nth pass of a named point; whether it came to that."""
         return self._run(point, nth, None)
 
-    def kill_after(self, seconds):
-        """The worker dies after so long, counted from the moment the store is open (from the start if negative)."""
-        return self._run(None, 0, seconds)
+    def kill_after(self, reports, seconds=0.0):
+        """The worker dies so long after so many reports, whatever the machine is busy with."""
+        return self._run(None, reports, seconds)
 
     def _run(self, point, nth, seconds):
         self.runs += 1
@@ -51,7 +51,7 @@ class Campaign:
         )
         process.start()
         there.close()
-        self._listen(here, process, seconds)
+        self._listen(here, process, None if seconds is None else nth, seconds)
         process.join(LIMIT)
         died = process.exitcode == -9
         assert died or process.exitcode == 0, f"the worker failed with {process.exitcode}"
@@ -59,20 +59,20 @@ class Campaign:
         self.found += self._look()
         return died
 
-    def _listen(self, pipe, process, seconds):
-        end = time.monotonic() + LIMIT
-        kill = None if seconds is None or seconds >= 0 else time.monotonic() - seconds
+    def _listen(self, pipe, process, reports, seconds):
+        end, heard = time.monotonic() + LIMIT, 0
+        kill = time.monotonic() + seconds if reports == 0 else None
         try:
             while True:
                 now = time.monotonic()
                 if now >= end or (kill is not None and now >= kill):
                     process.kill()
-                    end = kill = now + LIMIT
+                    end, kill = now + LIMIT, None
                 if pipe.poll(max(0.0, min(end, end if kill is None else kill) - now)):
-                    message = pipe.recv()
-                    if message[0] == "open" and seconds is not None and seconds >= 0:
+                    self.law.hear(pipe.recv())
+                    heard += 1
+                    if heard == reports:
                         kill = time.monotonic() + seconds
-                    self.law.hear(message)
         except (EOFError, OSError):
             pass  # the pipe ends with the process, perhaps in the middle of a message
 
@@ -96,11 +96,14 @@ class Campaign:
 
 def random_kills(campaign, kills):
     """Kills at any time: mostly at work, some while the store is being opened."""
+    rng = campaign.rng
     for _ in range(kills):
-        opening = campaign.rng.random() < 0.15
-        campaign.kill_after(-campaign.rng.uniform(0.001, 0.05) if opening else campaign.rng.uniform(0.0, 0.15))
+        opening = rng.random() < 0.15
+        campaign.kill_after(0 if opening else rng.randint(1, 80), rng.uniform(0.0, 0.05 if opening else 0.01))
 
 
 def chosen_kills(campaign, rounds=1, names=points.POINTS):
     """Kills at every named point; those that were never reached."""
-    return [p for _ in range(rounds) for p in names if not campaign.kill_at(p, campaign.rng.randint(1, 6))]
+    often = {p: 6 for p in names if p != "reading the ledger"}  # which happens once
+    turns = [(p, campaign.rng.randint(1, often.get(p, 1))) for _ in range(rounds) for p in names]
+    return [point for point, nth in turns if not campaign.kill_at(point, nth)]

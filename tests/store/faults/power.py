@@ -23,7 +23,8 @@ class Cuts:
         self.reports = []  # (number of events before, report)
         self.disk = Disk(live)
         try:
-            self._work(live / "a.store", seed, steps, synchronous)
+            with law.early_folds(seed % 2 == 0):
+                self._work(live / "a.store", seed, steps, synchronous)
         finally:
             self.disk.close()
 

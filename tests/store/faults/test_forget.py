@@ -25,7 +25,7 @@ def test_no_trace_is_left_however_people_come_and_go(tmp_path, seed, d):
     rng, path = random.Random(seed), tmp_path / "a.store"
     held, number = {}, 0
     with Store.create(path, law.settings(n_features=d, max_queries=100)) as store:
-        for _ in range(40):
+        for _ in range(40 if d < 1000 else 10):
             names = [f"person-{seed}-{number + i}-" + "x" * rng.randint(0, 40) for i in range(rng.randint(1, 60))]
             number += len(names)
             X = np.random.default_rng(number).normal(size=(len(names), d))
@@ -63,7 +63,7 @@ POINTS = [p for p in points.POINTS if "log" in p or "tombstone" in p or "clearin
 def test_killed_in_a_forget_and_asked_again(tmp_path, point):
     campaign = Campaign(tmp_path, seed=3)
     assert campaign.kill_at(point, 1)
-    campaign.kill_after(0.05)
+    campaign.kill_after(20)
     assert campaign.found == law.Findings()
 
 

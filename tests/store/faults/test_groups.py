@@ -104,3 +104,42 @@ def test_an_interrupt_while_writing_is_an_interrupt(store, monkeypatch):
     first = store.predict(law.rows("q", 1), request_id="q")
     assert store.predict(law.rows("q", 1), request_id="q").tolist() == first.tolist()
     assert store.db.execute("SELECT count(*) FROM answers").get == 1
+
+
+def test_a_big_batch_is_written_as_balances(store, tmp_path):
+    """Where the debits of a batch would be longer than everybody's balance; with others' debits before and after."""
+    names = store.engine.ledger.owners()
+    with law.early_folds():
+        for step, size in enumerate((1, 1, 40, 1, 60, 1)):
+            store.predict(law.rows(f"b{step}", size), law.ANALYSTS[step % 2], request_id=f"b{step}")
+            spent = [store.engine.ledger.spent(names, analyst).tolist() for analyst in law.ANALYSTS]
+            shutil.copy(store.path, tmp_path / "b.store")
+            shutil.copy(f"{store.path}-wal", tmp_path / "b.store-wal")
+            with Store(tmp_path / "b.store") as crashed:
+                assert not list(problems(crashed))
+                assert spent == [crashed.engine.ledger.spent(names, analyst).tolist() for analyst in law.ANALYSTS]
+    assert store.db.execute("SELECT count(*) FROM answers").get == 104
+    assert store.db.execute("SELECT count(*) FROM debits").get == 1
+    assert not list(problems(store))
+
+
+def test_two_big_batches_that_share_a_commit_are_both_written(tmp_path, monkeypatch):
+    """Balances of the first must not be lost when the second, of other people, is sealed before they are written."""
+    law.no_ballast()
+    monkeypatch.setattr("indknn.store.journal._MANY", 0)
+    monkeypatch.setattr("indknn.store.journal._BALANCE", 0)
+    path = tmp_path / "a.store"
+    law.new_store(path, free_repeats=False)
+    with Store(path) as store:
+        for analyst in ("alice", "bob"):  # blocks are told apart by analyst
+            store._compute(store.settings.quantise(law.rows(analyst, 8), "q"), analyst)
+            store._journal.seal()
+        assert store._journal._fold is not None
+        store._journal.commit()
+        spent = {a: store.spent(analyst=a).tolist() for a in ("alice", "bob")}
+        assert all(sum(s) > 0 for s in spent.values())
+        assert not list(problems(store))
+        shutil.copy(path, tmp_path / "b.store")
+        shutil.copy(f"{path}-wal", tmp_path / "b.store-wal")
+    with Store(tmp_path / "b.store") as crashed:
+        assert {a: crashed.spent(analyst=a).tolist() for a in ("alice", "bob")} == spent

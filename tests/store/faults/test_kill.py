@@ -5,6 +5,8 @@ import pytest
 from store.faults import law
 from store.faults.killing import Campaign, chosen_kills, random_kills
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("free_repeats", [True, False])
 def test_kills_at_random_times(tmp_path, free_repeats):

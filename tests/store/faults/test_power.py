@@ -5,6 +5,8 @@ import pytest
 from store.faults import law
 from store.faults.power import Cuts
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_that_was_answered_is_lost_when_the_power_goes(tmp_path, seed):

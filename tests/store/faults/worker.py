@@ -26,6 +26,12 @@ def run(pipe, path, seed, point, nth, names, unfinished, retries, synchronous="F
     law.no_ballast()
     if point is not None:
         points.arm(point, nth)
+    with law.early_folds(seed % 2 == 0):
+        _live(path, seed, names, unfinished, retries, synchronous, report)
+    report(("closed",))
+
+
+def _live(path, seed, names, unfinished, retries, synchronous, report):
     store = Store(path, witness=Path(path).with_name("witness"), synchronous=synchronous)
     report(("open",))
     for name in unfinished:
@@ -39,7 +45,6 @@ def run(pipe, path, seed, point, nth, names, unfinished, retries, synchronous="F
     for thread in threads:
         thread.join()
     store.close()
-    report(("closed",))
 
 
 def _ask(store, prefix, report, requests=150):
