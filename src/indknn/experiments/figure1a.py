@@ -50,9 +50,9 @@ def _rbf(setting: Setting, results: Results) -> Finding:
         "Ind-KNN with the RBF kernel performs slightly better than with the cosine kernel.",
         f"RBF and cosine: {texts}; RBF is above at {above} of {len(pairs)}, by {mean_gap:+.3f} on average.",
         mean_gap > 0,
-        ""
-        if mean_gap > 0
-        else "Both are functions of the same angle; differences of this size are within the spread of the test sets.",
+        "Both are functions of the same angle, and a difference of this size is within the spread of the test sets."
+        if abs(mean_gap) < 0.01
+        else "",
     )
 
 

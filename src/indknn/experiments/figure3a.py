@@ -10,7 +10,7 @@ from indknn.experiments.units import Unit
 TABLES, BITS = 30, 8
 FREQUENCIES = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 SECONDS = (
-    "Seconds are of one core of the machine that ran this, the shortest of three rounds; only their ratios mean "
+    "Seconds are of one core of the machine that ran this, the shortest of seven rounds; only their ratios mean "
     "anything elsewhere. The paper used a GPU for training and Python loops over the store."
 )
 

@@ -77,7 +77,11 @@ class Tradeoff:
         for i, e in enumerate(setting.epsilons):
             ours, theirs = (results[units[role][i]]["accuracies"] for role in ("indknn", "private_knn"))
             gaps.append(median(ours) - median(theirs))
-            texts.append(f"{points(median(ours))} against {points(median(theirs))} at ε = {e:g}")
+            ahead = sum(a > b for a, b in zip(ours, theirs, strict=True))
+            texts.append(
+                f"{points(median(ours))} against {points(median(theirs))} at ε = {e:g}, "
+                f"ahead on {ahead} of {len(ours)} sets"
+            )
         paired = [
             differences(results[units["indknn"][i]]["accuracies"], results[units["private_knn"][i]]["accuracies"])
             for i in range(len(setting.epsilons))

@@ -21,7 +21,7 @@ from indknn.experiments.queries import QuerySets
 from indknn.experiments.units import Result, Unit
 from indknn.noise import SecureNoise
 
-_ROUNDS = 3
+_ROUNDS = 7
 _ASKED = 200
 _RATIO, _K, _RATE = 0.2, 200, 80.0
 
@@ -80,11 +80,11 @@ def _noisy_sgd(unit: Unit, data: Data, Q: Any) -> Result:
         return model.fit(data.X, data.labels)
 
     model = train()  # also fills the cache of prices
-    return {"training": _best(train, 2), "per_query": _best(lambda: model.predict(Q)) / len(Q)}
+    return {"training": _best(train, 3), "per_query": _best(lambda: model.predict(Q)) / len(Q)}
 
 
 def _best(work: Callable[[], object], rounds: int = _ROUNDS) -> float:
-    """The shortest of a few rounds: what else the machine did only ever adds."""
+    """The shortest of some rounds: what else the machine did only ever adds."""
     times = []
     for _ in range(rounds):
         began = time.perf_counter()
