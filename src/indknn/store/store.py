@@ -38,7 +38,8 @@ from indknn.store.schema import VERSION
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 FOLD_BYTES = 8 << 20
-"""Debits are folded into balances when they have grown to this."""
+"""Debits are folded into balances when they have grown to this; earlier in a small store."""
+_FOLD_LEAST = 256 << 10
 Prepared: TypeAlias = tuple[Vectors, IntArray, list[OwnerId] | None]
 _BALLAST = 2 << 20
 _PAGE = 4096 + 24  # in the log
@@ -117,7 +118,8 @@ class Store:
                 return
             try:
                 if self._journal.failure is None:
-                    self.fold()
+                    with suppress(StoreError):  # all that was answered is on disk, and folding can wait
+                        self.fold()
             finally:
                 self._closed = True
                 with self._journal.io:
@@ -179,6 +181,8 @@ class Store:
         if self.draft:
             raise InvalidInputError(f"{self.path} has never held records, so nothing is known of its features")
         queries = self.settings.quantise(Q, "the queries")
+        for name, text in (("analyst", analyst), ("request_id", request_id)):
+            _refuse_unwritable(name, text)
         with self._lock:
             self._ready()
             journal = self._journal
@@ -187,7 +191,7 @@ class Store:
                 labels = self._compute(queries, analyst)
                 journal.seal(request_id, request_digest(queries, analyst), labels)
         journal.commit()
-        if journal.unfolded_bytes > FOLD_BYTES:
+        if journal.unfolded_bytes > self._fold_bytes:
             with suppress(StoreError):  # the answer is paid for, and folding can wait
                 self.fold()
         return np.asarray(self.settings.class_array[labels])
@@ -212,6 +216,7 @@ class Store:
                 ids.append(self._put(db, *self._prepare(X, y, owners, after=sum(map(len, ids)))))
             total = np.concatenate([np.zeros(0, dtype=np.int64), *ids])
             self._count_added(db, len(total))
+        self._keep_ballast()
         return total
 
     def put(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId] | None) -> IntArray:
@@ -220,6 +225,7 @@ class Store:
         with self._change() as db:
             ids = self._put(db, vectors, labels, names)
             self._count_added(db, len(ids))
+        self._keep_ballast()
         return ids
 
     def replace_all(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]) -> IntArray:
@@ -278,8 +284,6 @@ class Store:
     def _count_added(self, db: apsw.Connection, n: int) -> None:
         database.set_meta(db, "next_number", str(self._engine.ledger.next_number))  # may exceed 63 bits
         chain.append(db, "add", records=n)
-        if len(self._engine.shard) > 2 * self._filled_for + 1000:
-            self._fill_ballast()
 
     def _put(self, db: apsw.Connection, vectors: Vectors, labels: IntArray, owners: Any) -> IntArray:
         ledger, shard = self._engine.ledger, self._engine.shard
@@ -349,13 +353,22 @@ class Store:
                 raise _not_emptied(again) from again
             self._fill_ballast()
 
+    @property
+    def _fold_bytes(self) -> int:
+        """How long debits may become before they are folded: many times the balances, within bounds."""
+        return min(FOLD_BYTES, max(_FOLD_LEAST, 64 * 12 * len(self._engine.ledger.participation)))
+
+    def _keep_ballast(self) -> None:
+        if len(self._engine.shard) > 2 * self._filled_for + 1000:
+            self._fill_ballast()
+
     def _fill_ballast(self) -> None:
         """Enough to forget anybody: all debits overwritten, all balances written, a page for each record of theirs."""
         with self._lock:
             shard, ledger = self._engine.shard, self._engine.ledger
             balances = len(ledger.participation) * (8 * len(ledger.scopes) + 4)
             most = int(np.bincount(shard.owners_of(shard.record_ids() & 0xFFFFFFFF), minlength=1).max())
-            self._ballast.fill(_BALLAST + FOLD_BYTES + balances * 5 // 4 + most * _PAGE)
+            self._ballast.fill(_BALLAST + self._fold_bytes + balances * 5 // 4 + most * _PAGE)
             self._filled_for = len(shard)
 
     def _fold(self, db: apsw.Connection) -> None:
@@ -496,10 +509,12 @@ def _refuse_existing(path: Path) -> None:
 def _write_empty(path: Path, stored: dict[str, Any]) -> None:
     """A store is there as a whole or not at all: it is made under another name, then given its own."""
     draft = path.with_name(path.name + ".new")
-    drafts = [draft, draft.with_name(draft.name + "-wal"), draft.with_name(draft.name + "-journal")]
+    drafts = [draft.with_name(draft.name + end) for end in ("", "-wal", "-journal")]
+    # The log of a store that was deleted without it would be taken for that of the new one, and replayed.
+    stale = [path.with_name(path.name + end) for end in ("-wal", "-journal")]
     facts = json.loads(json.dumps(stored))
     try:
-        for leftover in drafts:
+        for leftover in (*drafts, *stale):
             leftover.unlink(missing_ok=True)
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # nobody else's business
         db = database.connect(draft, create=True)
@@ -521,6 +536,16 @@ def _write_empty(path: Path, stored: dict[str, Any]) -> None:
     finally:
         for leftover in drafts:
             leftover.unlink(missing_ok=True)
+
+
+def _refuse_unwritable(name: str, text: Any) -> None:
+    try:
+        if text is None or text.encode():
+            return
+    except (AttributeError, UnicodeEncodeError):
+        pass
+    if text != "":
+        raise InvalidInputError(f"{name} must be None or a str without lone surrogates, got {text!r}")
 
 
 def _names(owners: Any, vectors: Vectors) -> list[OwnerId] | None:
