@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -30,11 +27,10 @@ from indknn.ledgers import MemoryLedger, Scope
 from indknn.noise import Noise, SecureNoise
 from indknn.predictor import Predictor
 from indknn.shard import Shard
-from indknn.store import chain, database
+from indknn.store import chain, creation, database
 from indknn.store.codec import BLOCK
-from indknn.store.files import Ballast, Lock, Witness, sync_file
+from indknn.store.files import Ballast, Lock, Witness
 from indknn.store.journal import StoreJournal
-from indknn.store.schema import VERSION
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 FOLD_BYTES = 8 << 20
@@ -96,11 +92,11 @@ class Store:
         path = Path(path).resolve()
         settings.new_index()  # refuses bad settings before there is a file
         settings.plan(settings.tau or 1.0)
-        _refuse_existing(path)
+        creation.refuse_existing(path)
         lock = Lock(path)
         try:
-            _refuse_existing(path)  # somebody may have been quicker
-            _write_empty(path, {**asdict(settings), **({"n_features": None} if draft else {})})
+            creation.refuse_existing(path)  # somebody may have been quicker
+            creation.write_empty(path, {**asdict(settings), **({"n_features": None} if draft else {})})
         finally:
             lock.release()
         return cls(path, **options)
@@ -499,43 +495,6 @@ class Store:
                 f"{self.path} does not contain entry {seen['position']} of its audit trail, seen at {seen['at']}: "
                 "it is an old copy, and budgets were spent since that it does not know of"
             )
-
-
-def _refuse_existing(path: Path) -> None:
-    if path.exists():
-        raise StoreError(f"{path} exists already; a store is never overwritten")
-
-
-def _write_empty(path: Path, stored: dict[str, Any]) -> None:
-    """A store is there as a whole or not at all: it is made under another name, then given its own."""
-    draft = path.with_name(path.name + ".new")
-    drafts = [draft.with_name(draft.name + end) for end in ("", "-wal", "-journal")]
-    # The log of a store that was deleted without it would be taken for that of the new one, and replayed.
-    stale = [path.with_name(path.name + end) for end in ("-wal", "-journal")]
-    facts = json.loads(json.dumps(stored))
-    try:
-        for leftover in (*drafts, *stale):
-            leftover.unlink(missing_ok=True)
-        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # nobody else's business
-        db = database.connect(draft, create=True)
-        try:
-            with db:
-                database.set_meta(db, "store", str(uuid.uuid4()))
-                database.set_meta(db, "key", secrets.token_bytes(32))
-                database.set_meta(db, "settings", json.dumps(facts))
-                database.set_meta(db, "next_number", "0")
-                chain.append(db, "init", settings=facts, schema=VERSION)
-            database.empty_log(db, draft)
-        finally:
-            database.close(db)
-        sync_file(draft)
-        draft.rename(path)
-        sync_file(path.parent)
-    except (apsw.Error, OSError) as error:
-        raise StoreError(f"{path} cannot be made: {error}") from error
-    finally:
-        for leftover in drafts:
-            leftover.unlink(missing_ok=True)
 
 
 def _refuse_unwritable(name: str, text: Any) -> None:
