@@ -106,11 +106,9 @@ def encode_name(name: OwnerId, slot: int) -> bytes:
 
 def decode_name(text: bytes, slot: int) -> OwnerId:
     """What `encode_name` wrote."""
-    body, kind, rest = text[:-4], text[:1], text[1:-4]
-    if crc32(body, slot).to_bytes(4, "little") != text[-4:]:
+    body, kind = text[:-4], text[:1]
+    if crc32(body, slot) != int.from_bytes(text[-4:], "little"):
         raise StoreError(f"the name of the owner in slot {slot} is damaged")
-    if kind == b"i":
-        return int(rest)
-    if kind == b"b":
-        return rest
-    return rest.decode(errors="surrogatepass")
+    if kind == b"s":
+        return str(body[1:], "utf-8", "surrogatepass")
+    return int(body[1:]) if kind == b"i" else body[1:]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from indknn.store.codec import BLOCK, Debits, decode_name, encode_name, record_t
 from indknn.store.files import sync_file
 from indknn.store.schema import check, migrate
 from indknn.types import IntArray, Vectors
+
+_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -127,17 +130,24 @@ def _overwrite(db: apsw.Connection, slots: IntArray, body: npt.NDArray[np.void])
 def read_records(db: apsw.Connection, n_features: int, shard: Shard) -> None:
     """Fill an empty shard, slot by slot."""
     kind = record_type(n_features)
-    count, last, shortest, longest = db.execute(
-        "SELECT count(*), coalesce(max(slot), -1), min(length(body)), max(length(body)) FROM records"
-    ).fetchone()  # type: ignore[misc]
-    if count != last + 1 or (count and not shortest == longest == kind.itemsize):
-        raise StoreError(f"records are missing, or not of {n_features} features")
-    text = b"".join(body for (body,) in db.execute("SELECT body FROM records ORDER BY slot"))
-    body = np.frombuffer(text, dtype=kind)
-    owners, values = body["owner"].astype(np.int64), body["features"].copy()
+    n = int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM records").get)
+    head = np.zeros(n, dtype=record_type(0))
+    values = np.zeros((n, n_features), dtype=np.int8)
+    rows, done = db.execute("SELECT slot, body FROM records ORDER BY slot"), 0
+    while part := list(islice(rows, _ROWS)):  # in pieces that stay in the cache
+        slots, bodies = zip(*part, strict=True)
+        if slots != tuple(range(done, done + len(part))) or set(map(len, bodies)) != {kind.itemsize}:
+            raise StoreError(f"records are missing, or not of {n_features} features")
+        body = np.frombuffer(b"".join(bodies), dtype=kind)
+        here = slice(done, done + len(part))
+        values[here] = body["features"]
+        for name in ("generation", "owner", "label", "scale"):
+            head[name][here] = body[name]
+        done += len(part)
+    owners = head["owner"].astype(np.int64)
     values[owners < 0, 0] = 1  # what stands in a free slot while it is restored
-    vectors = Vectors(values, root_norms(values), body["scale"].astype(np.float64))
-    shard.restore(vectors, body["label"].astype(np.int64), owners, body["generation"].astype(np.int64))
+    vectors = Vectors(values, root_norms(values), head["scale"].astype(np.float64))
+    shard.restore(vectors, head["label"].astype(np.int64), owners, head["generation"].astype(np.int64))
 
 
 def scope_id(db: apsw.Connection, scope: Scope) -> int:
@@ -157,9 +167,8 @@ def read_scopes(db: apsw.Connection) -> dict[int, Scope]:
 
 def read_ledger(db: apsw.Connection, ledger: MemoryLedger) -> set[tuple[Scope, int]]:
     """Snapshot and replay. Returns the blocks that debits have touched since the snapshot."""
-    names = {
-        slot: decode_name(name, slot) for slot, name in db.execute("SELECT slot, name FROM owners") if any(name[:1])
-    }
+    owners = db.execute("SELECT slot, name FROM owners")
+    names = {slot: decode_name(name, slot) for slot, name in owners if name.strip(b"\0")}
     scopes, capacity = read_scopes(db), max(names, default=-1) + 1
     size = -(-capacity // BLOCK) * BLOCK
     spent = {scope: np.zeros(size, dtype=np.int64) for scope in scopes.values()}

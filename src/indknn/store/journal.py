@@ -132,11 +132,11 @@ class StoreJournal:
                 return
             if self.failure is not None:
                 raise StoreError(f"not answered, because writing failed: {self.failure}") from self.failure
-            with self._list_lock:
-                batch, requests, fold, upto = self._pending, self._requests, self._fold, self._sealed
-                self._pending, self._requests, self._fold = [], {}, None
-                self._fold_blocks = set()
             try:
+                with self._list_lock:
+                    batch, requests, fold, upto = self._pending, self._requests, self._fold, self._sealed
+                    self._pending, self._requests, self._fold = [], {}, None
+                    self._fold_blocks = set()
                 entry = self._write(batch, requests, fold)
                 if entry is not None:
                     self._on_commit(entry)  # the witness too has seen it before anybody else

@@ -1,11 +1,8 @@
-"""Making a store file, and reading one back: snapshot and replay give the very integers there were."""
+"""Reading a store back from its file: snapshot and replay give the very integers there were."""
 
 from __future__ import annotations
 
 import json
-import os
-import secrets
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +14,7 @@ from indknn.engine import Engine, Settings
 from indknn.errors import StaleStoreError, StoreError
 from indknn.noise import Noise
 from indknn.store import chain, database
-from indknn.store.files import sync_file
 from indknn.store.journal import StoreJournal
-from indknn.store.schema import VERSION
 
 
 @dataclass(frozen=True)
@@ -80,39 +75,3 @@ def compare(db: apsw.Connection, path: Path, store_id: str, seen: dict[str, Any]
             f"{path} does not contain entry {seen['position']} of its audit trail, seen at {seen['at']}: "
             "it is an old copy, and budgets were spent since that it does not know of"
         )
-
-
-def refuse_existing(path: Path) -> None:
-    """A store is never overwritten."""
-    if path.exists():
-        raise StoreError(f"{path} exists already; a store is never overwritten")
-
-
-def write_empty(path: Path, stored: dict[str, Any]) -> None:
-    """A store is there as a whole or not at all: it is made under another name, then given its own."""
-    draft = path.with_name(path.name + ".new")
-    drafts = [draft, draft.with_name(draft.name + "-wal"), draft.with_name(draft.name + "-journal")]
-    facts = json.loads(json.dumps(stored))
-    try:
-        for leftover in drafts:
-            leftover.unlink(missing_ok=True)
-        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # nobody else's business
-        db = database.connect(draft, create=True)
-        try:
-            with db:
-                database.set_meta(db, "store", str(uuid.uuid4()))
-                database.set_meta(db, "key", secrets.token_bytes(32))
-                database.set_meta(db, "settings", json.dumps(facts))
-                database.set_meta(db, "next_number", "0")
-                chain.append(db, "init", settings=facts, schema=VERSION)
-            database.empty_log(db, draft)
-        finally:
-            database.close(db)
-        sync_file(draft)
-        draft.rename(path)
-        sync_file(path.parent)
-    except (apsw.Error, OSError) as error:
-        raise StoreError(f"{path} cannot be made: {error}") from error
-    finally:
-        for leftover in drafts:
-            leftover.unlink(missing_ok=True)

@@ -28,16 +28,17 @@ from indknn.ledgers import MemoryLedger, Scope
 from indknn.noise import Noise, SecureNoise
 from indknn.predictor import Predictor
 from indknn.shard import Shard
-from indknn.store import chain, database
+from indknn.store import chain, creation, database
 from indknn.store.codec import BLOCK
 from indknn.store.files import Ballast, Lock, Witness
 from indknn.store.journal import StoreJournal
-from indknn.store.opening import compare, journaled_engine, load, refuse_existing, write_empty
+from indknn.store.opening import compare, journaled_engine, load
 from indknn.store.space import ballast_bytes, truncate_log
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 FOLD_BYTES = 8 << 20
-"""Debits are folded into balances when they have grown to this."""
+"""Debits are folded into balances when they have grown to this; earlier in a small store."""
+_FOLD_LEAST = 256 << 10
 Prepared: TypeAlias = tuple[Vectors, IntArray, list[OwnerId] | None]
 
 
@@ -93,11 +94,11 @@ class Store:
         path = Path(path).resolve()
         settings.new_index()  # refuses bad settings before there is a file
         settings.plan(settings.tau or 1.0)
-        refuse_existing(path)
+        creation.refuse_existing(path)
         lock = Lock(path)
         try:
-            refuse_existing(path)  # somebody may have been quicker
-            write_empty(path, {**asdict(settings), **({"n_features": None} if draft else {})})
+            creation.refuse_existing(path)  # somebody may have been quicker
+            creation.write_empty(path, {**asdict(settings), **({"n_features": None} if draft else {})})
         finally:
             lock.release()
         return cls(path, **options)
@@ -115,7 +116,8 @@ class Store:
                 return
             try:
                 if self._journal.failure is None:
-                    self.fold()
+                    with suppress(StoreError):  # all that was answered is on disk, and folding can wait
+                        self.fold()
             finally:
                 self._closed = True
                 with self._journal.io:
@@ -177,6 +179,8 @@ class Store:
         if self.draft:
             raise InvalidInputError(f"{self.path} has never held records, so nothing is known of its features")
         queries = self.settings.quantise(Q, "the queries")
+        for name, text in (("analyst", analyst), ("request_id", request_id)):
+            _refuse_unwritable(name, text)
         with self._lock:
             self._ready()
             journal = self._journal
@@ -185,7 +189,7 @@ class Store:
                 labels = self._compute(queries, analyst)
                 journal.seal(request_id, request_digest(queries, analyst), labels)
         journal.commit()
-        if journal.unfolded_bytes > FOLD_BYTES:
+        if journal.unfolded_bytes > self._fold_bytes:
             with suppress(StoreError):  # the answer is paid for, and folding can wait
                 self.fold()
         return np.asarray(self.settings.class_array[labels])
@@ -210,6 +214,7 @@ class Store:
                 ids.append(self._put(db, *self._prepare(X, y, owners, after=sum(map(len, ids)))))
             total = np.concatenate([np.zeros(0, dtype=np.int64), *ids])
             self._count_added(db, len(total))
+        self._keep_ballast()
         return total
 
     def put(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId] | None) -> IntArray:
@@ -218,6 +223,7 @@ class Store:
         with self._change() as db:
             ids = self._put(db, vectors, labels, names)
             self._count_added(db, len(ids))
+        self._keep_ballast()
         return ids
 
     def replace_all(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]) -> IntArray:
@@ -276,8 +282,6 @@ class Store:
     def _count_added(self, db: apsw.Connection, n: int) -> None:
         database.set_meta(db, "next_number", str(self._engine.ledger.next_number))  # may exceed 63 bits
         chain.append(db, "add", records=n)
-        if len(self._engine.shard) > 2 * self._filled_for + 1000:
-            self._fill_ballast()
 
     def _put(self, db: apsw.Connection, vectors: Vectors, labels: IntArray, owners: Any) -> IntArray:
         ledger, shard = self._engine.ledger, self._engine.shard
@@ -335,9 +339,18 @@ class Store:
             "audit_hash": entry.hash.hex(),
         }
 
+    @property
+    def _fold_bytes(self) -> int:
+        """How long debits may become before they are folded: many times the balances, within bounds."""
+        return min(FOLD_BYTES, max(_FOLD_LEAST, 64 * 12 * len(self._engine.ledger.participation)))
+
+    def _keep_ballast(self) -> None:
+        if len(self._engine.shard) > 2 * self._filled_for + 1000:
+            self._fill_ballast()
+
     def _fill_ballast(self) -> None:
         with self._lock:
-            self._ballast.fill(ballast_bytes(self._engine, FOLD_BYTES))
+            self._ballast.fill(ballast_bytes(self._engine, self._fold_bytes))
             self._filled_for = len(self._engine.shard)
 
     def _fold(self, db: apsw.Connection) -> None:
@@ -429,6 +442,16 @@ class Store:
         if seen is not None:
             compare(self._db, self.path, self._store_id, seen)
         self._saw(chain.last(self._db))
+
+
+def _refuse_unwritable(name: str, text: Any) -> None:
+    try:
+        if text is None or text.encode():
+            return
+    except (AttributeError, UnicodeEncodeError):
+        pass
+    if text != "":
+        raise InvalidInputError(f"{name} must be None or a str without lone surrogates, got {text!r}")
 
 
 def _names(owners: Any, vectors: Vectors) -> list[OwnerId] | None:

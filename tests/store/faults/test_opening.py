@@ -196,3 +196,30 @@ def test_copies_of_the_closed_file_alone_are_whole(path, tmp_path):
     with Store(path) as one, Store(tmp_path / "b.store") as other:
         assert not list(problems(other))
         assert one.spent().tolist() == other.spent().tolist()
+
+
+def test_the_log_of_a_deleted_store_is_not_taken_for_the_new_ones(path, tmp_path):
+    with Store(path) as store:
+        law.add_owner(store, "somebody else")
+        log = path.with_name(path.name + "-wal").read_bytes()
+    path.unlink()
+    path.with_name(path.name + "-wal").write_bytes(log)
+    with Store.create(path, law.settings()) as store:
+        assert store.engine.ledger.owners() == []
+        assert not list(problems(store))
+
+
+def test_analysts_and_requests_that_cannot_be_written_are_refused_before_anybody_pays(path):
+    with Store(path) as store:
+        engine, spent = store.engine, store.spent().tolist()
+        for bad in (5, b"x", "\udc80"):
+            with pytest.raises(InvalidInputError, match="request_id must be"):
+                store.predict(law.rows("a", 1), request_id=bad)
+            with pytest.raises(InvalidInputError, match="analyst must be"):
+                store.predict(law.rows("a", 1), analyst=bad)
+        assert store.engine is engine
+        assert store.spent().tolist() == spent
+        odd = store.predict(law.rows("a", 2), analyst="", request_id="\0\n")
+    with Store(path) as store:
+        assert store.predict(law.rows("a", 2), analyst="", request_id="\0\n").tolist() == odd.tolist()
+        assert not list(problems(store))
