@@ -48,8 +48,8 @@ def first_reaching(x: Sequence[float], y: Sequence[float], level: float) -> floa
 
     Below the first x nothing was measured, so a level that is reached there gives that x: an upper bound.
 
-    >>> first_reaching([1, 2, 4], [0.5, 0.6, 0.7], 0.65), first_reaching([1, 2], [0.5, 0.6], 0.7)
-    (2.8284271247461903, None)
+    >>> round(first_reaching([1, 2, 4], [0.5, 0.6, 0.7], 0.65), 3), first_reaching([1, 2], [0.5, 0.6], 0.7)
+    (2.828, None)
     """
     best, left = -1.0, None
     for right, value in zip(x, y, strict=True):
