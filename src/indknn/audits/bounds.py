@@ -35,7 +35,7 @@ class Bounds:
     trials: int
 
 
-def lower_rate(hits: int, trials: int, error: float) -> float:
+def lower_rate(hits: float, trials: float, error: float) -> float:
     """A rate that the true one is above, but with probability `error`.
 
     >>> 0.95 < lower_rate(100, 100, 0.01) < 1.0, lower_rate(0, 100, 0.01)
@@ -44,7 +44,7 @@ def lower_rate(hits: int, trials: int, error: float) -> float:
     return float(beta_distribution.ppf(error, hits, trials - hits + 1)) if hits > 0 else 0.0
 
 
-def upper_rate(hits: int, trials: int, error: float) -> float:
+def upper_rate(hits: float, trials: float, error: float) -> float:
     """A rate that the true one is below, but with probability `error`."""
     return 1.0 - lower_rate(trials - hits, trials, error)
 
@@ -75,11 +75,12 @@ def lower_bounds(present: FloatArray, absent: FloatArray, delta: float, error: f
     """
     n = min(len(present), len(absent))
     choose, test = slice(0, n // 4), slice(n // 4, n)
+    weight = (n - n // 4) / max(n // 4, 1)  # as if the chosen trials were as many as those that count
     cuts = np.unique(np.quantile(np.concatenate([present[choose], absent[choose]]), np.linspace(0.002, 0.998, _CUTS)))
     best = {"epsilon": (-1.0, 0.0, 1), "mu": (-1.0, 0.0, 1)}
     for cut in cuts.tolist():
         for side in (1, -1):
-            found = _at(present[choose], absent[choose], cut, side, delta, error)
+            found = _at(present[choose], absent[choose], cut, side, delta, error, weight)
             for name, value in found.items():
                 best[name] = max(best[name], (value, cut, side))
     final = {
@@ -88,14 +89,13 @@ def lower_bounds(present: FloatArray, absent: FloatArray, delta: float, error: f
     return Bounds(final["epsilon"], final["mu"], 2 * n)
 
 
-def _at(present: FloatArray, absent: FloatArray, cut: float, side: int, delta: float, error: float) -> dict[str, float]:
+def _at(
+    present: FloatArray, absent: FloatArray, cut: float, side: int, delta: float, error: float, weight: float = 1.0
+) -> dict[str, float]:
     """The bounds of the distinguisher that says "in" above the cut; for side -1 it says "out" below it."""
-    above = int((present >= cut).sum()), int((absent >= cut).sum())
-    if side > 0:
-        tpr, fpr = lower_rate(above[0], len(present), error / 2), upper_rate(above[1], len(absent), error / 2)
-    else:
-        tpr = lower_rate(len(absent) - above[1], len(absent), error / 2)
-        fpr = upper_rate(len(present) - above[0], len(present), error / 2)
+    hits, others = (present >= cut, absent >= cut) if side > 0 else (absent < cut, present < cut)
+    tpr = lower_rate(weight * hits.sum(), weight * len(hits), error / 2)
+    fpr = upper_rate(weight * others.sum(), weight * len(others), error / 2)
     return {"epsilon": epsilon_from_rates(tpr, fpr, delta), "mu": mu_from_rates(tpr, fpr)}
 
 

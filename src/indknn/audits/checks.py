@@ -42,7 +42,9 @@ def odometer() -> str | None:
             loss += sum((_loss(r) for r in releases), Fraction(0))
             booked = Fraction(int(engine.ledger.total_spent(["ann"])[0]), UNIT)
             if loss > booked or booked > Fraction(to_units(settings.budget), UNIT):
-                return f"query {i + 1}: lost {float(loss):.6g}, booked {float(booked):.6g}, budget {settings.budget:.6g}"
+                return (
+                    f"query {i + 1}: lost {float(loss):.6g}, booked {float(booked):.6g}, budget {settings.budget:.6g}"
+                )
             if returning and i % 4 == 3:
                 engine.forget_owners(["ann"])
                 engine.add(rows, labels, ["ann"] * records)

@@ -56,9 +56,7 @@ def noise_for(scenario: Scenario, seed: int) -> Noise:
 def scores_of(scenario: Scenario, trials: int, seed: int) -> tuple[FloatArray, FloatArray]:
     """The scores of `trials` transcripts in each world, through the product."""
     rng, noise = np.random.default_rng([seed, 1]), noise_for(scenario, seed)
-    present, absent = (
-        np.array([play(scenario, world, noise, rng) for _ in range(trials)]) for world in (True, False)
-    )
+    present, absent = (np.array([play(scenario, world, noise, rng) for _ in range(trials)]) for world in (True, False))
     return present, absent
 
 

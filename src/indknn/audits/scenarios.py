@@ -139,7 +139,14 @@ def scenarios() -> list[Scenario]:
     shared = replace(BASE, epsilon=3.0, global_epsilon=EPSILON)
     lsh, sketch = {"n_tables": 8, "n_bits": 4, "seed": 3}, {"n_bits": 128, "seed": 3}
     return [
-        Scenario("one query", "all of B in one answer", replace(BASE, max_queries=6, sigma2=0.1), asking(1), exact_noise=True, share=2),
+        Scenario(
+            "one query",
+            "all of B in one answer",
+            replace(BASE, max_queries=6, sigma2=0.1),
+            asking(1),
+            exact_noise=True,
+            share=2,
+        ),
         Scenario("votes", "until exhaustion, votes seen", BASE, asking(6)),
         Scenario("counts", "until exhaustion, counts and labels seen", replace(BASE, sigma2=8.0), asking(9), "counts"),
         Scenario("epsilon 1", "a smaller budget", replace(BASE, epsilon=1.0), asking(5)),
@@ -147,19 +154,42 @@ def scenarios() -> list[Scenario]:
         Scenario("exact noise", "the exact sampler end to end", BASE, asking(6), exact_noise=True),
         Scenario("crowd", "others near, who are exhausted too", BASE, asking(6, people=12)),
         Scenario("labels, poisoned, queries chosen", "a tie broken by the target", LABELS, poisoned(4, True), "labels"),
-        Scenario("labels, poisoned, queries natural", "ties, but asked at random", LABELS, poisoned(4, False), "labels"),
+        Scenario(
+            "labels, poisoned, queries natural", "ties, but asked at random", LABELS, poisoned(4, False), "labels"
+        ),
         Scenario("labels, natural, queries chosen", "others as they come", LABELS, asking(4, people=8), "labels"),
         Scenario("labels, natural, queries natural", "nothing chosen", LABELS, natural_queries(4, 8), "labels"),
         Scenario("adaptive", "queries follow the answers; stop when sure", replace(BASE, sigma2=1.0), stopping),
         Scenario("lsh", "hash tables", replace(BASE, index="lsh", index_options=lsh), asking(6, people=4)),
         Scenario("sketch", "sketches", replace(BASE, index="sketch", index_options=sketch), asking(6, people=4)),
-        Scenario("rbf", "distances, three labels", replace(BASE, kernel="rbf", normalize=False, classes=(0, 1, 2)), asking(6)),
+        Scenario(
+            "rbf", "distances, three labels", replace(BASE, kernel="rbf", normalize=False, classes=(0, 1, 2)), asking(6)
+        ),
         Scenario("five records", "an owner with several records", owner, asking(4, 5, (1, 1, 0))),
-        Scenario("capped records", "at most two of six records a query", replace(owner, max_records_per_query=2), asking(5, 6)),
+        Scenario(
+            "capped records",
+            "at most two of six records a query",
+            replace(owner, max_records_per_query=2),
+            asking(5, 6),
+        ),
         Scenario("reuse", "released answers vote; repeats are free", reuse, asking(5, repeats=2)),
         Scenario("forget and return", "nothing is refunded", BASE, coming_and_going),
-        Scenario("one analyst", "sees her own answers only", replace(BASE, reuse=True), analysts(("a", "b"), ("b",), 5)),
-        Scenario("two analysts pool", "2B", BASE, analysts(("a", "b"), ("a", "b"), 5), claimed_epsilon=pooled_epsilon(BASE, 2)),
-        Scenario("global budget", "three analysts pool", shared, analysts(("a", "b", "c"), ("a", "b", "c"), 3), claimed_epsilon=EPSILON),
+        Scenario(
+            "one analyst", "sees her own answers only", replace(BASE, reuse=True), analysts(("a", "b"), ("b",), 5)
+        ),
+        Scenario(
+            "two analysts pool",
+            "2B",
+            BASE,
+            analysts(("a", "b"), ("a", "b"), 5),
+            claimed_epsilon=pooled_epsilon(BASE, 2),
+        ),
+        Scenario(
+            "global budget",
+            "three analysts pool",
+            shared,
+            analysts(("a", "b", "c"), ("a", "b", "c"), 3),
+            claimed_epsilon=EPSILON,
+        ),
         Scenario("bystander", "near no query", replace(BASE, sigma2=0.1), bystander),
     ]
