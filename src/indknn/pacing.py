@@ -25,7 +25,7 @@ _SPIN = 0.001  # the last millisecond is waited for awake: a sleeper wakes up la
 class Answers(Protocol):
     """An engine or a store."""
 
-    def predict(self, Q: npt.ArrayLike, analyst: str | None = None, **options: Any) -> npt.NDArray[Any]:
+    def predict(self, Q: npt.ArrayLike, analyst: str | None = None) -> npt.NDArray[Any]:
         """The label of each query."""
         ...
 
@@ -61,8 +61,9 @@ class Paced:
     def predict(self, Q: npt.ArrayLike, analyst: str | None = None, **options: Any) -> npt.NDArray[Any]:
         """The label of each query, so many ticks after the call; `options` go to the model."""
         start, allowed = self._clock(), self.tick * max(len(np.asarray(Q)), 1)
+        ask: Callable[..., npt.NDArray[Any]] = self.model.predict
         try:
-            return self.model.predict(Q, analyst, **options)
+            return ask(Q, analyst, **options)
         finally:
             self._wait(start, allowed)
 

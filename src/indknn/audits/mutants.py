@@ -68,7 +68,7 @@ def _any_budget_left() -> Sequence[Replacement]:
     def count(group: Group, remaining: IntArray, plan: Plan) -> Count:
         able = remaining > 0
         part = group.only(able)
-        return Count(part, int(part.m.sum()), charge_units((part.m * float(GRID)) ** 2, plan.scale1))
+        return Count(part, int(part.m.sum()), charge_units(part.m.astype(np.float64) ** 2 * GRID * GRID, plan.scale1))
 
     return [(mechanism, "count", count), (MemoryLedger, "charge", _unchecked_charge)]
 
@@ -173,7 +173,7 @@ def _reused_noise() -> Sequence[Replacement]:
         kept = self.__dict__.setdefault("_kept", {})
         if size not in kept:
             kept[size] = original(self, 1 << 30, size) / 2.0**30
-        return np.rint(kept[size] * float(scale)).astype(np.int64)
+        return np.asarray(np.rint(kept[size] * float(scale)), dtype=np.int64)
 
     return [(SeededNoise, "draw", draw)]
 
@@ -231,7 +231,7 @@ def _no_global() -> Sequence[Replacement]:
 
 def _rounded_down() -> Sequence[Replacement]:
     def floor(squared: Any, scale: int) -> IntArray:
-        return np.floor(squared * (UNIT / (2.0 * float(scale) ** 2))).astype(np.int64)
+        return np.asarray(np.floor(squared * (UNIT / (2.0 * float(scale) ** 2))), dtype=np.int64)
 
     return [(mechanism, "charge_units", floor)]
 

@@ -13,8 +13,9 @@ from indknn.audits.runner import Report
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}
-table{border-collapse:collapse;font-size:13px;width:100%}td,th{padding:.25rem .5rem;text-align:left;border-bottom:1px solid #ddd}
-td.n{text-align:right;font-variant-numeric:tabular-nums}.bad{color:#b00020;font-weight:600}.good{color:#1b6e37;font-weight:600}
+table{border-collapse:collapse;font-size:13px;width:100%}
+td,th{padding:.25rem .5rem;text-align:left;border-bottom:1px solid #ddd}
+.bad{color:#b00020;font-weight:600}.good{color:#1b6e37;font-weight:600}
 svg text{font:12px system-ui,sans-serif}
 """
 
@@ -55,13 +56,15 @@ def summary(report: Report) -> str:
         f"One run, {once.canaries:,} canaries: ε >= {once.epsilon:.2f}, claimed {once.claimed_epsilon:.2f}.",
         f"Strongest bound: {worst.tightness:.0%} of the claim ({worst.name}).",
         f"Mutants caught: {caught} of {len(report.mutants)}.",
-        f"Membership inference: AUC {members.auc:.3f}, bound {members.bound_auc:.3f}, no privacy {members.control_auc:.3f}.",
+        f"Membership inference: AUC {members.auc:.3f}, bound {members.bound_auc:.3f}, "
+        f"no privacy {members.control_auc:.3f}.",
         *(
             f"Floating point, {f.sampler}: right {f.success:.1%}, the noise allows {f.allowed:.1%}."
             for f in report.floats
         ),
         *(
-            f"Timing, {t.question} right {t.open_success:.0%}; on a tick of {t.tick_milliseconds:.1f} ms {t.paced_success:.0%}."
+            f"Timing, {t.question} right {t.open_success:.0%}; "
+            f"on a tick of {t.tick_milliseconds:.1f} ms {t.paced_success:.0%}."
             for t in report.timing
         ),
         f"{report.seconds:.0f} s, seed {report.seed}. " + ("PASSED" if not report.problems else "FAILED:"),
@@ -79,17 +82,20 @@ def html(report: Report) -> str:
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>indknn audit</title><style>{_STYLE}</style>",
         f"<h1>Audit of the promise</h1>{verdict}",
-        f"<p>{report.minutes:g} minutes asked for, {report.seconds:.0f} s used, seed {report.seed}, {escape(report.machine)}. "
-        f"All bounds together hold with {report.confidence:.0%} confidence (each with error {report.error_per_bound:.1e}).</p>",
+        f"<p>{report.minutes:g} minutes asked for, {report.seconds:.0f} s used, seed {report.seed}, "
+        f"{escape(report.machine)}. All bounds together hold with {report.confidence:.0%} confidence "
+        f"(each with error {report.error_per_bound:.1e}).</p>",
         "<h2>Claimed against measured ε</h2>"
-        "<p>Outline: the claim. Dark: ε proven by counting events at δ. Light: ε at δ that follows from the proven μ.</p>",
+        "<p>Outline: the claim. Dark: ε proven by counting events at δ. "
+        "Light: ε at δ that follows from the proven μ.</p>",
         _bars(report.scenarios),
         _table(
             ("scenario", "sees", "path", "δ", "claimed ε", "ε", "ε by μ", "claimed μ", "μ", "trials", "seed", "s", ""),
             [_row(m) for m in report.scenarios],
         ),
-        f"<h2>One run with many canaries</h2><p>{once.canaries:,} canaries, {once.correct} of {once.guesses} guesses right: "
-        f"ε >= {once.epsilon:.2f}, claimed {once.claimed_epsilon:.2f} at δ = {once.delta:g} (seed {once.seed}, {once.seconds:.0f} s).</p>",
+        "<h2>One run with many canaries</h2>"
+        f"<p>{once.canaries:,} canaries, {once.correct} of {once.guesses} guesses right: ε >= {once.epsilon:.2f}, "
+        f"claimed {once.claimed_epsilon:.2f} at δ = {once.delta:g} (seed {once.seed}, {once.seconds:.0f} s).</p>",
         "<h2>Mutants</h2>",
         _table(
             ("mutant", "what is wrong", "checks that saw it", "audits that saw it", "s", ""),
@@ -106,8 +112,8 @@ def html(report: Report) -> str:
             ],
         ),
         "<h2>Membership inference</h2>"
-        f"<p>{members.people:,} people, labels only. Area under the curve: {members.auc:.3f}; bound {members.bound_auc:.3f}; "
-        f"the same vote without privacy {members.control_auc:.3f}.</p>",
+        f"<p>{members.people:,} people, labels only. Area under the curve: {members.auc:.3f}; "
+        f"bound {members.bound_auc:.3f}; the same vote without privacy {members.control_auc:.3f}.</p>",
         _roc(report),
         "<h2>Floating point</h2>",
         _table(

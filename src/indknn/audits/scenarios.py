@@ -28,7 +28,7 @@ LABELS = replace(BASE, max_queries=1000, sigma2=0.3)  # counting is cheap, so th
 
 def near(i: int) -> FloatArray:
     """The i-th of many different directions close to the target's."""
-    query = AXIS.copy()
+    query: FloatArray = AXIS.copy()
     query[1 + i % (D - 1)] = 0.02 * (1 + i // (D - 1)) * (-1) ** i
     return query
 

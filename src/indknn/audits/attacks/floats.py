@@ -1,9 +1,9 @@
 """The floating-point attack: which doubles a noisy value can be betrays what was under the noise (Mironov 2012).
 
 A neighbour's count is 0 or 1, and noise is added. Textbook noise is a double: near zero doubles are dense, near one
-they are not, so a released value with very fine bits cannot have been 1 + noise. The attacker looks for such bits and
-for any other pattern in the last bits that tells the two apart. The noise itself allows every attacker a success rate of
-Φ(1/2s) at most; more than that is a leak. Our values are integers on a grid and must show nothing beyond.
+they are not, so a released value with very fine bits cannot have been 1 + noise. The attacker looks for such bits
+and for any other pattern in the last bits that tells the two apart. The noise itself allows every attacker a success
+rate of Φ(1/2s) at most; more than that is a leak. Our values are integers on a grid and must show nothing beyond.
 """
 
 from __future__ import annotations

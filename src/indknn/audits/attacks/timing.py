@@ -10,10 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from indknn.audits.bounds import lower_rate
 from indknn.audits.scenarios import AXIS, BASE, D
