@@ -71,7 +71,9 @@ def test_a_batch_takes_a_tick_per_query_and_late_work_waits_for_the_next():
 
 def test_it_hands_through_what_it_is_given():
     clock = Clock()
-    _, analyst, options = Paced(Slow(clock), 0.01, clock=clock, sleep=clock.sleep).predict([[1.0]], "ann", request_id="7")
+    _, analyst, options = Paced(Slow(clock), 0.01, clock=clock, sleep=clock.sleep).predict(
+        [[1.0]], "ann", request_id="7"
+    )
     assert (analyst, options) == ("ann", {"request_id": "7"})
     engine = Engine(Settings(n_features=2, classes=(0, 1), tau=0.5), SecureNoise())
     with pytest.raises(InvalidInputError):

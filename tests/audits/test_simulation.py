@@ -57,7 +57,9 @@ def test_same_charges_labels_and_losses(records, present, change):
     for trial in range(trials):
         noise = Listed(normals[trial].ravel())
         scenario = Scenario("", "", settings, script(records))
-        assert play(scenario, present, noise, np.random.default_rng(0)) == pytest.approx(run.votes_loss[trial], abs=1e-9)
+        assert play(scenario, present, noise, np.random.default_rng(0)) == pytest.approx(
+            run.votes_loss[trial], abs=1e-9
+        )
         if present:
             engine = Engine(settings, Listed(normals[trial].ravel()))
             engine.add(np.repeat(AXIS[None, :], records, axis=0), [1] * records, ["t"] * records)
