@@ -45,7 +45,7 @@ def script(records):
 def test_same_charges_labels_and_losses(records, present, change):
     settings, trials = replace(BASE, **change), 25
     normals = np.random.default_rng(3).standard_normal((trials, QUERIES, 3))
-    cursor = {"t": 0, "first": True}
+    cursor = {"t": 0}
 
     def draw(scale, size):
         part = slice(0, 1) if size == 1 else slice(1, 3)
@@ -95,7 +95,7 @@ def test_the_tap_changes_nothing_and_is_taken_off():
             with tap() as releases:
                 answers.append(engine.predict(queries).tolist())
             assert [r.label for r in releases] == answers[-1]
-            assert all(r.K == max(r.raw, 30 * GRID) and int(np.argmax(r.scores)) == r.label for r in releases)
+            assert all(max(r.raw, 30 * GRID) == r.K and int(np.argmax(r.scores)) == r.label for r in releases)
             engine.predict(queries)
             assert len(releases) == 20
         else:

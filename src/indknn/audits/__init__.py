@@ -8,7 +8,7 @@
     measure         trials in, bounds out
     one_run         many canaries in one run (Steinke, Nasr & Jagielski 2023)
     checks          properties that no statistics is needed for
-    mutants         deliberately broken variants, all of which must be caught
+    mutants, probes deliberately broken variants, all of which must be caught; small audits to catch them
     attacks/        membership inference, floating point, timing
     runner, report  everything together; JSON and HTML
 
