@@ -78,7 +78,7 @@ def lower_bounds(present: FloatArray, absent: FloatArray, delta: float, error: f
     choose, test = slice(0, n // 4), slice(n // 4, n)
     weight = (n - n // 4) / max(n // 4, 1)  # as if the chosen trials were as many as those that count
     pooled = np.concatenate([present[choose], absent[choose]])
-    best = {name: (-1.0, 0.0, 1) for name in _QUANTILES}
+    best = dict.fromkeys(_QUANTILES, (-1.0, 0.0, 1))
     for name, quantiles in _QUANTILES.items():
         for cut in np.unique(np.quantile(pooled, quantiles)).tolist():
             for side in (1, -1):
