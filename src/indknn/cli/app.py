@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from indknn import __version__, accounting, demo
+from indknn.cli.audit import audit
 from indknn.cli.bench import bench
 from indknn.cli.progress import stages
 from indknn.cli.reproduce import reproduce_command
@@ -40,7 +41,7 @@ def app() -> None:
       indknn predict people.store queries.npz -o answers.csv
       indknn forget people.store ann
 
-    Exit codes: 0 done; 1 verify or doctor found something wrong; 2 something you gave is not allowed;
+    Exit codes: 0 done; 1 verify, doctor or audit found something wrong; 2 something you gave is not allowed;
     3 the store or a file cannot be used (locked, damaged, an old copy, disk full).
     """
 
@@ -87,6 +88,7 @@ def budget_command(epsilon: float, delta: float, queries: int) -> None:
         click.echo(f"{accountant:<8}{B:>12.6g}{f'{3 * B / max(queries, 6):.3g}':>30}")
 
 
+app.add_command(audit)
 app.add_command(bench)
 
 

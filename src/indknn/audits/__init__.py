@@ -1,0 +1,16 @@
+"""Attacks and statistical tests of the promise. See ``docs/audits.md``.
+
+    bounds          lower bounds on ε and μ from counted events, and for one run with many canaries
+    tap             what the theorem covers of a run: counts, noisy votes, labels. A hook of the curator's
+    worlds          neighbouring histories, adaptive scripts, and the privacy loss of a transcript
+    scenarios       the histories that are audited
+    simulate        many transcripts at once, bit by bit the product's, for tight bounds
+    measure         trials in, bounds out
+    one_run         many canaries in one run (Steinke, Nasr & Jagielski 2023)
+    checks          properties that no statistics is needed for
+    mutants, probes deliberately broken variants, all of which must be caught; small audits to catch them
+    attacks/        membership inference, floating point, timing
+    runner, report  everything together; JSON and HTML
+
+Nothing here is imported by what serves.
+"""

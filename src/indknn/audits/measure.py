@@ -1,0 +1,130 @@
+"""Trials in, bounds out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from math import sqrt
+
+import numpy as np
+
+from indknn import accounting
+from indknn.audits.bounds import lower_bounds
+from indknn.audits.scenarios import BASE
+from indknn.audits.simulate import Run, Shot, random_draw, simulate
+from indknn.audits.worlds import Scenario, play
+from indknn.engine import Settings
+from indknn.noise import Noise, SecureNoise, SeededNoise
+from indknn.types import GRID, FloatArray
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A scenario's claim beside what was measured. `epsilon_gdp` is what the bound on μ means at δ."""
+
+    name: str
+    about: str
+    sees: str
+    path: str
+    delta: float
+    claimed_epsilon: float
+    claimed_mu: float
+    epsilon: float
+    epsilon_gdp: float
+    mu: float
+    trials: int
+    seed: int
+    seconds: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether no bound exceeds the claim."""
+        return self.epsilon <= self.claimed_epsilon and self.mu <= self.claimed_mu * (1 + 1e-9)
+
+    @property
+    def tightness(self) -> float:
+        """The best bound as a share of the claim."""
+        return max(self.epsilon, self.epsilon_gdp) / self.claimed_epsilon
+
+
+def noise_for(scenario: Scenario, seed: int) -> Noise:
+    """Reproducible noise: the seeded twin, or the exact sampler fed with seeded entropy."""
+    rng = np.random.default_rng(seed)
+    return SecureNoise(entropy=rng.bytes) if scenario.exact_noise else SeededNoise(rng)
+
+
+def scores_of(scenario: Scenario, trials: int, seed: int) -> tuple[FloatArray, FloatArray]:
+    """The scores of `trials` transcripts in each world, through the product."""
+    rng, noise = np.random.default_rng([seed, 1]), noise_for(scenario, seed)
+    present, absent = (np.array([play(scenario, world, noise, rng) for _ in range(trials)]) for world in (True, False))
+    return present, absent
+
+
+def measure(scenario: Scenario, trials: int, seed: int, error: float) -> Measured:
+    """Audit one scenario. Each of its two bounds fails with probability at most `error`."""
+    start = time.perf_counter()
+    present, absent = scores_of(scenario, trials, seed)
+    path = "product, exact noise" if scenario.exact_noise else "product"
+    return _measured(scenario, path, (present, absent), seed, error, start)
+
+
+def claimed_mu(scenario: Scenario) -> float:
+    """sqrt(2B) for the B behind the claim. Both filters claim it: they differ in how B follows from ε."""
+    settings = scenario.settings
+    return sqrt(2.0 * accounting.budget(scenario.epsilon, settings.delta, settings.accountant))
+
+
+def simulations() -> list[tuple[Scenario, list[Shot]]]:
+    """Lone targets, for tight bounds: votes seen, and counts seen over so many queries that labels cost little."""
+
+    def scenario(name: str, about: str, settings: Settings, sight: str) -> Scenario:
+        return Scenario(name, about, settings, lambda view, rng: iter(()), "votes" if sight == "votes" else "counts")
+
+    slow = replace(BASE, max_queries=240, sigma2=16.0)
+    one = Shot(1, (0, GRID))
+    three = Shot(3, (GRID, 2 * GRID))
+    return [
+        (scenario("many trials, votes", "until exhaustion", BASE, "votes"), [one] * 6),
+        (scenario("many trials, epsilon 1", "until exhaustion", replace(BASE, epsilon=1.0), "votes"), [one] * 6),
+        (scenario("many trials, epsilon 8", "until exhaustion", replace(BASE, epsilon=8.0), "votes"), [one] * 12),
+        (scenario("many trials, counts", "80 queries, labels and counts", slow, "counts"), [one] * 82),
+        (scenario("many trials, three records", "an owner with three records", slow, "votes"), [three] * 12),
+    ]
+
+
+def measure_simulated(scenario: Scenario, shots: list[Shot], trials: int, seed: int, error: float) -> Measured:
+    """Audit one simulated scenario."""
+    start = time.perf_counter()
+    draw = random_draw(np.random.default_rng(seed))
+    block = max(1000, min(trials, 50_000))
+
+    def losses(present: bool) -> FloatArray:
+        parts: list[FloatArray] = []
+        for _ in range(-(-trials // block)):
+            run: Run = simulate(scenario.settings, shots, present, block, draw)
+            parts.append(run.votes_loss if scenario.sight == "votes" else run.labels_loss)
+        return np.concatenate(parts)
+
+    return _measured(scenario, "simulation", (losses(True), losses(False)), seed, error, start)
+
+
+def _measured(
+    scenario: Scenario, path: str, scores: tuple[FloatArray, FloatArray], seed: int, error: float, start: float
+) -> Measured:
+    delta = scenario.settings.delta
+    bounds = lower_bounds(*scores, delta, error)
+    return Measured(
+        name=scenario.name,
+        about=scenario.about,
+        sees=scenario.sight,
+        path=path,
+        delta=delta,
+        claimed_epsilon=scenario.epsilon,
+        claimed_mu=claimed_mu(scenario),
+        epsilon=bounds.epsilon,
+        epsilon_gdp=accounting.epsilon(bounds.mu**2 / 2.0, delta),
+        mu=bounds.mu,
+        trials=bounds.trials,
+        seed=seed,
+        seconds=time.perf_counter() - start,
+    )

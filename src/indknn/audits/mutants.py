@@ -1,0 +1,269 @@
+"""Deliberately broken variants of the mechanism. Patches for the length of a `with`, never product code.
+
+Most are mistakes that were really made: in the paper's text, in its authors' code, or in known libraries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from indknn import mechanism
+from indknn.accounting import UNIT, charge_units
+from indknn.engine import Engine
+from indknn.indexes import make_index
+from indknn.kernels import Cosine
+from indknn.ledgers import MemoryLedger, Scope
+from indknn.mechanism import Count, Group, Settlement
+from indknn.noise import Noise, SeededNoise
+from indknn.predictor import Predictor
+from indknn.quantise import quantise
+from indknn.reuse import Transcript
+from indknn.shard import Pending, Shard
+from indknn.types import GRID, MIN_K, IntArray, OwnerId, Plan, Selection, Vectors
+
+Replacement = tuple[object, str, Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A broken variant: what it is called, what is wrong with it, and how to put it in place."""
+
+    name: str
+    wrong: str
+    replacements: Callable[[], Sequence[Replacement]]
+
+    def __call__(self) -> AbstractContextManager[None]:
+        """In place within the `with`, gone after it."""
+        return _patched(self.replacements())
+
+
+@contextmanager
+def _patched(replacements: Sequence[Replacement]) -> Iterator[None]:
+    with ExitStack() as undo:
+        for where, name, new in replacements:
+            undo.callback(setattr, where, name, getattr(where, name))
+            setattr(where, name, new)
+        yield
+
+
+def _empty_is_zero() -> Sequence[Replacement]:
+    original = mechanism.noisy_argmax
+
+    def noisy_argmax(votes: IntArray, K: int, plan: Plan, noise: Noise) -> int:
+        return original(votes, K, plan, noise) if votes.any() else 0
+
+    return [(mechanism, "noisy_argmax", noisy_argmax)]
+
+
+def _unchecked_charge(self: MemoryLedger, slots: IntArray, units: IntArray, scope: Scope) -> None:
+    self._in(scope)[slots] += units
+
+
+def _any_budget_left() -> Sequence[Replacement]:
+    def count(group: Group, remaining: IntArray, plan: Plan) -> Count:
+        able = remaining > 0
+        part = group.only(able)
+        return Count(part, int(part.m.sum()), charge_units(part.m.astype(np.float64) ** 2 * GRID * GRID, plan.scale1))
+
+    return [(mechanism, "count", count), (MemoryLedger, "charge", _unchecked_charge)]
+
+
+def _whole(group: Group, charges: IntArray, plan: Plan) -> Settlement:
+    """Votes as they are, whatever they cost."""
+    votes = np.bincount(group.entry_label, weights=group.entry_vote, minlength=plan.n_classes)
+    return Settlement(votes.astype(np.int64), charges)
+
+
+def _squares(group: Group) -> Any:
+    return np.bincount(group.entry_owner, group.entry_vote.astype(float) ** 2, minlength=len(group.owners))
+
+
+def _unclipped() -> Sequence[Replacement]:
+    def settle(group: Group, remaining: IntArray, K: int, plan: Plan) -> Settlement:
+        return _whole(group, np.minimum(charge_units(_squares(group), plan.scale2(K)), remaining), plan)
+
+    return [(mechanism, "settle", settle)]
+
+
+def _algorithm_4() -> Sequence[Replacement]:
+    def settle(group: Group, remaining: IntArray, K: int, plan: Plan) -> Settlement:
+        rho = _squares(group) / GRID**2 / (2.0 * plan.sigma2**2 * (K / GRID))
+        other = plan.sigma2 * np.sqrt(2.0 * (K / GRID) * (remaining / UNIT))
+        units = np.ceil(np.minimum(rho, other) * UNIT).astype(np.int64)
+        return _whole(group, np.minimum(units, remaining), plan)
+
+    return [(mechanism, "settle", settle)]
+
+
+def _private_mean() -> Sequence[Replacement]:
+    def scan(self: Shard, queries: Vectors, tau: int) -> Iterator[Selection]:
+        held = np.flatnonzero(self._owner >= 0)
+        rows = self.index.slots.values[held].astype(float)  # type: ignore[attr-defined]
+        mean = rows.mean(axis=0) if len(held) else np.zeros(queries.values.shape[1])
+        index = make_index("exact", Cosine(), rows.shape[1])
+        index.add(quantise(rows - mean + 1e-6))
+        centred = quantise(queries.values.astype(float) - mean + 1e-6)
+        return (Selection(held[s.slots], s.kappa) for s in index.select(centred, tau))
+
+    return [(Shard, "scan", scan)]
+
+
+def _top_k() -> Sequence[Replacement]:
+    original = Shard.scan
+
+    def scan(self: Shard, queries: Vectors, tau: int) -> Iterator[Selection]:
+        for found in original(self, queries, tau):
+            top = np.sort(np.argsort(-found.kappa, kind="stable")[:5])
+            yield Selection(found.slots[top], found.kappa[top])
+
+    return [(Shard, "scan", scan)]
+
+
+def _refund() -> Sequence[Replacement]:
+    return [(MemoryLedger, "_resume", lambda self, slot, tombstone: None)]
+
+
+def _per_record() -> Sequence[Replacement]:
+    def count(group: Group, remaining: IntArray, plan: Plan) -> Count:
+        charges = charge_units(group.m.astype(float) * GRID * GRID, plan.scale1)
+        able = remaining >= charges
+        part = group.only(able)
+        return Count(part, int(part.m.sum()), charges[able])
+
+    def settle(group: Group, remaining: IntArray, K: int, plan: Plan) -> Settlement:
+        charges = charge_units(_squares(group) / np.maximum(group.m, 1), plan.scale2(K))
+        able = charges <= remaining
+        fits = group.only(able)
+        return Settlement(_whole(fits, charges[able], plan).votes, charges * able)
+
+    return [(mechanism, "count", count), (mechanism, "settle", settle)]
+
+
+def _float32_ledger() -> Sequence[Replacement]:
+    def charge(self: MemoryLedger, slots: IntArray, units: IntArray, scope: Scope) -> None:
+        spent = self._in(scope)
+        spent[slots] = (spent[slots].astype(np.float32) + units.astype(np.float32)).astype(np.int64)
+
+    return [(MemoryLedger, "charge", charge)]
+
+
+def _true_count() -> Sequence[Replacement]:
+    noisy_count, noisy_argmax = mechanism.noisy_count, mechanism.noisy_argmax
+    true = [0]
+
+    def count(total: int, plan: Plan, noise: Noise) -> int:
+        true[0] = max(total, MIN_K) * GRID
+        return noisy_count(total, plan, noise)
+
+    def argmax(votes: IntArray, K: int, plan: Plan, noise: Noise) -> int:
+        return noisy_argmax(votes, true[0], plan, noise)
+
+    return [(mechanism, "noisy_count", count), (mechanism, "noisy_argmax", argmax)]
+
+
+def _reused_noise() -> Sequence[Replacement]:
+    original = SeededNoise.draw
+
+    def draw(self: SeededNoise, scale: Any, size: int) -> IntArray:
+        kept = self.__dict__.setdefault("_kept", {})
+        if size not in kept:
+            kept[size] = original(self, 1 << 30, size) / 2.0**30
+        return np.asarray(np.rint(kept[size] * float(scale)), dtype=np.int64)
+
+    return [(SeededNoise, "draw", draw)]
+
+
+def _half_noise() -> Sequence[Replacement]:
+    original = SeededNoise.draw
+    return [(SeededNoise, "draw", lambda self, scale, size: original(self, scale, size) // 2)]
+
+
+def _free_votes() -> Sequence[Replacement]:
+    def settle(self: Shard, pending: Pending, K: int, plan: Plan) -> IntArray:
+        remaining = self.ledger.remaining(pending.group.owners, pending.scope)
+        return mechanism.settle(pending.group, remaining, K, plan).votes
+
+    return [(Shard, "settle", settle)]
+
+
+def _shared_pool() -> Sequence[Replacement]:
+    original = Predictor._transcript
+
+    def transcript(self: Predictor, analyst: Scope) -> Transcript:
+        return original(self, None)
+
+    return [(Predictor, "_transcript", transcript)]
+
+
+def _fresh_repeats() -> Sequence[Replacement]:
+    put, forget = Engine.put, Engine.forget_owners
+
+    def new_put(self: Engine, *arguments: Any) -> IntArray:
+        self.predictor._transcripts.clear()
+        return put(self, *arguments)
+
+    def new_forget(self: Engine, owners: list[OwnerId]) -> int:
+        self.predictor._transcripts.clear()
+        return forget(self, owners)
+
+    return [(Engine, "put", new_put), (Engine, "forget_owners", new_forget)]
+
+
+def _answer_first() -> Sequence[Replacement]:
+    return [(Predictor, "predict", Predictor.compute)]
+
+
+def _bare_count() -> Sequence[Replacement]:
+    return [(mechanism, "noisy_count", lambda total, plan, noise: max(total, MIN_K) * GRID)]
+
+
+def _no_global() -> Sequence[Replacement]:
+    def remaining(self: MemoryLedger, slots: IntArray, scope: Scope) -> IntArray:
+        return np.maximum(self.budget - self._in(scope)[slots], 0)
+
+    return [(MemoryLedger, "remaining", remaining)]
+
+
+def _rounded_down() -> Sequence[Replacement]:
+    def floor(squared: Any, scale: int) -> IntArray:
+        return np.asarray(np.floor(squared * (UNIT / (2.0 * float(scale) ** 2))), dtype=np.int64)
+
+    return [(mechanism, "charge_units", floor)]
+
+
+def _wrong_norm() -> Sequence[Replacement]:
+    original = mechanism._squared_norms
+
+    def halved(group: Group, vote: IntArray) -> Any:
+        return original(group, vote) / 2.0
+
+    return [(mechanism, "_squared_norms", halved)]
+
+
+MUTANTS: list[Mutant] = [
+    Mutant("empty answers 0", "an empty neighbourhood is answered 0 without noise", _empty_is_zero),
+    Mutant("any budget left", "admits z > 0 instead of z >= the charge", _any_budget_left),
+    Mutant("unclipped votes", "votes are not clipped to what is left", _unclipped),
+    Mutant("printed Algorithm 4", "charges the smaller of a cost and a length, votes unclipped", _algorithm_4),
+    Mutant("private mean", "features are centred by the mean of the private records", _private_mean),
+    Mutant("top-k", "the five nearest take part", _top_k),
+    Mutant("refund on return", "coming back starts a new budget", _refund),
+    Mutant("per-record charge", "an owner's records are charged one by one", _per_record),
+    Mutant("float32 ledger", "small charges are swallowed", _float32_ledger),
+    Mutant("true count", "the noise on votes follows the true count", _true_count),
+    Mutant("reused noise", "the same noise for every query", _reused_noise),
+    Mutant("half noise", "noise of half the size", _half_noise),
+    Mutant("free votes", "the charge after the count is dropped", _free_votes),
+    Mutant("shared pool", "analysts share what was released", _shared_pool),
+    Mutant("fresh repeats", "a repeat is answered anew after the records changed", _fresh_repeats),
+    Mutant("answer first", "answers leave before their charges are durable", _answer_first),
+    Mutant("bare count", "the count is released without noise", _bare_count),
+    Mutant("no global budget", "the common ledger is ignored", _no_global),
+    Mutant("rounded down", "charges are rounded down", _rounded_down),
+    Mutant("wrong norm", "an owner's vote is charged by half its squared length", _wrong_norm),
+]
