@@ -439,9 +439,13 @@ class Store:
 
     def _check_witness(self) -> None:
         seen = None if self._witness is None else self._witness.read()
-        if seen is not None:
-            compare(self._db, self.path, self._store_id, seen)
-        self._saw(chain.last(self._db))
+        try:
+            if seen is not None:
+                compare(self._db, self.path, self._store_id, seen)
+            newest = chain.last(self._db)
+        except (apsw.Error, TypeError) as error:
+            raise StoreError(f"{self.path} cannot be read as a store: its audit trail is damaged ({error})") from error
+        self._saw(newest)
 
 
 def _refuse_unwritable(name: str, text: Any) -> None:

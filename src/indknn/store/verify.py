@@ -38,6 +38,7 @@ def _each(store: Store, db: apsw.Connection) -> Iterator[str]:
             yield f"file: {line}"
     yield from chain.breaks(db)
     yield from _answers(db)
+    yield from _records(store, db)
     yield from _budgets(store)
     yield from _memory(store)
 
@@ -64,6 +65,18 @@ def _answers(db: apsw.Connection) -> Iterator[str]:
             yield f"answer {seq} has no debits"
         elif Debits.decode(body).total != int(charged):
             yield f"the debits of answer {seq} are not what it was charged"
+
+
+def _records(store: Store, db: apsw.Connection) -> Iterator[str]:
+    """As many records as were added and not forgotten, and each of somebody who is here."""
+    came = {"add": 1, "forget": -1}
+    told = sum(came[entry.kind] * int(entry.facts["records"]) for entry in chain.entries(db) if entry.kind in came)
+    shard, ledger = store.engine.shard, store.engine.ledger
+    if told != len(shard):
+        yield f"there are {len(shard)} records, but {told} by the audit trail"
+    owning = np.unique(shard.owners_of(shard.record_ids() & 0xFFFFFFFF))
+    if not np.array_equal(owning, np.sort(ledger.slots_of(ledger.owners()))):
+        yield "there are records of nobody, or people without records"
 
 
 def _budgets(store: Store) -> Iterator[str]:

@@ -226,12 +226,13 @@ def no_ballast():
 @contextmanager
 def early_folds(wanted=True):
     """Batches are written as balances rather than debits even where they are as small as in these tests."""
-    many = journal._MANY
-    journal._MANY = 0 if wanted else many
+    before = journal._MANY, journal._BALANCE
+    if wanted:
+        journal._MANY, journal._BALANCE = 0, 1
     try:
         yield
     finally:
-        journal._MANY = many
+        journal._MANY, journal._BALANCE = before
 
 
 def _known(ledger, name):

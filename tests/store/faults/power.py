@@ -4,6 +4,8 @@ import random
 import shutil
 from pathlib import Path
 
+import apsw
+
 from indknn.errors import StoreError
 from indknn.store import Store
 from store.faults import law
@@ -109,6 +111,6 @@ class Cuts:
         try:
             with Store(folder / "a.store") as store:
                 found += heard.check(store, retry=3)
-        except StoreError:
+        except (StoreError, apsw.Error):  # the latter where the law itself looks into the file
             found.unreadable += 1
         return found

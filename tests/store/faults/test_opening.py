@@ -223,3 +223,18 @@ def test_analysts_and_requests_that_cannot_be_written_are_refused_before_anybody
     with Store(path) as store:
         assert store.predict(law.rows("a", 2), analyst="", request_id="\0\n").tolist() == odd.tolist()
         assert not list(problems(store))
+
+
+@pytest.mark.parametrize("table", ["audit", "answers", "balances", "meta", "owners", "records", "scopes"])
+def test_a_table_that_is_damaged_or_emptied_is_refused_or_reported(path, tmp_path, table):
+    db = apsw.Connection(str(path))
+    root = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).get
+    size = db.pragma("page_size")
+    db.close()
+    body = bytearray(path.read_bytes())
+    body[(root - 1) * size : root * size] = random.Random(table).randbytes(size)
+    assert _noticed(tmp_path / "copy.store", bytes(body), [], [[], []])
+    db = apsw.Connection(str(path))
+    db.execute(f"DELETE FROM {table}")
+    db.close()
+    assert _noticed(tmp_path / "copy.store", path.read_bytes(), [], [[], []])
