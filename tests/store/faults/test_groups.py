@@ -119,7 +119,8 @@ def test_a_big_batch_is_written_as_balances(store, tmp_path):
                 assert not list(problems(crashed))
                 assert spent == [crashed.engine.ledger.spent(names, analyst).tolist() for analyst in law.ANALYSTS]
     assert store.db.execute("SELECT count(*) FROM answers").get == 104
-    assert store.db.execute("SELECT count(*) FROM debits").get == 1
+    # of 104 answers at most the last has a debit of its own; folding early, not even that
+    assert store.db.execute("SELECT count(*) FROM debits").get <= 1
     assert not list(problems(store))
 
 
