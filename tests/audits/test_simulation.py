@@ -1,4 +1,4 @@
-"""The simulation is the product, to the last bit, on the same noise; and the tap changes nothing."""
+"""On the same noise the simulation has the product's charges and labels, and its losses up to rounding; and the tap changes nothing."""
 
 from dataclasses import replace
 

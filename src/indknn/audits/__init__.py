@@ -4,7 +4,7 @@
     tap             what the theorem covers of a run: counts, noisy votes, labels. A hook of the curator's
     worlds          neighbouring histories, adaptive scripts, and the privacy loss of a transcript
     scenarios       the histories that are audited
-    simulate        many transcripts at once, bit by bit the product's, for tight bounds
+    simulate        many transcripts at once, checked against the product, for tight bounds
     measure         trials in, bounds out
     one_run         many canaries in one run (Steinke, Nasr & Jagielski 2023)
     checks          properties that no statistics is needed for

@@ -2,7 +2,7 @@
 
 The target is alone. Admission is the mechanism's own `count`; what follows it is `settle` for a different K in every
 trial, which the mechanism, made for one query at a time, does not offer. `tests/audits` runs both on the same noise
-and finds the same charges, votes and labels to the last bit.
+and finds exactly the same charges and labels, and the same losses up to rounding.
 """
 
 from __future__ import annotations
