@@ -227,7 +227,10 @@ class Store:
         return ids
 
     def replace_all(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]) -> IntArray:
-        """Forget everybody, then add these records; their ids. What was spent stays."""
+        """Forget everybody, then add these records; their ids. What was spent stays.
+
+        These are two transactions: a crash between them leaves an empty store, and the caller adds again.
+        """
         with self._lock:
             everybody = self.engine.ledger.owners()
             if everybody:
