@@ -16,6 +16,8 @@ SELECTED_SHARE = 0.03
 """The share of pairs that an automatic τ aims at. 2% to 5% did best on AG News, CIFAR-10 and Fashion-MNIST, judged by
 labels of their test queries: no accuracy with this default on those sets is an independent figure."""
 DEFAULT_TAU = 0.5
+ENDLESS = 2000
+"""How many queries the noise on the count is planned for where no number was given."""
 MIN_QUERIES = 20
 _MAX_QUERIES = 256
 _LOWEST_TAU = 0.05
@@ -45,11 +47,11 @@ def sigma2_for(budget: float, max_queries: int) -> float:
     return min(max(0.0042 * sqrt(max_queries / budget), 0.1), 2.0)
 
 
-def tau_from_queries(queries: Vectors, kernel: Kernel) -> float | None:
-    """A τ that about 3% of the pairs of these *queries* reach; None if there are too few to tell.
+def tau_from_queries(queries: Vectors, kernel: Kernel, share: float = SELECTED_SHARE) -> float | None:
+    """A τ that about this share of the pairs of these *queries* reach; None if there are too few to tell.
 
     Queries are public, so this costs nothing. If the private records are spread like the queries, about
-    3% of them will be near a query.
+    as many of them will be near a query.
     """
     queries = queries[slice(0, _MAX_QUERIES)]
     _, first = np.unique(queries.values, axis=0, return_index=True)
@@ -61,7 +63,7 @@ def tau_from_queries(queries: Vectors, kernel: Kernel) -> float | None:
         np.delete(kernel.values(dot, distinct.root_norm, distinct.scale, float(root), float(scale)), i)
         for i, (dot, root, scale) in enumerate(zip(dots, distinct.root_norm, distinct.scale, strict=True))
     ]
-    quantile = float(np.quantile(np.concatenate(kappa), 1.0 - SELECTED_SHARE)) / GRID
+    quantile = float(np.quantile(np.concatenate(kappa), 1.0 - share)) / GRID
     return min(max(quantile, _LOWEST_TAU), 1.0)
 
 

@@ -6,7 +6,7 @@ writes down what this one does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -15,17 +15,22 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn import accounting
-from indknn.calibrate import plan_from_queries, sigma1_for, sigma2_for
+from indknn.advice import Adviser, RidgeStudent, Student, density
+from indknn.advice.adviser import Terms
+from indknn.calibrate import DEFAULT_TAU, ENDLESS, plan_from_queries, sigma1_for, sigma2_for, tau_from_queries
 from indknn.errors import InvalidInputError
 from indknn.indexes import Index, make_index
 from indknn.inputs import as_owner_list, encode_labels
 from indknn.kernels import Kernel, make_kernel
 from indknn.ledgers import MemoryLedger, Scope
+from indknn.modes import Prior, Reuse, Vote, as_reuse, check_modes
 from indknn.noise import Noise
 from indknn.predictor import Journal, Predictor
 from indknn.quantise import quantise
 from indknn.shard import Shard
 from indknn.types import Accountant, FloatArray, IntArray, KernelName, OwnerId, Plan, Vectors
+
+MAX_CLASSES = (1 << 16) - 1
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Settings:
     classes: tuple[Any, ...]
     epsilon: float = 1.0
     delta: float = 1e-5
-    max_queries: int = 1000
+    max_queries: int | None = 1000
     kernel: KernelName = "cosine"
     tau: float | None = None
     sigma2: float | None = None
@@ -44,12 +49,27 @@ class Settings:
     accountant: Accountant = "gdp"
     index: str = "exact"
     index_options: dict[str, Any] = field(default_factory=dict)
-    reuse: bool = False
+    reuse: Reuse = "none"
     center: tuple[float, ...] | None = None
     normalize: bool = True
     max_records_per_query: int | None = None
     free_repeats: bool = True
     global_epsilon: float | None = None
+    vote: Vote = "gaussian"
+    prior: Prior = "none"
+    prior_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse what does not go together; True and False were the names of two kinds of reuse."""
+        object.__setattr__(self, "reuse", as_reuse(self.reuse))
+        if len(self.classes) > MAX_CLASSES:
+            raise InvalidInputError(f"there may be at most {MAX_CLASSES} classes, got {len(self.classes)}")
+        check_modes(self.reuse, self.vote, self.prior, self.prior_share, self.accountant, self.n_features)
+
+    @property
+    def advised(self) -> bool:
+        """Whether releases answer as well: a student, a prior or both."""
+        return self.reuse == "student" or self.prior != "none"
 
     @cached_property
     def budget(self) -> float:
@@ -66,12 +86,12 @@ class Settings:
     @property
     def sigma1_(self) -> float:
         """The noise on the count."""
-        return sigma1_for(self.budget, self.max_queries)
+        return sigma1_for(self.budget, self.max_queries or ENDLESS)
 
     @property
     def sigma2_(self) -> float:
         """The noise on the votes, given or derived."""
-        return sigma2_for(self.budget, self.max_queries) if self.sigma2 is None else float(self.sigma2)
+        return sigma2_for(self.budget, self.max_queries or ENDLESS) if self.sigma2 is None else float(self.sigma2)
 
     @cached_property
     def class_array(self) -> npt.NDArray[Any]:
@@ -86,7 +106,23 @@ class Settings:
     def plan(self, tau: float) -> Plan:
         """The plan for a threshold."""
         classes = max(len(self.class_array), 1)  # none are known before the first records of a draft
-        return Plan(tau, self.sigma1_, self.sigma2_, classes, self.max_records_per_query)
+        contrast = self.advised or self.reuse == "votes"
+        return Plan(tau, self.sigma1_, self.sigma2_, classes, self.max_records_per_query, contrast)
+
+    def new_adviser(self, student: Callable[[], Student]) -> Adviser:
+        """What answers from releases, before anything was released."""
+        terms = Terms(
+            self.n_features,
+            max(len(self.class_array), 1),
+            self.budget,
+            self.max_queries,
+            self.prior_share if self.prior == "statistics" else None,
+            self.sigma2,
+            self.tau,
+        )
+        pool = make_index("exact", self.kernel_, self.n_features)
+        choose = partial(tau_from_queries, kernel=self.kernel_, share=density.SHARE)
+        return Adviser(terms, pool, student() if self.reuse == "student" else None, choose)
 
     def new_index(self) -> Index:
         """An empty index."""
@@ -143,6 +179,7 @@ class Engine:
         noise: Noise,
         ledger: MemoryLedger | None = None,
         journal: Journal | None = None,
+        student: Callable[[], Student] = RidgeStudent,
     ):
         self.settings = settings
         self.noise = noise
@@ -151,10 +188,12 @@ class Engine:
         self.predictor = Predictor(
             [self.shard],
             partial(plan_from_queries, settings.kernel_, settings.plan)
-            if settings.tau is None
-            else settings.plan(settings.tau),
+            if settings.tau is None and not settings.advised
+            else settings.plan(settings.tau or DEFAULT_TAU),
             noise,
-            reuse_pool=settings.new_index if settings.reuse else None,
+            reuse_pool=settings.new_index if settings.reuse in {"labels", "votes"} else None,
+            keep_votes=settings.reuse == "votes",
+            make_adviser=partial(settings.new_adviser, student) if settings.advised else None,
             free_repeats=settings.free_repeats,
             journal=journal,
         )
@@ -196,12 +235,10 @@ class Engine:
             units = self.ledger.total_spent(names) if analyst is None else self.ledger.spent(names, analyst)
             return accounting.from_units(units)
 
-    def restarted(self, settings: Settings, noise: Noise) -> Engine:
+    def restarted(self, settings: Settings, noise: Noise, student: Callable[[], Student] = RidgeStudent) -> Engine:
         """An empty engine under other settings for the same people, who keep what they have spent."""
-        fresh, successor = (
-            settings.new_ledger(),
-            Engine(settings, noise, self.ledger),
-        )  # may refuse: nothing changed yet
+        fresh = settings.new_ledger()
+        successor = Engine(settings, noise, self.ledger, student=student)  # may refuse: nothing changed yet
         with self.shard.lock:
             self.shard.forget_owners(self.ledger.owners())
             self.ledger.budget, self.ledger.global_budget = fresh.budget, fresh.global_budget

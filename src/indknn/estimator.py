@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
+from indknn.advice import RidgeStudent, SklearnStudent, Student
 from indknn.engine import Engine, Settings, index_options
 from indknn.errors import InvalidInputError, PrivacyError, PrivacyWarning
 from indknn.indexes import INDEXES
 from indknn.inputs import as_center, as_classes, as_owner_array, as_owner_list, as_record_ids
+from indknn.modes import Prior, Reuse, Vote, as_reuse
 from indknn.noise import Noise, noise_from
 from indknn.types import FloatArray, IntArray
 
@@ -112,14 +116,18 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "epsilon": [_POSITIVE],
         "delta": [Interval(Real, 0, 1, closed="neither")],
-        "max_queries": [Interval(Integral, 1, None, closed="left")],
+        "max_queries": [Interval(Integral, 1, None, closed="left"), None],
         "kernel": [StrOptions({"cosine", "rbf"})],
         "tau": [Interval(Real, 0, 1, closed="right"), None],
         "sigma2": [_POSITIVE, None],
         "bandwidth": [_POSITIVE, None],
         "accountant": [StrOptions({"gdp", "rdp"})],
         "index": [StrOptions(set(INDEXES))],
-        "reuse": ["boolean"],
+        "reuse": ["boolean", StrOptions(set(get_args(Reuse)))],
+        "vote": [StrOptions(set(get_args(Vote)))],
+        "prior": [StrOptions(set(get_args(Prior)))],
+        "prior_share": [Interval(Real, 0, 1, closed="neither")],
+        "student": [HasMethods(["fit", "predict_proba"]), None],
         "center": ["array-like", None],
         "random_state": ["random_state", np.random.Generator],
         "classes": ["array-like", None],
@@ -140,14 +148,18 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         epsilon: float = 1.0,
         delta: float = 1e-5,
         *,
-        max_queries: int = 1000,
+        max_queries: int | None = 1000,
         kernel: str = "cosine",
         tau: float | None = None,
         sigma2: float | None = None,
         bandwidth: float | None = None,
         accountant: str = "gdp",
         index: str = "exact",
-        reuse: bool = False,
+        reuse: str | bool = "none",
+        vote: str = "gaussian",
+        prior: str = "none",
+        prior_share: float = 0.5,
+        student: Any = None,
         center: npt.ArrayLike | None = None,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
         classes: npt.ArrayLike | None = None,
@@ -170,6 +182,10 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         self.accountant = accountant
         self.index = index
         self.reuse = reuse
+        self.vote = vote
+        self.prior = prior
+        self.prior_share = prior_share
+        self.student = student
         self.center = center
         self.random_state = random_state
         self.classes = classes
@@ -257,10 +273,10 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     @property
     def tau_(self) -> float:
         """The threshold in force. With tau=None there is none before the first `predict`."""
-        plan = self._engine.predictor.plan if hasattr(self, "_engine") else None
-        if plan is None:
+        tau = self._engine.predictor.tau if hasattr(self, "_engine") else None
+        if tau is None:
             raise AttributeError("tau_ is chosen by the first predict, and there was none yet")
-        return plan.tau
+        return tau
 
     @property
     def owners_(self) -> npt.NDArray[Any]:
@@ -297,7 +313,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             classes=tuple(classes.tolist()),
             epsilon=float(self.epsilon),
             delta=float(self.delta),
-            max_queries=int(self.max_queries),
+            max_queries=None if self.max_queries is None else int(self.max_queries),
             kernel=self.kernel,  # type: ignore[arg-type]
             tau=None if self.tau is None else float(self.tau),
             sigma2=None if self.sigma2 is None else float(self.sigma2),
@@ -305,7 +321,10 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             accountant=self.accountant,  # type: ignore[arg-type]
             index=self.index,
             index_options=index_options(self.index, self.n_tables, self.n_bits, self.index_seed),
-            reuse=bool(self.reuse),
+            reuse=as_reuse(self.reuse),
+            vote=self.vote,  # type: ignore[arg-type]
+            prior=self.prior,  # type: ignore[arg-type]
+            prior_share=float(self.prior_share),
             center=as_center(self.center),
             normalize=bool(self.normalize),
             max_records_per_query=self.max_records_per_query,
@@ -335,12 +354,19 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         if self.store is not None:
             engine = self._durable(settings, noise)
         else:
-            engine = Engine(settings, noise) if old is None else old.restarted(settings, noise)
+            student = self._student()
+            engine = (
+                Engine(settings, noise, student=student) if old is None else old.restarted(settings, noise, student)
+            )
         self._engine = engine
         validate_data(self, X, reset=True, skip_check_array=True)
         self.classes_ = settings.class_array
         self.budget_ = settings.budget
         self.sigma1_, self.sigma2_ = settings.sigma1_, settings.sigma2_
+
+    def _student(self) -> Callable[[], Student]:
+        """What makes a student: the given classifier anew for every lesson, or ridge regression."""
+        return RidgeStudent if self.student is None else partial(SklearnStudent, partial(clone, self.student))
 
     def _anything_spent(self) -> bool:
         ledger = self._engine.ledger
@@ -356,9 +382,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         if hasattr(self, "_engine"):
             opened: Any = self._engine
         elif Path(str(self.store)).exists():
-            opened = Store(str(self.store))
+            opened = Store(str(self.store), student=self._student())
         else:
-            return Store.create(str(self.store), settings)
+            return Store.create(str(self.store), settings, student=self._student())
         kept = replace(opened.settings, tau=settings.tau) if settings.tau is None else opened.settings
         if kept != settings:
             differing = [f.name for f in fields(settings) if getattr(kept, f.name) != getattr(settings, f.name)]

@@ -116,11 +116,11 @@ def settle(group: Group, remaining: IntArray, K: int, plan: Plan) -> Settlement:
     `remaining` is what the participants have left after they were counted.
     """
     scale = plan.scale2(K)
-    squared = _squared_norms(group, group.entry_vote)
+    squared = _squared_norms(group, group.entry_vote, plan)
     limit = largest_squared_shift(remaining, scale)
-    shrink = np.sqrt(np.minimum(1.0, limit / squared))[group.entry_owner]
+    shrink = _shrink(squared, limit, plan)[group.entry_owner]
     vote = np.where(shrink < 1.0, np.floor(group.entry_vote * shrink), group.entry_vote).astype(np.int64)
-    charges = charge_units(_squared_norms(group, vote), scale)
+    charges = charge_units(_squared_norms(group, vote, plan), scale)
     # `largest_squared_shift` leaves room for every rounding, so all can pay. Were that ever wrong, the
     # vote would go, not the limit: it depends on this owner's own ledger only.
     able = charges <= remaining
@@ -129,11 +129,36 @@ def settle(group: Group, remaining: IntArray, K: int, plan: Plan) -> Settlement:
     return Settlement(votes.astype(np.int64), charges * able)
 
 
+def noisy_votes(votes: IntArray, K: int, plan: Plan, noise: Noise) -> IntArray:
+    """Line 11 before the argmax: Σ F_o + N(0, σ2²·K·I)."""
+    return votes + noise.draw(plan.scale2(K), plan.n_classes)
+
+
 def noisy_argmax(votes: IntArray, K: int, plan: Plan, noise: Noise) -> int:
     """Line 11: the label with the largest noisy vote."""
-    return int(np.argmax(votes + noise.draw(plan.scale2(K), plan.n_classes)))
+    return int(np.argmax(noisy_votes(votes, K, plan, noise)))
 
 
-def _squared_norms(group: Group, vote: IntArray) -> FloatArray:
+def centred(noisy: IntArray) -> IntArray:
+    """P times the noisy votes, in units of 1/(c·GRID), where it is whole: what may leave besides the argmax."""
+    return np.asarray(len(noisy) * noisy - noisy.sum(), dtype=np.int64)
+
+
+def _squared_norms(group: Group, vote: IntArray, plan: Plan) -> FloatArray:
+    """|F_o|², or with the contrast charge |P F_o|² = |F_o|² - (Σ F_o)²/c."""
     squares = vote.astype(np.float64) * vote
-    return np.bincount(group.entry_owner, squares, minlength=len(group.owners)).astype(np.float64)
+    norms = np.bincount(group.entry_owner, squares, minlength=len(group.owners)).astype(np.float64)
+    if not plan.contrast:
+        return norms
+    totals = np.bincount(group.entry_owner, vote, minlength=len(group.owners)).astype(np.float64)
+    # The difference of two rounded numbers: the slack of `charge_units` does not cover that, this does.
+    return np.maximum(norms - totals * totals / plan.n_classes, 0.0) + norms * 2.0**-46
+
+
+def _shrink(squared: FloatArray, limit: FloatArray, plan: Plan) -> FloatArray:
+    """By what factor each owner's votes must be scaled down to what they can pay."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factor = np.sqrt(limit / squared)
+        if plan.contrast:  # rounding votes down can lengthen P F by up to sqrt(c) units of the grid
+            factor = np.where(factor < 1.0, np.maximum(factor - np.sqrt(plan.n_classes / squared), 0.0), factor)
+    return np.where(squared > 0.0, np.minimum(factor, 1.0), 1.0)

@@ -10,13 +10,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from indknn import mechanism
+from indknn.advice import Adviser
 from indknn.errors import PrivacyError
 from indknn.indexes import Index
-from indknn.kernels import tau_on_grid
 from indknn.ledgers import Scope
 from indknn.noise import Noise
+from indknn.releases import Alone, MomentsRelease, Release, Votes
 from indknn.reuse import Transcript, query_key
+from indknn.roads import advised_answers, answers
 from indknn.shard import Shard
 from indknn.types import IntArray, Plan, Selection, Vectors
 
@@ -24,8 +25,11 @@ from indknn.types import IntArray, Plan, Selection, Vectors
 class Journal(Protocol):
     """Where answers and their charges are written down before they leave (rule 2)."""
 
-    def note(self, analyst: Scope, query: Vectors, key: bytes, label: int) -> None:
-        """A fresh answer, just charged to the ledger. Called in order, under the predictor's lock."""
+    def note(self, analyst: Scope, query: Vectors, label: int, release: Release | None) -> None:
+        """A fresh answer, just charged to the ledger. Called in order, under the predictor's lock.
+
+        `release` is what left besides the label. A sum over records has no query, and the label -1.
+        """
         ...
 
     def flush(self) -> None:
@@ -37,7 +41,8 @@ class Predictor:
     """Answers queries from one or more shards under one plan.
 
     `plan` is a Plan, or makes one from the first queries, which are public; it is then fixed.
-    `reuse_pool` makes an empty index for released pairs, or is None to vote without them.
+    `reuse_pool` makes an empty index for released pairs, or is None to vote without them; `keep_votes` lets
+    pairs keep their noisy votes. `make_adviser` makes what answers from releases, or is None to ask always.
     `free_repeats` answers a query that the analyst has asked before from the transcript.
     Without a `journal`, memory is all there is.
     """
@@ -49,6 +54,8 @@ class Predictor:
         noise: Noise,
         *,
         reuse_pool: Callable[[], Index] | None = None,
+        keep_votes: bool = False,
+        make_adviser: Callable[[], Adviser] | None = None,
         free_repeats: bool = True,
         journal: Journal | None = None,
     ):
@@ -60,8 +67,11 @@ class Predictor:
         self.journal = journal
         self.lock = RLock()
         self._process = os.getpid()
+        self.keep_votes = keep_votes
         self._reuse_pool = reuse_pool
+        self._make_adviser = make_adviser
         self._transcripts: dict[Scope, Transcript] = {}
+        self._advisers: dict[Scope, Adviser] = {}
 
     def predict(self, queries: Vectors, analyst: Scope = None) -> IntArray:
         """The label of each query, in order. Spends the budget of whoever is near."""
@@ -80,21 +90,11 @@ class Predictor:
             for lock in (self.lock, *(shard.lock for shard in self.shards)):
                 held.enter_context(lock)
             self._check()
-            transcript = self._transcript(analyst)
             keys = [query_key(queries[slice(i, i + 1)]) for i in range(len(queries))]
-            plan = self._fixed_plan(queries)
-            scan = self._scans(queries[self._to_scan(keys, transcript)], tau_on_grid(plan.tau))
-            labels = []
-            for i, key in enumerate(keys):
-                known = transcript.answer(key) if self.free_repeats else None
-                if known is None:
-                    query = queries[slice(i, i + 1)]
-                    known = self._answer(query, next(scan), transcript, plan, analyst)
-                    transcript.add(query, key, known)
-                    if self.journal is not None:
-                        self.journal.note(analyst, query, key, known)
-                labels.append(known)
-            return np.array(labels, dtype=np.int64)
+            fresh, known = self._split(keys, self._transcript(analyst))
+            for i, label in self._answers(queries, fresh, analyst):
+                known[i] = label
+            return np.array([known[first] for first in self._first_of(keys)], dtype=np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "lock"}
@@ -111,30 +111,45 @@ class Predictor:
                 "anew; answer from one process"
             )
 
-    def _answer(
-        self,
-        query: Vectors,
-        selections: tuple[Selection, ...],
-        transcript: Transcript,
-        plan: Plan,
-        analyst: Scope,
-    ) -> int:
-        pending = [s.select(near, plan, analyst) for s, near in zip(self.shards, selections, strict=True)]
-        K = mechanism.noisy_count(sum(p.total for p in pending), plan, self.noise)
-        votes = transcript.votes(query, tau_on_grid(plan.tau), plan.n_classes)
-        for shard, p in zip(self.shards, pending, strict=True):
-            votes = votes + shard.settle(p, K, plan)
-        return mechanism.noisy_argmax(votes, K, plan, self.noise)
+    def _answers(self, queries: Vectors, fresh: IntArray, analyst: Scope) -> Iterator[tuple[int, int]]:
+        """The fresh queries and their labels, each charged and noted as it comes."""
+        adviser, transcript = self.adviser(analyst), self._transcript(analyst)
+        plan = self._fixed_plan(queries)
+        road = (
+            answers(queries[fresh], self._scans, plan, transcript, self, analyst)
+            if adviser is None
+            else advised_answers(queries[fresh], self._scans, plan, adviser, self, analyst)
+        )
+        for i, (label, release) in zip(fresh.tolist(), road, strict=True):
+            query = queries[slice(i, i + 1)]
+            votes = release if self.keep_votes and isinstance(release, Votes) else None
+            transcript.add(query, query_key(query), label, votes)
+            self.note(analyst, query, label, release)
+            yield i, label
 
-    def _to_scan(self, keys: list[bytes], transcript: Transcript) -> IntArray:
-        """Which queries need the private data: not those that the transcript or this batch answers."""
-        seen: set[bytes] = set()
+    def note(self, analyst: Scope, query: Vectors, label: int, release: Release | None) -> None:
+        """Have it written down, where anything is."""
+        if self.journal is not None:
+            self.journal.note(analyst, query, label, release)
+
+    def _split(self, keys: list[bytes], transcript: Transcript) -> tuple[IntArray, dict[int, int]]:
+        """Which queries must be answered afresh, and the answers to those that the transcript has."""
+        known: dict[int, int] = {}
         fresh = []
-        for i, key in enumerate(keys):
-            if not self.free_repeats or (key not in seen and transcript.answer(key) is None):
+        for i in sorted(set(self._first_of(keys))):
+            label = transcript.answer(keys[i]) if self.free_repeats else None
+            if label is None:
                 fresh.append(i)
-                seen.add(key)
-        return np.array(fresh, dtype=np.int64)
+            else:
+                known[i] = label
+        return np.array(fresh, dtype=np.int64), known
+
+    def _first_of(self, keys: list[bytes]) -> list[int]:
+        """For each query of a batch the first one that it repeats; itself where repeats are not free."""
+        if not self.free_repeats:
+            return list(range(len(keys)))
+        first: dict[bytes, int] = {}
+        return [first.setdefault(key, i) for i, key in enumerate(keys)]
 
     def _scans(self, queries: Vectors, tau: int) -> Iterator[tuple[Selection, ...]]:
         return zip(*(shard.scan(queries, tau) for shard in self.shards), strict=True)
@@ -145,9 +160,35 @@ class Predictor:
             self.plan = self._make_plan(queries)
         return self.plan
 
-    def remember(self, analyst: Scope, query: Vectors, label: int) -> None:
-        """Put an answer of an earlier process back into the transcript."""
-        self._transcript(analyst).add(query, query_key(query), label)
+    @property
+    def tau(self) -> float | None:
+        """The threshold in force with the analyst without a name; None before it was chosen."""
+        if self._make_adviser is not None:
+            return self._advisers[None].tau if None in self._advisers else None
+        return None if self.plan is None else self.plan.tau
+
+    def remember(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None = None) -> None:
+        """Put what an earlier process released back into the transcript. A sum over records has no query."""
+        adviser = self.adviser(analyst)
+        if query is None:
+            if isinstance(release, MomentsRelease):
+                for shard in self.shards:
+                    shard.epoch = max(shard.epoch, release.epoch)
+            if adviser is not None and release is not None:
+                adviser.took(release)
+            return
+        votes = release if isinstance(release, Votes) else None
+        self._transcript(analyst).add(query, query_key(query), label, votes if self.keep_votes else None)
+        if adviser is not None and isinstance(release, Alone | Votes):
+            adviser.note(query, release)
+
+    def adviser(self, analyst: Scope = None) -> Adviser | None:
+        """What answers from releases to this analyst, if anything does."""
+        if self._make_adviser is None:
+            return None
+        if analyst not in self._advisers:
+            self._advisers[analyst] = self._make_adviser()
+        return self._advisers[analyst]
 
     def _transcript(self, analyst: Scope) -> Transcript:
         if analyst not in self._transcripts:

@@ -1,8 +1,9 @@
 """What was already released is public, and may be used again for nothing (rule 10).
 
-Two uses. `Transcript.votes` adds earlier (query, answer) pairs to the vote as records that cost nothing and
-are not counted in K: the paper's "prediction reuse". `Transcript.answer` repeats the answer to the very same
-query: the price of a private answer is paid once.
+`Transcript.votes` adds earlier (query, answer) pairs to the vote as records that cost nothing and are not
+counted in K: the paper's "prediction reuse". Where the noisy centred votes were kept, they take the place of
+the label: an answer that was hardly more than noise then adds hardly more than noise that cancels out.
+`Transcript.answer` repeats the answer to the very same query: the price of a private answer is paid once.
 
 Both are kept per analyst. With one ledger per analyst, what was released to Alice is not public to Bob, and
 letting it shape Bob's answers would spend on his side what only her ledger was charged for (rule 11).
@@ -19,7 +20,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from indknn.indexes import Index
-from indknn.types import IntArray, Vectors
+from indknn.releases import Votes
+from indknn.types import FloatArray, IntArray, Vectors
 
 
 @dataclass
@@ -28,6 +30,7 @@ class Transcript:
 
     pool: Index | None
     _labels: list[int] = field(default_factory=list)
+    _soft: list[FloatArray] = field(default_factory=list)
     _answers: dict[bytes, int] = field(default_factory=dict)
 
     def answer(self, key: bytes) -> int | None:
@@ -39,15 +42,20 @@ class Transcript:
         if self.pool is None:
             return np.zeros(n_classes, dtype=np.int64)
         (near,) = self.pool.select(query, tau)
+        if self._soft:
+            soft = np.array([self._soft[slot] for slot in near.slots.tolist()]).reshape(-1, n_classes)
+            return np.asarray(np.rint(near.kappa @ soft), dtype=np.int64)
         labels = np.array(self._labels, dtype=np.int64)[near.slots]
         return np.bincount(labels, weights=near.kappa, minlength=n_classes).astype(np.int64)
 
-    def add(self, query: Vectors, key: bytes, label: int) -> None:
-        """Note a release. From here on it is public to this analyst."""
+    def add(self, query: Vectors, key: bytes, label: int, votes: Votes | None = None) -> None:
+        """Note a release. From here on it is public to this analyst. `votes` take the place of the label."""
         self._answers[key] = label
         if self.pool is not None:
-            del self._labels[len(self.pool) :]  # what an interrupt may have left
+            del self._labels[len(self.pool) :], self._soft[len(self.pool) :]  # what an interrupt may have left
             self._labels.append(label)
+            if votes is not None:
+                self._soft.append(votes.centred / (len(votes.centred) * float(votes.K)))
             self.pool.add(query)  # nothing is ever removed from the pool, so slots are 0, 1, 2, ...
 
 

@@ -7,22 +7,27 @@ are. All records of one owner live in one shard, since its ledger is there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from indknn import mechanism
+from indknn import mechanism, sums
 from indknn.errors import InvalidInputError, LedgerError
 from indknn.indexes import Index
 from indknn.ledgers import Ledger, Scope
-from indknn.types import IntArray, Neighbours, OwnerId, Plan, Selection, Vectors
+from indknn.sums import Contribution, MomentNoise
+from indknn.types import Int8Array, IntArray, Neighbours, OwnerId, Plan, Selection, Vectors
 
 _SLOT_BITS = 32
-_RECORD_ARRAYS = {"_label": -1, "_owner": -1, "_generation": 0, "_next": -1}
+_RECORD_ARRAYS = {"_label": -1, "_owner": -1, "_generation": 0, "_next": -1, "_epoch": 0}
+MAX_EPOCH = (1 << 15) - 1
+
+Cells: TypeAlias = Callable[[Int8Array, IntArray], IntArray]
+"""From the features and labels of records to where each is counted: a row per record, every row by itself."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +46,18 @@ class Shard:
     repeat, no table of ids is needed, and a fresh store numbers its records 0, 1, 2, ...
     """
 
+    max_epoch = MAX_EPOCH
+
     def __init__(self, index: Index, ledger: Ledger):
         self.index = index
         self.ledger = ledger
         self.broken = False
+        self.epoch = 0
         # By record slot. 32 bits each, since a store of a billion records is held by more than one shard.
         self._label = np.zeros(0, dtype=np.int32)
         self._owner = np.zeros(0, dtype=np.int32)  # owner slot, -1 where there is no record
         self._generation = np.zeros(0, dtype=np.int32)
+        self._epoch = np.zeros(0, dtype=np.int32)  # how many statistics had been released when it came
         self._next = np.zeros(0, dtype=np.int32)  # the owner's next record, -1 after the last
         self._head = np.zeros(0, dtype=np.int32)  # by owner slot: the first record, -1 without any
 
@@ -84,6 +93,7 @@ class Shard:
             self._reserve({"_head": -1}, int(owner_slots.max(initial=-1)) + 1)
             self._label[slots] = labels
             self._owner[slots] = owner_slots
+            self._epoch[slots] = self.epoch
             self._link(slots, owner_slots)
             return self._ids(slots)
 
@@ -132,12 +142,19 @@ class Shard:
         """The owner slot of each record slot."""
         return self._owner[slots].astype(np.int64)
 
-    def restore(self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray) -> None:
+    def epochs_of(self, slots: IntArray) -> IntArray:
+        """How many statistics had been released when each of these records came."""
+        return self._epoch[slots].astype(np.int64)
+
+    def restore(
+        self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray, epochs: IntArray | int = 0
+    ) -> None:
         """Take up the records of an earlier process, slot by slot; owner -1 marks a free slot."""
         slots = self.index.add(vectors)
         self._reserve(_RECORD_ARRAYS, len(slots))
         self._reserve({"_head": -1}, int(owners.max(initial=-1)) + 1)
         self._label[slots], self._owner[slots], self._generation[slots] = labels, owners, generations
+        self._epoch[slots] = epochs
         used = slots[owners >= 0]
         self._link(used, owners[used])
         self.index.remove(slots[owners < 0])
@@ -150,16 +167,22 @@ class Shard:
         """Which records each query selects. Exhaust it before the store changes."""
         return self.index.select(queries, tau)
 
-    def select(self, selection: Selection, plan: Plan, scope: Scope) -> Pending:
-        """Line 4 to 7: admit those who can pay for being counted, and charge them."""
+    def select(self, selection: Selection, plan: Plan, scope: Scope, *, counted: bool = True) -> Pending:
+        """Line 4 to 7: admit those who can pay for being counted, and charge them.
+
+        Where K is known without a count (`counted` False), everybody near is admitted and nobody pays here.
+        """
         slots = selection.slots
         owners, labels = self._owner[slots].astype(np.int64), self._label[slots].astype(np.int64)
         neighbours = Neighbours(owners, selection.kappa, labels)
         group = mechanism.group(neighbours, plan)
-        counted = mechanism.count(group, self.ledger.remaining(group.owners, scope), plan)
-        self.ledger.charge(counted.group.owners, counted.charges, scope)
-        self.ledger.joined(counted.group.owners)
-        return Pending(counted.total, counted.group, scope)
+        total = 0
+        if counted:
+            count = mechanism.count(group, self.ledger.remaining(group.owners, scope), plan)
+            self.ledger.charge(count.group.owners, count.charges, scope)
+            group, total = count.group, count.total
+        self.ledger.joined(group.owners)
+        return Pending(total, group, scope)
 
     def settle(self, pending: Pending, K: int, plan: Plan) -> IntArray:
         """Line 8 and 9: charge the clipped votes, then give their sums per class."""
@@ -167,6 +190,34 @@ class Shard:
         settled = mechanism.settle(group, self.ledger.remaining(group.owners, scope), K, plan)
         self.ledger.charge(group.owners, settled.charges, scope)
         return settled.votes
+
+    def moments(self, since: int, noise: MomentNoise, n_classes: int, price: int, scope: Scope) -> Contribution:
+        """The sums over records that came after `since` statistics had been released, charged: at most `price` each.
+
+        Records that come later belong to the next epoch, so that nobody is in two of these sums.
+        """
+        slots = np.flatnonzero((self._owner >= 0) & (self._epoch >= since))
+        owners = self.owners_of(slots)
+        limits = np.minimum(self.ledger.remaining(owners, scope), price)
+        values, labels = self.values_of(slots), self._label[slots].astype(np.int64)
+        return self._pay(sums.moments(values, labels, owners, limits, n_classes, noise), scope)
+
+    def tally(self, cells: Cells, since: int, n_cells: int, scale: int, price: int, scope: Scope) -> Contribution:
+        """How many records are in which cells, charged: at most `price` each. `cells` sees features and labels."""
+        slots = np.flatnonzero((self._owner >= 0) & (self._epoch >= since))
+        owners = self.owners_of(slots)
+        limits = np.minimum(self.ledger.remaining(owners, scope), price)
+        where = cells(self.values_of(slots), self._label[slots].astype(np.int64))
+        return self._pay(sums.tally(where, owners, limits, n_cells, scale), scope)
+
+    def values_of(self, slots: IntArray) -> Int8Array:
+        """The quantised features of these records."""
+        return self.index.slots.values[slots]
+
+    def _pay(self, given: Contribution, scope: Scope) -> Contribution:
+        self.ledger.charge(given.owners, given.charges, scope)
+        self.ledger.joined(given.owners)
+        return given
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

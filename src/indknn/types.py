@@ -48,6 +48,8 @@ class Plan:
     sigma2: float
     n_classes: int
     max_records_per_query: int | None = None
+    contrast: bool = False
+    """Charge votes by |P F|, P = I - 11ᵀ/c: exact while only the argmax or P times the noisy votes leaves."""
 
     def __post_init__(self) -> None:
         """Refuse what would make the mechanism meaningless."""

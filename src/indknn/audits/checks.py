@@ -158,7 +158,7 @@ def analysts_apart() -> str | None:
     """What one analyst asked changes nothing for another: not the votes, not the budgets."""
     seen = []
     for asked in (0, 12):
-        engine = Engine(replace(BASE, reuse=True, free_repeats=True), SeededNoise(4))
+        engine = Engine(replace(BASE, reuse="labels", free_repeats=True), SeededNoise(4))
         engine.add(np.stack([near(i) for i in range(5)]), [0, 1, 1, 0, 1], list(range(5)))
         for i in range(asked):
             engine.predict(near(i)[None, :], "a")
@@ -195,7 +195,7 @@ def repeats_stand() -> str | None:
 class _FullDisk:
     """A journal that cannot write."""
 
-    def note(self, analyst: Scope, query: Vectors, key: bytes, label: int) -> None:
+    def note(self, analyst: Scope, query: Vectors, label: int, release: object) -> None:
         """Taken down, in memory."""
 
     def flush(self) -> None:

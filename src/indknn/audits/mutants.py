@@ -103,7 +103,7 @@ def _algorithm_4() -> Sequence[Replacement]:
 def _private_mean() -> Sequence[Replacement]:
     def scan(self: Shard, queries: Vectors, tau: int) -> Iterator[Selection]:
         held = np.flatnonzero(self._owner >= 0)
-        rows = self.index.slots.values[held].astype(float)  # type: ignore[attr-defined]
+        rows = self.index.slots.values[held].astype(float)
         mean = rows.mean(axis=0) if len(held) else np.zeros(queries.values.shape[1])
         index = make_index("exact", Cosine(), rows.shape[1])
         index.add(quantise(rows - mean + 1e-6))
@@ -239,8 +239,8 @@ def _rounded_down() -> Sequence[Replacement]:
 def _wrong_norm() -> Sequence[Replacement]:
     original = mechanism._squared_norms
 
-    def halved(group: Group, vote: IntArray) -> Any:
-        return original(group, vote) / 2.0
+    def halved(group: Group, vote: IntArray, plan: Plan) -> Any:
+        return original(group, vote, plan) / 2.0
 
     return [(mechanism, "_squared_norms", halved)]
 

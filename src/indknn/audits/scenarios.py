@@ -135,7 +135,7 @@ def pooled_epsilon(settings: Settings, views: int) -> float:
 def scenarios() -> list[Scenario]:
     """All of them. Every configuration here is correct, so none may exceed its claim."""
     owner = replace(BASE, max_queries=300)
-    reuse = replace(BASE, reuse=True, free_repeats=True)
+    reuse = replace(BASE, reuse="labels", free_repeats=True)
     shared = replace(BASE, epsilon=3.0, global_epsilon=EPSILON)
     lsh, sketch = {"n_tables": 8, "n_bits": 4, "seed": 3}, {"n_bits": 128, "seed": 3}
     return [
@@ -175,7 +175,7 @@ def scenarios() -> list[Scenario]:
         Scenario("reuse", "released answers vote; repeats are free", reuse, asking(5, repeats=2)),
         Scenario("forget and return", "nothing is refunded", BASE, coming_and_going),
         Scenario(
-            "one analyst", "sees her own answers only", replace(BASE, reuse=True), analysts(("a", "b"), ("b",), 5)
+            "one analyst", "sees her own answers only", replace(BASE, reuse="labels"), analysts(("a", "b"), ("b",), 5)
         ),
         Scenario(
             "two analysts pool",

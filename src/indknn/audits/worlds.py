@@ -144,7 +144,9 @@ class Shadow:
 
     def _transcript(self, analyst: Scope) -> Transcript:
         if analyst not in self._transcripts:
-            self._transcripts[analyst] = Transcript(self._settings.new_index() if self._settings.reuse else None)
+            self._transcripts[analyst] = Transcript(
+                self._settings.new_index() if self._settings.reuse != "none" else None
+            )
         return self._transcripts[analyst]
 
 

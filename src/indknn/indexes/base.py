@@ -9,11 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from indknn.indexes.slots import Slots
 from indknn.types import IntArray, Selection, Vectors
 
 
 class Index(Protocol):
     """A set of quantised records that can be searched by kernel value."""
+
+    @property
+    def slots(self) -> Slots:
+        """The records themselves, by slot."""
+        ...
 
     def add(self, vectors: Vectors) -> IntArray:
         """Store the records and return the slot of each. Freed slots are taken first."""

@@ -12,6 +12,7 @@ from indknn.types import IntArray, OwnerId
 
 BLOCK = 4096
 """Owners per row of balances: 32 KiB of amounts."""
+_LABEL_BITS = 16
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,22 @@ def record_type(n_features: int) -> np.dtype[np.void]:
     """How a record is written: 20 bytes and the features. Owner -1 marks a free slot."""
     head = [("generation", "<i4"), ("owner", "<i4"), ("label", "<i4"), ("scale", "<f8")]
     return np.dtype([*head, ("features", "i1", (n_features,))])
+
+
+def pack_label(labels: IntArray, epochs: IntArray) -> IntArray:
+    """A label and how many statistics had been released when its record came, in the 32 bits that were the label's.
+
+    >>> packed = pack_label(np.array([3]), np.array([2]))
+    >>> [part.tolist() for part in unpack_label(packed)]
+    [[3], [2]]
+    """
+    return labels | epochs << _LABEL_BITS
+
+
+def unpack_label(packed: IntArray) -> tuple[IntArray, IntArray]:
+    """What `pack_label` made; a free slot has label -1."""
+    free = packed < 0
+    return np.where(free, -1, packed & ((1 << _LABEL_BITS) - 1)), np.where(free, 0, packed >> _LABEL_BITS)
 
 
 def encode_name(name: OwnerId, slot: int) -> bytes:

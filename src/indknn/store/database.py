@@ -18,8 +18,9 @@ from indknn.errors import StoreError
 from indknn.ledgers import Scope
 from indknn.ledgers.memory import MemoryLedger, Tombstone
 from indknn.quantise import root_norms
+from indknn.releases import Release, decode
 from indknn.shard import Shard
-from indknn.store.codec import BLOCK, Debits, decode_name, encode_name, record_type
+from indknn.store.codec import BLOCK, Debits, decode_name, encode_name, pack_label, record_type, unpack_label
 from indknn.store.files import sync_file
 from indknn.store.schema import check, migrate
 from indknn.types import IntArray, Vectors
@@ -105,7 +106,7 @@ def set_meta(db: apsw.Connection, name: str, value: Any) -> None:
 def write_records(db: apsw.Connection, shard: Shard, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:
     """The records just put into these slots."""
     body = _blank(shard, slots, vectors.values.shape[1])
-    body["owner"], body["label"] = shard.owners_of(slots), labels
+    body["owner"], body["label"] = shard.owners_of(slots), pack_label(labels, shard.epochs_of(slots))
     body["scale"], body["features"] = vectors.scale, vectors.values
     _overwrite(db, slots, body)
 
@@ -147,7 +148,8 @@ def read_records(db: apsw.Connection, n_features: int, shard: Shard) -> None:
     owners = head["owner"].astype(np.int64)
     values[owners < 0, 0] = 1  # what stands in a free slot while it is restored
     vectors = Vectors(values, root_norms(values), head["scale"].astype(np.float64))
-    shard.restore(vectors, head["label"].astype(np.int64), owners, head["generation"].astype(np.int64))
+    labels, epochs = unpack_label(head["label"].astype(np.int64))
+    shard.restore(vectors, labels, owners, head["generation"].astype(np.int64), epochs)
 
 
 def scope_id(db: apsw.Connection, scope: Scope) -> int:
@@ -247,12 +249,17 @@ def write_tombstone(db: apsw.Connection, digest: bytes, tombstone: Tombstone) ->
     db.execute("INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?)", row)
 
 
-def read_answers(db: apsw.Connection, n_features: int) -> Iterator[tuple[Scope, Vectors, int]]:
-    """The transcript, in order."""
+def read_answers(db: apsw.Connection, n_features: int) -> Iterator[tuple[Scope, Vectors | None, int, Release | None]]:
+    """The transcript, in order. A sum over records has no query."""
     scopes = read_scopes(db)
-    for number, body, scale, label in db.execute("SELECT scope, query, scale, label FROM answers ORDER BY seq"):
+    rows = db.execute("SELECT scope, query, scale, label, release FROM answers ORDER BY seq")
+    for number, body, scale, label, text in rows:
+        release = None if text is None else decode(text)
+        if label < 0:
+            yield scopes[number], None, label, release
+            continue
         values = np.frombuffer(body, dtype=np.int8).reshape(1, n_features)
-        yield scopes[number], Vectors(values, root_norms(values), np.array([scale])), label
+        yield scopes[number], Vectors(values, root_norms(values), np.array([scale])), label, release
 
 
 def _fill(column: IntArray, block: int, part: IntArray) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from indknn.errors import StoreError
 from indknn.ledgers import MemoryLedger, Scope
+from indknn.releases import Release, encode
 from indknn.store import chain
 from indknn.store.codec import BLOCK, Debits, exact_sum
 from indknn.store.database import Balance, scope_id, set_meta, snapshot, write_balances
@@ -40,6 +41,7 @@ class Answer:
     label: int
     charged: int
     debits: Debits | None  # None where balances are written instead
+    release: bytes | None  # what left besides the label
 
 
 class StoreJournal:
@@ -77,7 +79,7 @@ class StoreJournal:
         """The number of the latest answer."""
         return self._next - 1
 
-    def note(self, analyst: Scope, query: Vectors, key: bytes, label: int) -> None:
+    def note(self, analyst: Scope, query: Vectors, label: int, release: Release | None) -> None:
         """A fresh answer, with all charges since the one before. The store's lock is held."""
         log, self.ledger.log = self.ledger.log or [], []
         charged = sum(exact_sum(units) for _, units in log)
@@ -92,7 +94,8 @@ class StoreJournal:
             balances = len(self.touched) * min(BLOCK, len(self.ledger.participation)) * _BALANCE
             self._folding = self._open_bytes > max(_MANY, 2 * balances)
         with self._list_lock:
-            self._open.append(Answer(self._next, analyst, query, label, charged, debits))
+            text = None if release is None else encode(release)
+            self._open.append(Answer(self._next, analyst, query, label, charged, debits, text))
             self._next += 1
 
     def seal(self, request: str | None = None, digest: bytes = b"", labels: IntArray | None = None) -> None:
@@ -156,8 +159,8 @@ class StoreJournal:
             if tau is not None:
                 set_meta(self.db, "tau", tau)
             scopes = {scope: scope_id(self.db, scope) for scope in {a.scope for a in batch}}
-            rows = [(*_row(a, scopes[a.scope]), str(a.charged)) for a in batch]
-            self.db.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)", rows)
+            rows = [(*_row(a, scopes[a.scope]), str(a.charged), a.release) for a in batch]
+            self.db.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             if fold is not None:
                 write_balances(self.db, *fold)
             folded = 0 if fold is None else fold[1]
@@ -186,12 +189,12 @@ def _ends(log: list[tuple[IntArray, IntArray]]) -> list[int]:
 
 def _row(answer: Answer, scope: int) -> tuple[Any, ...]:
     query = answer.query
-    return answer.seq, scope, query.values.tobytes(), float(query.scale[0]), answer.label
+    return answer.seq, scope, query.values.tobytes(), float(query.scale.sum()), answer.label
 
 
 def answers_digest(rows: list[tuple[Any, ...]]) -> str:
     """What the audit trail keeps of a batch of rows of the table of answers."""
     digest = hashlib.blake2b(digest_size=32)
-    for row in rows:
-        digest.update(repr(row).encode())
+    for row in rows:  # before there were releases a row ended with the charge
+        digest.update(repr(row if row[-1] is not None else row[:-1]).encode())
     return digest.hexdigest()

@@ -10,6 +10,7 @@ from typing import Any
 
 import apsw
 
+from indknn.advice import Student
 from indknn.engine import Engine, Settings
 from indknn.errors import StaleStoreError, StoreError
 from indknn.noise import Noise
@@ -28,7 +29,13 @@ class State:
     store_id: str
 
 
-def load(path: Path, noise: Noise, on_commit: Callable[[chain.Entry], None], **options: Any) -> State:
+def load(
+    path: Path,
+    noise: Noise,
+    on_commit: Callable[[chain.Entry], None],
+    student: Callable[[], Student],
+    **options: Any,
+) -> State:
     """Open the file and read everything."""
     db = database.connect(path, create=False, **options)
     try:
@@ -45,10 +52,10 @@ def load(path: Path, noise: Noise, on_commit: Callable[[chain.Entry], None], **o
         touched = database.read_ledger(db, ledger)
         journal = StoreJournal(db, ledger, on_commit)
         journal.touched = touched
-        engine = journaled_engine(settings, noise, journal)
+        engine = journaled_engine(settings, noise, journal, student)
         database.read_records(db, settings.n_features, engine.shard)
-        for scope, query, label in database.read_answers(db, settings.n_features):
-            engine.predictor.remember(scope, query, label)
+        for scope, query, label, release in database.read_answers(db, settings.n_features):
+            engine.predictor.remember(scope, query, label, release)
         return State(db, engine, journal, draft, str(database.get_meta(db, "store")))
     except BaseException as error:
         database.close(db)
@@ -57,10 +64,10 @@ def load(path: Path, noise: Noise, on_commit: Callable[[chain.Entry], None], **o
         raise StoreError(f"{path} cannot be read as a store: {error!r}") from error
 
 
-def journaled_engine(settings: Settings, noise: Noise, journal: StoreJournal) -> Engine:
+def journaled_engine(settings: Settings, noise: Noise, journal: StoreJournal, student: Callable[[], Student]) -> Engine:
     """An engine that writes down what it answers, and the τ it chooses where none was given."""
-    engine = Engine(settings, noise, journal.ledger, journal)
-    if settings.tau is None:
+    engine = Engine(settings, noise, journal.ledger, journal, student)
+    if settings.tau is None and not settings.advised:
         journal.tau = lambda: None if engine.predictor.plan is None else engine.predictor.plan.tau
     return engine
 

@@ -45,7 +45,7 @@ def status(store: Store) -> dict[str, Any]:
         records = len(engine.shard)
     share = accounting.from_units(largest) / settings.budget
     with store.reading() as db:
-        answers = int(db.execute("SELECT count(*) FROM answers").get)
+        answers = int(db.execute("SELECT count(*) FROM answers WHERE label >= 0").get)
     price = accounting.charge_units(np.array([float(1 << 40)]), settings.plan(settings.tau or 1.0).scale1)
     median = float(np.median(share)) if len(share) else 0.0
     return {

@@ -56,7 +56,12 @@ CREATE TABLE audit (
     position INTEGER PRIMARY KEY, at TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, hash BLOB NOT NULL) STRICT;
 """
 
-MIGRATIONS = [_VERSION_1]
+_VERSION_2 = """
+-- What was released besides the label: noisy votes, or a sum over records. Such a sum has no query and label -1.
+ALTER TABLE answers ADD COLUMN release BLOB;
+"""
+
+MIGRATIONS = [_VERSION_1, _VERSION_2]
 VERSION = len(MIGRATIONS)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from itertools import islice
@@ -21,6 +21,7 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
+from indknn.advice import RidgeStudent, Student
 from indknn.engine import Engine, Settings
 from indknn.errors import InvalidInputError, PrivacyError, StoreError
 from indknn.inputs import as_owner_list
@@ -61,12 +62,14 @@ class Store:
         noise: Noise | None = None,
         synchronous: str = "FULL",
         vfs: str | None = None,
+        student: Callable[[], Student] = RidgeStudent,
     ):
         if noise is not None and not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; use an estimator in memory")
         self.path = Path(path).resolve()  # a link to a store is that store, with one lock
         self.noise = SecureNoise() if noise is None else noise
         self._options = {"synchronous": synchronous, "vfs": vfs}
+        self._student = student
         self._witness = None if witness is None else Witness(Path(witness))
         self._lock = RLock()
         self._closed = False
@@ -260,7 +263,7 @@ class Store:
             self._ready()
             self._journal.flush()
 
-    def restarted(self, settings: Settings, noise: Noise) -> Store:
+    def restarted(self, settings: Settings, noise: Noise, student: Callable[[], Student] = RidgeStudent) -> Store:
         """A store keeps the settings it was made with."""
         raise InvalidInputError(f"{self.path} was opened by this object; store must stay {str(self.path)!r}")
 
@@ -404,7 +407,7 @@ class Store:
         settings = replace(self._engine.settings, n_features=X.shape[1], classes=labels)
         database.set_meta(db, "settings", json.dumps(asdict(settings)))
         chain.append(db, "settings", n_features=settings.n_features, classes=list(labels))
-        self._engine = journaled_engine(settings, self.noise, self._journal)
+        self._engine = journaled_engine(settings, self.noise, self._journal, self._student)
         self._draft = False
 
     def _known(self, request_id: str | None, queries: Vectors, analyst: Scope) -> IntArray | None:
@@ -432,7 +435,7 @@ class Store:
                 self._load()
 
     def _load(self) -> None:
-        state = load(self.path, self.noise, self._saw, **self._options)
+        state = load(self.path, self.noise, self._saw, self._student, **self._options)
         self._db, self._journal, self._engine = state.db, state.journal, state.engine
         self._draft, self._store_id = state.draft, state.store_id
 

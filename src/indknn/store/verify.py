@@ -53,7 +53,7 @@ def _answers(db: apsw.Connection) -> Iterator[str]:
             covered += len(rows)
             if len(rows) != facts["count"] or answers_digest(rows) != facts["digest"]:
                 yield f"answers {facts['first']} to {facts['last']} are not as the audit trail has them"
-            if sum(int(row[-1]) for row in rows) != int(facts["charged"]):
+            if sum(int(row[-2]) for row in rows) != int(facts["charged"]):
                 yield f"answers {facts['first']} to {facts['last']} were not charged what the audit trail says"
     if covered != db.execute("SELECT count(*) FROM answers").get:
         yield "there are answers that the audit trail does not know"

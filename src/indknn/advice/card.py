@@ -1,0 +1,124 @@
+"""The report card: how often public models are right about the private records, by how sure they are.
+
+Every record is in one cell per model: right or wrong, in one of a few bins of the model's margin. Noisy counts of
+the cells are released and paid for as everything else (`sums.tally`). They tell which source to believe, and
+when a model is right so often that nobody needs to be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from indknn.types import FloatArray, Int8Array, IntArray
+
+BINS = 5
+SURE = 0.9
+"""A model answers alone where its card says that it is right at least this often."""
+_POWER = 10.0
+_WEIGHT_GRID = float(1 << 30)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear model that gives every record the same scores wherever it stands: weights and features are integers."""
+
+    weights: FloatArray
+    edges: FloatArray
+    n_cells: ClassVar[int] = 2 * BINS
+
+    @staticmethod
+    def of(weights: FloatArray, Q: FloatArray) -> Linear:
+        """A model with bins of equal size for these queries."""
+        top = float(np.abs(weights).max(initial=0.0))
+        exact = np.rint(weights * (_WEIGHT_GRID / top)) if top > 0 else np.zeros_like(weights)
+        edges = np.quantile(margins(Q @ exact), np.arange(1, BINS) / BINS) if len(Q) else np.zeros(BINS - 1)
+        return Linear(exact, edges)
+
+    def cells(self, values: Int8Array, labels: IntArray) -> IntArray:
+        """The cell of each record: 2·bin, plus 1 if the model is right."""
+        wide = values.astype(np.float64)
+        scores = wide @ self.weights  # below 2^53: exact
+        root = np.sqrt(np.einsum("ij,ij->i", wide, wide))
+        place = np.searchsorted(self.edges, margins(scores) / np.maximum(root, 1.0), side="right")
+        return np.asarray(2 * place + (scores.argmax(axis=1) == labels), dtype=np.int64)
+
+
+def margins(scores: FloatArray) -> FloatArray:
+    """By how much the best class leads, row by row."""
+    if scores.shape[1] < 2:
+        return np.zeros(len(scores))
+    top = np.partition(scores, -2, axis=1)
+    result: FloatArray = top[:, -1] - top[:, -2]
+    return result
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the cells said of one model: how often it is right in every bin and in all, with standard errors."""
+
+    right: FloatArray
+    error: FloatArray
+    overall: float
+    overall_error: float
+
+    @staticmethod
+    def read(cells: FloatArray, sigma: float) -> Card:
+        """From noisy counts with noise `sigma`."""
+        counts = cells.reshape(BINS, 2)
+        total = np.maximum(counts.sum(axis=1), 1.0)
+        everything = max(float(counts.sum()), 1.0)
+        return Card(
+            np.clip(counts[:, 1] / total, 0.0, 1.0),
+            sigma / total,
+            float(np.clip(counts[:, 1].sum() / everything, 0.0, 1.0)),
+            sigma * np.sqrt(BINS) / everything,
+        )
+
+
+@dataclass
+class Trust:
+    """Whom to believe: 0 is the prior, 1 the answers and the student who learned from them."""
+
+    answers: float
+    cards: list[Card] = field(default_factory=list)
+
+    def told(self, cards: list[Card]) -> None:
+        """Trust grows and falls with a high power of how often each is wrong; in doubt it moves towards one half."""
+        self.cards = cards
+        if len(cards) == 2:
+            doubt = 2.0 * max(cards[0].overall_error, cards[1].overall_error)
+            wrong = [1.0 - card.overall + doubt for card in cards]
+            self.answers = 1.0 / (1.0 + (wrong[1] / wrong[0]) ** _POWER)
+
+    def surely_right(self) -> FloatArray:
+        """How often, at least, the mixture is right in each bin of its margin."""
+        if not self.cards:
+            return np.zeros(BINS)
+        shares = [1.0 - self.answers, self.answers] if len(self.cards) == 2 else [1.0]
+        low = [share * (card.right - card.error) for share, card in zip(shares, self.cards, strict=True)]
+        result: FloatArray = np.sum(low, axis=0)
+        return result
+
+
+@dataclass(frozen=True)
+class RowByRow:
+    """Any model, asked about one record at a time: in a batch, what it says of one could depend on the others."""
+
+    scores: Callable[[FloatArray], FloatArray]
+    recent: FloatArray
+    n_cells: ClassVar[int] = 2 * BINS
+
+    def cells(self, values: Int8Array, labels: IntArray) -> IntArray:
+        """The cell of each record, as for a linear model."""
+        edges = np.quantile(margins(self.scores(self.recent)), np.arange(1, BINS) / BINS)
+        found = np.zeros(len(values), dtype=np.int64)
+        for i in range(len(values)):
+            row = values[i : i + 1].astype(np.float64)
+            scores = self.scores(row / max(float(np.sqrt((row * row).sum())), 1.0))
+            place = np.searchsorted(edges, margins(scores), side="right")[0]
+            found[i] = 2 * place + int(scores[0].argmax() == labels[i])
+        return found

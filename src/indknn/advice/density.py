@@ -1,0 +1,69 @@
+"""How many records are near a query, foretold from the queries before it.
+
+Queries are public. Where they are dense, records are too, so the share of earlier queries within τ of a new one,
+times what released counts say it stands for, foretells K without charging anybody. K only sets the scale of the
+noise: a wrong one costs accuracy, never privacy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from indknn.indexes import Index
+from indknn.types import GRID, MIN_K, Vectors
+
+SHARE = 0.015
+"""The share of pairs of queries that an automatic τ lets be near. From held-out training records."""
+_KEPT = 4096
+_FIRST, _EVERY = 16, 16
+_USUAL_EXCESS = 1.15
+
+
+class Density:
+    """The spread of the queries so far."""
+
+    def __init__(self, pool: Index):
+        self._pool = pool
+        self._shares = 0.0
+        self._counts = 0.0
+        self._asked = 0
+
+    def add(self, query: Vectors) -> None:
+        """A query that was asked; the first few thousand are remembered."""
+        if len(self._pool) < _KEPT:
+            self._pool.add(query)
+
+    def queries(self) -> Vectors:
+        """Those that are remembered."""
+        s = self._pool.slots
+        scale = s.scales(slice(0, s.used))
+        return Vectors(s.values[: s.used], s.root_norm(slice(0, s.used)), np.broadcast_to(scale, s.used))
+
+    def look(self, query: Vectors, tau: int) -> tuple[float, float]:
+        """The share of earlier queries near this one (at least a little above none), and their mean κ."""
+        m = len(self._pool)
+        if not m:
+            return SHARE, min(1.0, tau / GRID * _USUAL_EXCESS)
+        (near,) = self._pool.select(query, tau)
+        kappa = (float(near.kappa.sum()) + min(GRID, tau * _USUAL_EXCESS)) / (len(near.kappa) + 1) / GRID
+        return (len(near.slots) + 1.0) / (m + 1.0 / SHARE), kappa
+
+    @property
+    def count_due(self) -> bool:
+        """Whether the next answer should release its count: the first ones, then one of every few."""
+        return self._asked < _FIRST or self._asked % _EVERY == 0
+
+    def counted(self, share: float, K: int | None) -> None:
+        """An answer that asked; its K in grid units where that was released."""
+        self._asked += 1
+        if K is not None:
+            self._shares, self._counts = self._shares + share, self._counts + K / GRID
+
+    @property
+    def records(self) -> float:
+        """About how many records there are, by the released counts. At least a few."""
+        return max(self._counts / self._shares if self._shares else 0.0, MIN_K)
+
+    def expected(self, share: float) -> int:
+        """K in grid units."""
+        return int(np.ceil(max(self.records * share, MIN_K) * GRID))

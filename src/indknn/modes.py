@@ -1,0 +1,55 @@
+"""The names of the ways to answer, and which of them go together."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+from indknn.errors import InvalidInputError
+from indknn.sums import MAX_FEATURES
+from indknn.types import Accountant
+
+Reuse: TypeAlias = Literal["none", "labels", "votes", "student"]
+Vote: TypeAlias = Literal["gaussian", "exponential"]
+Prior: TypeAlias = Literal["none", "statistics"]
+
+
+def as_reuse(value: Any) -> Reuse:
+    """The name of a kind of reuse. True and False are those of old.
+
+    >>> as_reuse(True), as_reuse("student")
+    ('labels', 'student')
+    """
+    if isinstance(value, bool):
+        return "labels" if value else "none"
+    return cast(Reuse, _one_of("reuse", value, Reuse))
+
+
+def check_modes(
+    reuse: Reuse, vote: Vote, prior: Prior, prior_share: float, accountant: Accountant, n_features: int
+) -> None:
+    """Refuse ways to answer that do not go together, naming what does."""
+    _one_of("vote", vote, Vote)
+    _one_of("prior", prior, Prior)
+    if not 0.0 < prior_share < 1.0:
+        raise InvalidInputError(f"prior_share must be above 0 and below 1, got {prior_share!r}")
+    if vote == "exponential":
+        if accountant != "rdp":
+            raise InvalidInputError(
+                f"vote='exponential' is no Gaussian mechanism and needs accountant='rdp', got {accountant!r}"
+            )
+        if reuse in {"votes", "student"} or prior != "none":
+            raise InvalidInputError(
+                "vote='exponential' releases labels alone, so reuse must be 'none' or 'labels' and prior 'none', "
+                f"got reuse={reuse!r}, prior={prior!r}"
+            )
+    if prior == "statistics":
+        if reuse in {"labels", "votes"}:
+            raise InvalidInputError(f"prior='statistics' goes with reuse='none' or 'student', got {reuse!r}")
+        if n_features > MAX_FEATURES:
+            raise InvalidInputError(f"prior='statistics' takes at most {MAX_FEATURES} features, got {n_features}")
+
+
+def _one_of(name: str, value: Any, names: Any) -> Any:
+    if value not in get_args(names):
+        raise InvalidInputError(f"{name} must be one of {', '.join(map(repr, get_args(names)))}, got {value!r}")
+    return value
