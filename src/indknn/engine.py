@@ -86,7 +86,8 @@ class Settings:
     @property
     def sigma1_(self) -> float:
         """The noise on the count."""
-        return sigma1_for(self.budget, self.max_queries or ENDLESS)
+        planned = self.max_queries or ENDLESS
+        return sigma1_for(self.budget, max(planned // density.EVERY, 100) if self.advised else planned)
 
     @property
     def sigma2_(self) -> float:

@@ -36,27 +36,27 @@ class Alone:
 class Votes:
     """The noisy votes of one answer, centred (P·v in units of 1/(c·GRID)), with the scale of their noise in grid units.
 
-    K, in grid units, was released with the answer where `counted`; else it was foretold from earlier ones.
+    K, in grid units, is what the noise was scaled by; `count` is the noisy count where one was released, else 0.
     `share` is the share of the earlier queries that are near, `kappa` how near they are: both public.
     """
 
     kind: ClassVar[bytes] = b"V"
     K: int
     scale: int
-    counted: bool
+    count: int
     share: float
     kappa: float
     centred: IntArray
 
     def body(self) -> bytes:
         """As bytes."""
-        return pack("<qqbdd", self.K, self.scale, self.counted, self.share, self.kappa) + _ints(self.centred)
+        return pack("<qqqdd", self.K, self.scale, self.count, self.share, self.kappa) + _ints(self.centred)
 
     @staticmethod
     def read(body: bytes) -> Votes:
         """What `body` wrote."""
-        K, scale, counted, share, kappa = unpack_from("<qqbdd", body)
-        return Votes(K, scale, bool(counted), share, kappa, _array(body, calcsize("<qqbdd")))
+        K, scale, count, share, kappa = unpack_from("<qqqdd", body)
+        return Votes(K, scale, count, share, kappa, _array(body, calcsize("<qqqdd")))
 
 
 @dataclass(frozen=True)

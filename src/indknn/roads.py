@@ -44,11 +44,11 @@ def answers(
     """Algorithm 3 for every query; released pairs vote where the transcript says so."""
     tau = tau_on_grid(plan.tau)
     for i, near in enumerate(scans(queries, tau)):
-        K, votes = _votes(near, plan, source, analyst, None)
+        K, count, votes = _votes(near, plan, source, analyst)
         votes = votes + transcript.votes(queries[slice(i, i + 1)], tau, plan.n_classes)
         if source.keep_votes:
             noisy = mechanism.noisy_votes(votes, K, plan, source.noise)
-            yield int(np.argmax(noisy)), Votes(K, plan.scale2(K), True, 0.0, 1.0, mechanism.centred(noisy))
+            yield int(np.argmax(noisy)), Votes(K, plan.scale2(K), count, 0.0, 1.0, mechanism.centred(noisy))
         else:
             yield mechanism.noisy_argmax(votes, K, plan, source.noise), None
 
@@ -86,23 +86,34 @@ def _asked(
     density = adviser.density
     share, kappa = density.look(query, tau_on_grid(plan.tau))
     counted = density.count_due
-    K, votes = _votes(near, plan, source, analyst, None if counted else density.expected(share))
+
+    def expect(count: int) -> int:
+        if counted:
+            density.counted(share, count)
+        return density.expected(share)
+
+    K, count, votes = _votes(near, plan, source, analyst, counted, expect)
     noisy = mechanism.noisy_votes(votes, K, plan, source.noise)
-    return Votes(K, plan.scale2(K), counted, share, kappa, mechanism.centred(noisy))
+    return Votes(K, plan.scale2(K), count, share, kappa, mechanism.centred(noisy))
 
 
 def _votes(
-    near: Sequence[Selection], plan: Plan, source: Source, analyst: Scope, expected: int | None
-) -> tuple[int, IntArray]:
-    """K and the votes of those near, who have paid. Without an expected K it is counted, with noise."""
+    near: Sequence[Selection],
+    plan: Plan,
+    source: Source,
+    analyst: Scope,
+    counted: bool = True,
+    expect: Callable[[int], int] = lambda count: count,
+) -> tuple[int, int, IntArray]:
+    """K, the noisy count (0 without one) and the votes of those near, who have paid. K is what `expect` makes of it."""
     shards = source.shards
-    counted = expected is None
     pending = [s.select(one, plan, analyst, counted=counted) for s, one in zip(shards, near, strict=True)]
-    K = mechanism.noisy_count(sum(p.total for p in pending), plan, source.noise) if expected is None else expected
+    count = mechanism.noisy_count(sum(p.total for p in pending), plan, source.noise) if counted else 0
+    K = expect(count)
     votes = np.zeros(plan.n_classes, dtype=np.int64)
     for shard, p in zip(shards, pending, strict=True):
         votes = votes + shard.settle(p, K, plan)
-    return K, votes
+    return K, count, votes
 
 
 def _sum(due: Due, adviser: Adviser, source: Source, analyst: Scope) -> MomentsRelease | TallyRelease:

@@ -27,13 +27,14 @@ from indknn.types import GRID, BoolArray, FloatArray, Vectors
 
 Due: TypeAlias = Literal["moments", "fresh", "card"]
 
-FIRST_LESSON, FIRST_CARD, CARDS_GROW = 64, 64, 4
+FIRST_LESSONS = (64, 256, 512, 1024)
+FIRST_CARD, CARDS_GROW = 64, 4
 FRESH_EVERY = 1024
 FRESH_SHARE = 0.1
 """Fresh records are added to the statistics when they are this many, in terms of those already in."""
 CARD_PRICE, FRESH_PRICE = 0.03, 0.002
 """What a person may be charged for one report card, or for being counted as fresh, as a share of B."""
-_LESSON_EVERY = {512: 256, 1 << 30: 1024}  # answers, by the number of features: an eigenproblem each time
+_STEP = 512  # answers at least between lessons, each of which costs two eigenproblems
 _ENDLESS = 2000
 _SPREAD = 2.0
 _USUAL_MISFIT = 0.02
@@ -89,11 +90,9 @@ class Adviser:
         self._block: list[FloatArray] = []
         self._prior = np.zeros((terms.n_features, terms.n_classes))
         self._edges = np.zeros(BINS - 1)
-        self._learned_at = self._fresh_at = 0
+        self._fresh_at = self._next_lesson = 0
         self._fresh_due = False
         self._next_card = FIRST_CARD
-        step = next(n for most, n in _LESSON_EVERY.items() if terms.n_features <= most)
-        self._lessons_at = step
 
     # What is due, and what came of it
 
@@ -110,9 +109,8 @@ class Adviser:
 
     def until_change(self) -> int:
         """How many answers may come before the adviser may change its mind."""
-        if self.answered < FIRST_LESSON:
-            return FIRST_LESSON - self.answered
-        return self._lessons_at - self.answered % self._lessons_at
+        coming = [self._next_lesson, self._next_card, self._fresh_at + FRESH_EVERY]
+        return min((at - self.answered for at in coming if at > self.answered), default=1)
 
     def price(self, due: Due) -> float:
         """What a person may be charged for it at most, ρ."""
@@ -162,7 +160,8 @@ class Adviser:
         )
         self.left -= (self.terms.prior_share or 0.0) if self.moments is None else 0.0
         self.moments = found if self.moments is None else self.moments.plus(found)
-        self.since, self._fresh_due, self._learned_at = release.epoch, False, -1
+        self.density.known = self.moments.n
+        self.since, self._fresh_due, self._next_lesson = release.epoch, False, self.answered
 
     # A query
 
@@ -205,7 +204,8 @@ class Adviser:
             shares, noise = self._shares(release)
             self.lessons.add(q, shares, noise, release.kappa)
             self.asked += 1
-            self.density.counted(release.share, release.K if release.counted else None)
+            if not release.count:  # else it was noted as soon as it was released
+                self.density.counted(release.share, 0)
             scale, K = release.scale / GRID, release.K / GRID
             contrast = 1.0 - 1.0 / max(self.terms.n_classes, 2)
             cost = contrast * release.kappa**2 / (2.0 * scale * scale)
@@ -224,16 +224,15 @@ class Adviser:
 
     def _catch_up(self) -> None:
         """Learn from all answers so far, if it is time to."""
-        at = self.answered - self.answered % self._lessons_at
-        at = max(at, FIRST_LESSON) if self.answered >= FIRST_LESSON else 0
-        if at == self._learned_at and self._learned_at >= 0:
+        if self.answered < self._next_lesson:
             return
-        self._learned_at = at
+        now = self.answered
+        self._next_lesson = next((at for at in FIRST_LESSONS if at > now), max(now + now // 8, now + _STEP))
         if self._block:
             Q = np.array(self._block)
             self._scatter = (self._scatter * self._m + Q.T @ Q) / (self._m + len(Q))
             self._m, self._block = self._m + len(Q), []
-        if self.terms.tau is None and 0 < at <= _TAU_SETTLED:
+        if self.terms.tau is None and 0 < now <= _TAU_SETTLED:
             self.tau = self._choose_tau(self.density.queries()) or self.tau
         if self.moments is not None:
             self._prior = weights(self.moments, self._scatter, self._m)

@@ -15,7 +15,7 @@ from indknn.types import GRID, MIN_K, Vectors
 SHARE = 0.015
 """The share of pairs of queries that an automatic τ lets be near. From held-out training records."""
 _KEPT = 4096
-_FIRST, _EVERY = 16, 16
+_FIRST, EVERY = 16, 16
 _USUAL_EXCESS = 1.15
 
 
@@ -27,6 +27,7 @@ class Density:
         self._shares = 0.0
         self._counts = 0.0
         self._asked = 0
+        self.known: float | None = None  # how many records there are, where statistics tell
 
     def add(self, query: Vectors) -> None:
         """A query that was asked; the first few thousand are remembered."""
@@ -51,18 +52,19 @@ class Density:
     @property
     def count_due(self) -> bool:
         """Whether the next answer should release its count: the first ones, then one of every few."""
-        return self._asked < _FIRST or self._asked % _EVERY == 0
+        return self.known is None and (self._asked < _FIRST or self._asked % EVERY == 0)
 
-    def counted(self, share: float, K: int | None) -> None:
-        """An answer that asked; its K in grid units where that was released."""
+    def counted(self, share: float, count: int) -> None:
+        """An answer asked; its noisy count in grid units, 0 where none was released."""
         self._asked += 1
-        if K is not None:
-            self._shares, self._counts = self._shares + share, self._counts + K / GRID
+        if count:
+            self._shares, self._counts = self._shares + share, self._counts + count / GRID
 
     @property
     def records(self) -> float:
-        """About how many records there are, by the released counts. At least a few."""
-        return max(self._counts / self._shares if self._shares else 0.0, MIN_K)
+        """About how many records there are. At least a few."""
+        told = self._counts / self._shares if self._shares else 0.0
+        return max(told if self.known is None else self.known, MIN_K)
 
     def expected(self, share: float) -> int:
         """K in grid units."""
