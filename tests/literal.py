@@ -26,6 +26,32 @@ def algorithm3(kappa, y, z, tau, sigma1, sigma2, n_classes, noise):
 
 def with_owners(kappa, y, owner, z, tau, sigma1, sigma2, n_classes, noise, cap=None):
     """The same with people who hold several records; `z` is a dict by owner."""
+    F, K, z = _counted(kappa, y, owner, z, tau, sigma1, n_classes, noise, cap)
+    votes = np.zeros(n_classes)
+    for o, whole in F.items():
+        f = whole * min(1.0, sigma2 * np.sqrt(2 * K * z[o]) / np.linalg.norm(whole))
+        z[o] -= f @ f / (2 * sigma2**2 * K)
+        votes += f
+    scores = votes + noise(sigma2 * np.sqrt(K), n_classes)
+    return scores, K, z, votes
+
+
+def exponential(kappa, y, owner, z, tau, sigma1, sigma2, n_classes, noise, cap=None):
+    """The same with the exponential vote: (the law of the label, K, new z, votes)."""
+    F, K, z = _counted(kappa, y, owner, z, tau, sigma1, n_classes, noise, cap)
+    s = sigma2 * np.sqrt(K)
+    votes = np.zeros(n_classes)
+    for o, whole in F.items():
+        width = whole.max() - whole.min()
+        f = whole * (min(1.0, s * np.sqrt(8 * z[o]) / width) if width else 1.0)
+        z[o] -= (f.max() - f.min()) ** 2 / (8 * s**2)
+        votes += f
+    weights = np.exp((votes - votes.max()) / s)
+    return weights / weights.sum(), K, z, votes
+
+
+def _counted(kappa, y, owner, z, tau, sigma1, n_classes, noise, cap):
+    """Lines 4 to 7: the whole votes of those who take part, K, and what all have left."""
     z = dict(z)
     F, m = {}, {}
     for o in sorted(set(owner)):
@@ -37,11 +63,6 @@ def with_owners(kappa, y, owner, z, tau, sigma1, sigma2, n_classes, noise, cap=N
             for i in near:
                 F[o][y[i]] += kappa[i]
     K = max(sum(m.values()) + noise(sigma1, 1)[0], 30.0)
-    votes = np.zeros(n_classes)
-    for o, whole in F.items():
+    for o in F:
         z[o] -= m[o] ** 2 / (2 * sigma1**2)
-        f = whole * min(1.0, sigma2 * np.sqrt(2 * K * z[o]) / np.linalg.norm(whole))
-        z[o] -= f @ f / (2 * sigma2**2 * K)
-        votes += f
-    scores = votes + noise(sigma2 * np.sqrt(K), n_classes)
-    return scores, K, z, votes
+    return F, K, z

@@ -1,7 +1,8 @@
 """From (ε, δ) to a budget B and back, and the fixed-point units in which the ledgers count.
 
 Every release of the mechanism is a Gaussian mechanism. Shifting its mean by Δ at noise scale σ costs
-ρ = Δ²/2σ². The sum of a person's ρ never exceeds B. What that proves depends on the filter:
+ρ = Δ²/2σ². (The label of an exponential vote is not one: `range_charge_units` prices it, for ``rdp`` alone.)
+The sum of a person's ρ never exceeds B. What that proves depends on the filter:
 
 ``gdp``
     Σ μ² <= μ_B² on every transcript gives exactly μ_B-GDP with μ_B = sqrt(2B) (Smith & Thakurta 2022;
@@ -121,6 +122,27 @@ def largest_squared_shift(units: IntArray, scale: int) -> FloatArray:
     room = np.maximum(units - 1, 0).astype(np.float64)  # the unit that rounding up may take
     result: FloatArray = room * (2.0 * float(scale) * float(scale) / UNIT) / (_CHARGE_SLACK * _CHARGE_SLACK)
     return result
+
+
+def range_charge_units(squared_range: FloatArray, scale: int) -> IntArray:
+    """ρ = f²/8s² in ledger units, rounded up: what a choice by exp(utility/s) costs whoever moves the utilities by F.
+
+    f = max F - min F is the range, in the grid units of s. What is proven, for the two laws P and Q of the label
+    with and without this F, in either order: L = log P/Q is -F/s or F/s plus a constant, so it lies in an interval
+    of length η = f/s (η-bounded range: Dong, Durfee & Rogers 2020). Hoeffding's lemma under P, used twice:
+    log E exp(-L) = 0 gives KL(P|Q) = E L <= η²/8, and log E exp((α-1)L) <= (α-1)·E L + (α-1)²·η²/8. Hence
+    D_α(P|Q) <= η²/8 + (α-1)·η²/8 = α·ρ for every α > 1: (α, αρ)-RDP, that is ρ-zCDP (Cesar & Rogers 2021).
+    It is *not* sqrt(2ρ)-GDP, so only the ``rdp`` filter may add it up.
+
+    >>> range_charge_units(np.array([0.0, 4.0]), 1).tolist() == [0, UNIT // 2 + 2**17]
+    True
+    """
+    return charge_units(squared_range, 2 * scale)
+
+
+def largest_squared_range(units: IntArray, scale: int) -> FloatArray:
+    """The largest f² whose charge in a choice at `scale` is sure to fit into `units`."""
+    return largest_squared_shift(units, 2 * scale)
 
 
 def _gdp_log_delta(eps: float, mu: float) -> float:

@@ -92,7 +92,10 @@ class Settings:
     @property
     def sigma2_(self) -> float:
         """The noise on the votes, given or derived."""
-        return sigma2_for(self.budget, self.max_queries or ENDLESS) if self.sigma2 is None else float(self.sigma2)
+        if self.sigma2 is not None:
+            return float(self.sigma2)
+        gaussian = sigma2_for(self.budget, self.max_queries or ENDLESS)
+        return gaussian / 2.0 if self.vote == "exponential" else gaussian  # the same charges, less noise
 
     @cached_property
     def class_array(self) -> npt.NDArray[Any]:
@@ -108,7 +111,7 @@ class Settings:
         """The plan for a threshold."""
         classes = max(len(self.class_array), 1)  # none are known before the first records of a draft
         contrast = self.advised or self.reuse == "votes"
-        return Plan(tau, self.sigma1_, self.sigma2_, classes, self.max_records_per_query, contrast)
+        return Plan(tau, self.sigma1_, self.sigma2_, classes, self.max_records_per_query, contrast, self.vote)
 
     def new_adviser(self, student: Callable[[], Student]) -> Adviser:
         """What answers from releases, before anything was released."""

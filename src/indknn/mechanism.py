@@ -9,7 +9,12 @@ it is the paper's algorithm to the letter.
     settle         line 8   votes clipped to what each can still pay; line 9: what that costs
     noisy_argmax   line 11  a = argmax(Σ F_o + N(0, σ2²·K·I))
 
-`count` and `settle` see private data and return only sums and charges; the two noisy functions see only sums.
+With `vote="exponential"` the last two are others:
+
+    settle_range        lines 8 and 9, with the range max F_o - min F_o in place of the length
+    exponential_argmax  line 11  a = c with probability proportional to exp(Σ F_o[c] / σ2·sqrt(K))
+
+`count` and `settle` see private data and return only sums and charges; the noisy functions see only sums.
 So many shards can run the former apart and one place the latter. Nothing here branches on whether anybody
 is near: an empty neighbourhood takes the same path with the same noise (rule 3).
 
@@ -23,9 +28,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from indknn.accounting import charge_units, largest_squared_shift
+from indknn.accounting import charge_units, largest_squared_range, largest_squared_shift, range_charge_units
+from indknn.errors import PrivacyError
 from indknn.noise import Noise
-from indknn.types import GRID, MIN_K, BoolArray, FloatArray, IntArray, Neighbours, Plan
+from indknn.types import GRID, MIN_K, BoolArray, FloatArray, IntArray, Neighbours, Plan, Vote
 
 
 @dataclass(frozen=True)
@@ -115,22 +121,32 @@ def settle(group: Group, remaining: IntArray, K: int, plan: Plan) -> Settlement:
 
     `remaining` is what the participants have left after they were counted.
     """
+    _require("gaussian", plan)
     scale = plan.scale2(K)
-    squared = _squared_norms(group, group.entry_vote, plan)
-    limit = largest_squared_shift(remaining, scale)
-    shrink = _shrink(squared, limit, plan)[group.entry_owner]
-    vote = np.where(shrink < 1.0, np.floor(group.entry_vote * shrink), group.entry_vote).astype(np.int64)
-    charges = charge_units(_squared_norms(group, vote, plan), scale)
-    # `largest_squared_shift` leaves room for every rounding, so all can pay. Were that ever wrong, the
-    # vote would go, not the limit: it depends on this owner's own ledger only.
-    able = charges <= remaining
-    vote = vote * able[group.entry_owner]
-    votes = np.bincount(group.entry_label, weights=vote, minlength=plan.n_classes)
-    return Settlement(votes.astype(np.int64), charges * able)
+    whole, limit = group.entry_vote, largest_squared_shift(remaining, scale)
+    if plan.contrast:  # rounding votes down can lengthen P F by up to sqrt(c) units of the grid
+        limit = np.maximum(np.sqrt(limit) - np.sqrt(plan.n_classes), 0.0) ** 2
+    vote = _clip(group, whole, _squared_norms(group, whole, plan), limit)
+    return _settled(group, vote, charge_units(_squared_norms(group, vote, plan), scale), remaining, plan)
+
+
+def settle_range(group: Group, remaining: IntArray, K: int, plan: Plan) -> Settlement:
+    """Lines 8 and 9 of the exponential vote: scale F_o down to a range f <= σ2·sqrt(8·K·z_o), charge f²/(8·σ2²·K).
+
+    An owner's votes are counted from its own least (0 if some class has none). The choice ignores a common shift,
+    so this changes no probability; and rounding down can then only narrow the range. The sums are therefore votes
+    up to such a shift.
+    """
+    _require("exponential", plan)
+    scale = plan.scale2(K)
+    whole = group.entry_vote - _least(group, plan.n_classes)[group.entry_owner]
+    vote = _clip(group, whole, _squared_tops(group, whole), largest_squared_range(remaining, scale))
+    return _settled(group, vote, range_charge_units(_squared_tops(group, vote), scale), remaining, plan)
 
 
 def noisy_votes(votes: IntArray, K: int, plan: Plan, noise: Noise) -> IntArray:
     """Line 11 before the argmax: Σ F_o + N(0, σ2²·K·I)."""
+    _require("gaussian", plan)
     return votes + noise.draw(plan.scale2(K), plan.n_classes)
 
 
@@ -144,6 +160,33 @@ def centred(noisy: IntArray) -> IntArray:
     return np.asarray(len(noisy) * noisy - noisy.sum(), dtype=np.int64)
 
 
+def exponential_argmax(votes: IntArray, K: int, plan: Plan, noise: Noise) -> int:
+    """Line 11 of the exponential vote: the exponential mechanism. The label is all there is; no noisy votes exist."""
+    _require("exponential", plan)
+    return noise.choose(votes, plan.scale2(K))
+
+
+def _require(vote: Vote, plan: Plan) -> None:
+    """A vote settled for one noise and answered with the other would cost more than was charged."""
+    if plan.vote != vote:
+        raise PrivacyError(f"this step belongs to the {vote} vote, but the plan says {plan.vote!r}")
+
+
+def _clip(group: Group, vote: IntArray, squared: FloatArray, limit: FloatArray) -> IntArray:
+    """The votes, where their squared size is above the owner's limit scaled down to it."""
+    shrink = np.sqrt(np.minimum(1.0, limit / np.maximum(squared, 1.0)))[group.entry_owner]  # sizes are integers
+    return np.where(shrink < 1.0, np.floor(vote * shrink), vote).astype(np.int64)
+
+
+def _settled(group: Group, vote: IntArray, charges: IntArray, remaining: IntArray, plan: Plan) -> Settlement:
+    # The limit of the clip leaves room for every rounding, so all can pay. Were that ever wrong, the
+    # vote would go, not the limit: it depends on this owner's own ledger only.
+    able = charges <= remaining
+    vote = vote * able[group.entry_owner]
+    votes = np.bincount(group.entry_label, weights=vote, minlength=plan.n_classes)
+    return Settlement(votes.astype(np.int64), charges * able)
+
+
 def _squared_norms(group: Group, vote: IntArray, plan: Plan) -> FloatArray:
     """|F_o|², or with the contrast charge |P F_o|² = |F_o|² - (Σ F_o)²/c."""
     squares = vote.astype(np.float64) * vote
@@ -155,10 +198,16 @@ def _squared_norms(group: Group, vote: IntArray, plan: Plan) -> FloatArray:
     return np.maximum(norms - totals * totals / plan.n_classes, 0.0) + norms * 2.0**-46
 
 
-def _shrink(squared: FloatArray, limit: FloatArray, plan: Plan) -> FloatArray:
-    """By what factor each owner's votes must be scaled down to what they can pay."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        factor = np.sqrt(limit / squared)
-        if plan.contrast:  # rounding votes down can lengthen P F by up to sqrt(c) units of the grid
-            factor = np.where(factor < 1.0, np.maximum(factor - np.sqrt(plan.n_classes / squared), 0.0), factor)
-    return np.where(squared > 0.0, np.minimum(factor, 1.0), 1.0)
+def _squared_tops(group: Group, vote: IntArray) -> FloatArray:
+    """max² by owner: the squared range of votes whose least is 0."""
+    top = np.zeros(len(group.owners), dtype=np.int64)
+    np.maximum.at(top, group.entry_owner, vote)
+    return top.astype(np.float64) * top
+
+
+def _least(group: Group, n_classes: int) -> IntArray:
+    """min F_o over *all* classes, by owner: 0 unless it has an entry for each, of which there is one per class."""
+    entries = np.bincount(group.entry_owner, minlength=len(group.owners))
+    least = np.where(entries == n_classes, np.iinfo(np.int64).max, 0)
+    np.minimum.at(least, group.entry_owner, group.entry_vote)
+    return least

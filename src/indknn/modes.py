@@ -6,10 +6,9 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 
 from indknn.errors import InvalidInputError
 from indknn.sums import MAX_FEATURES
-from indknn.types import Accountant
+from indknn.types import Accountant, Vote
 
 Reuse: TypeAlias = Literal["none", "labels", "votes", "student"]
-Vote: TypeAlias = Literal["gaussian", "exponential"]
 Prior: TypeAlias = Literal["none", "statistics"]
 
 

@@ -8,6 +8,8 @@ Floating-point samplers have no such argument: which doubles they can return bet
 The sampler is C. F. F. Karney's Algorithm N ("Sampling exactly from the normal distribution", 2016).
 It compares uniform deviates whose digits are drawn when they are needed, and computes nothing in floats.
 `_sampler.c`, where it could be built, does the same some ten times faster, word for word of the same entropy.
+
+`choose`, the exponential mechanism, is in `choice.py`; it is exact with either source.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from indknn.choice import WORD_BITS, Word, below, choose
 from indknn.errors import InvalidInputError
 from indknn.types import IntArray
 
@@ -30,15 +33,14 @@ if os.environ.get("INDKNN_NATIVE") != "0":
         _sampler = import_module("indknn._sampler")
 
 _FAST_SCALES = 1 << 59
-_DIGIT_BITS = 64
+_DIGIT_BITS = WORD_BITS
 _BLOCK = 1024  # bytes of entropy per request: about what eleven draws consume
 
-Word = Callable[[], int]
 Deviate = list[int]  # a uniform number in (0, 1) as the base-2^64 digits that are known so far
 
 
 class Noise(Protocol):
-    """Where the mechanism gets its Gaussian noise from."""
+    """Where the mechanism gets its noise from."""
 
     @property
     def secure(self) -> bool:
@@ -47,6 +49,10 @@ class Noise(Protocol):
 
     def draw(self, scale: int | float | Fraction, size: int) -> IntArray:
         """`size` independent values of round(scale·Z), Z standard normal."""
+        ...
+
+    def choose(self, utilities: IntArray, scale: int) -> int:
+        """An index c with probability proportional to exp(utilities[c]/scale). How long it takes depends on them."""
         ...
 
 
@@ -73,6 +79,10 @@ class SecureNoise:
             return self._draw_fast(num, size)
         word = _Words(b"", self._entropy).next
         return np.array([_rounded_normal(word, num, den) for _ in range(size)], dtype=np.int64)
+
+    def choose(self, utilities: IntArray, scale: int) -> int:
+        """An index c with probability proportional to exp(utilities[c]/scale), exactly; see `choice.choose`."""
+        return choose(_Words(b"", self._entropy).next, utilities, scale)
 
     def _draw_fast(self, scale: int, size: int) -> IntArray:
         words, values = b"", np.zeros(size, dtype=np.int64)
@@ -111,6 +121,10 @@ class SeededNoise:
         """`size` values of round(scale·Z)."""
         num, den = _ratio(scale)
         return np.rint(self._rng.standard_normal(size) * (num / den)).astype(np.int64)
+
+    def choose(self, utilities: IntArray, scale: int) -> int:
+        """An index c with probability proportional to exp(utilities[c]/scale): exact here too, but foreseeable."""
+        return choose(_Words(b"", self._rng.bytes).next, utilities, scale)
 
 
 def _ratio(scale: int | float | Fraction) -> tuple[int, int]:
@@ -183,7 +197,7 @@ def _bernoulli_exp_x(word: Word, k: int, x: Deviate) -> bool:
         u: Deviate = [word()]
         if not _less(word, u, previous):
             return even
-        side = _below(word, 2 * k + 2)
+        side = below(word, 2 * k + 2)
         if side > 2 * k or (side == 2 * k and not _less(word, [word()], x)):
             return even
         previous, even = u, not even
@@ -198,14 +212,6 @@ def _less(word: Word, a: Deviate, b: Deviate) -> bool:
             if len(deviate) == i:
                 deviate.append(word())
     return a[i] < b[i]
-
-
-def _below(word: Word, n: int) -> int:
-    """A uniform integer in [0, n), by rejection."""
-    limit = (1 << _DIGIT_BITS) - (1 << _DIGIT_BITS) % n
-    while (value := word()) >= limit:
-        pass
-    return value % n
 
 
 def _round_scaled(word: Word, k: int, x: Deviate, num: int, den: int) -> int:

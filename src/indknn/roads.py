@@ -49,6 +49,8 @@ def answers(
         if source.keep_votes:
             noisy = mechanism.noisy_votes(votes, K, plan, source.noise)
             yield int(np.argmax(noisy)), Votes(K, plan.scale2(K), count, 0.0, 1.0, mechanism.centred(noisy))
+        elif plan.vote == "exponential":
+            yield mechanism.exponential_argmax(votes, K, plan, source.noise), None
         else:
             yield mechanism.noisy_argmax(votes, K, plan, source.noise), None
 

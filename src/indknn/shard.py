@@ -187,7 +187,8 @@ class Shard:
     def settle(self, pending: Pending, K: int, plan: Plan) -> IntArray:
         """Line 8 and 9: charge the clipped votes, then give their sums per class."""
         group, scope = pending.group, pending.scope
-        settled = mechanism.settle(group, self.ledger.remaining(group.owners, scope), K, plan)
+        settle = mechanism.settle if plan.vote == "gaussian" else mechanism.settle_range
+        settled = settle(group, self.ledger.remaining(group.owners, scope), K, plan)
         self.ledger.charge(group.owners, settled.charges, scope)
         return settled.votes
 

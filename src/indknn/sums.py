@@ -28,7 +28,7 @@ ROW = 1 << ROW_BITS
 
 MAX_FEATURES = 4096
 MAX_RECORDS = 1 << 30
-SHARE_OF_A = 1.0 / 3.0
+SHARE_OF_A = 0.4
 """What part of the price of `moments` is paid for A; b, which the labels are in, gets the rest."""
 
 _BLOCK = 8192

@@ -47,6 +47,10 @@ class Recorder:
         self.drawn.append((int(scale), values))
         return values
 
+    def choose(self, utilities: IntArray, scale: int) -> int:
+        """As the noise within; there is no noise to remember."""
+        return self._noise.choose(utilities, scale)
+
 
 @contextmanager
 def tap() -> Iterator[list[Release]]:

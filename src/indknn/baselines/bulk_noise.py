@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from indknn.baselines.sampling import Entropy
 from indknn.errors import InvalidInputError
-from indknn.noise import Noise, SeededNoise, _ratio, _round_scaled
+from indknn.noise import Noise, SecureNoise, SeededNoise, _ratio, _round_scaled
 from indknn.types import BoolArray, IntArray
 
 Words = npt.NDArray[np.uint64]
@@ -51,6 +51,10 @@ class BulkNoise:
             raise InvalidInputError(f"noise scale must be at most 2^50, got {scale!r}")
         chunks = [self._chunk(num, den, min(_CHUNK, size - low)) for low in range(0, size, _CHUNK)]
         return np.concatenate([np.zeros(0, dtype=np.int64), *chunks])
+
+    def choose(self, utilities: IntArray, scale: int) -> int:
+        """One at a time, as `SecureNoise`."""
+        return SecureNoise(self._entropy).choose(utilities, scale)
 
     def _chunk(self, num: int, den: int, n: int) -> IntArray:
         k, x = _half_normals(self._words, n)
