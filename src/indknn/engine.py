@@ -23,12 +23,12 @@ from indknn.indexes import Index, make_index
 from indknn.inputs import as_owner_list, encode_labels
 from indknn.kernels import Kernel, make_kernel
 from indknn.ledgers import MemoryLedger, Scope
-from indknn.modes import Prior, Reuse, Vote, as_reuse, check_modes
+from indknn.modes import Prior, Reuse, as_reuse, check_modes
 from indknn.noise import Noise
 from indknn.predictor import Journal, Predictor
 from indknn.quantise import quantise
 from indknn.shard import Shard
-from indknn.types import Accountant, FloatArray, IntArray, KernelName, OwnerId, Plan, Vectors
+from indknn.types import Accountant, FloatArray, IntArray, KernelName, OwnerId, Plan, Vectors, Vote
 
 MAX_CLASSES = (1 << 16) - 1
 

@@ -22,9 +22,9 @@ from indknn.engine import Engine, Settings, index_options
 from indknn.errors import InvalidInputError, PrivacyError, PrivacyWarning
 from indknn.indexes import INDEXES
 from indknn.inputs import as_center, as_classes, as_owner_array, as_owner_list, as_record_ids
-from indknn.modes import Prior, Reuse, Vote, as_reuse
+from indknn.modes import Prior, Reuse, as_reuse, default_prior
 from indknn.noise import Noise, noise_from
-from indknn.types import FloatArray, IntArray
+from indknn.types import FloatArray, IntArray, Vote
 
 if TYPE_CHECKING:
     from indknn.store import Store
@@ -45,8 +45,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     ----------
     epsilon, delta : float
         The promise to every person, for ever.
-    max_queries : int
-        T, how many queries the noise is planned for. More may be asked: the promise stays, accuracy falls.
+    max_queries : int or None
+        T, how many queries the noise is planned for. More may be asked: the promise stays, accuracy falls. None
+        plans for no number: noise grows slowly with the number of those who were asked.
     kernel : {"cosine", "rbf"}
         ``rbf`` is exp(-|x - q|²/bandwidth²).
     tau : float in (0, 1] or None
@@ -62,8 +63,24 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     index : {"exact", "lsh", "sketch"}
         How neighbours are found. "exact" misses nobody; "lsh" is the paper's hashing; "sketch" is for a million
         records and more. See ``docs/performance.md``.
-    reuse : bool
-        Let released answers vote on later queries of the same analyst, at no cost.
+    reuse : {"student", "votes", "labels", "none"}
+        What is made of released answers, at no cost to anybody. "student": a model learns from them, answers
+        alone where it is right often enough, and is mixed with the votes elsewhere. "votes" and "labels": they
+        vote on later queries, with their noisy votes or (as in the paper) with their label. See
+        ``docs/endless.md``.
+    vote : {"gaussian", "exponential"}
+        The noise on the votes. "exponential" has less of it for the same price, but releases nothing besides the
+        label: it needs accountant="rdp", prior="none" and reuse="none" or "labels".
+    prior : {"statistics", "none"} or None
+        "statistics" releases noisy sums over all records before the first answer, from which a linear model is
+        solved. It costs ``prior_share`` of B once, and never runs out. None means "statistics" with
+        reuse="student", where there are at most 4096 features, and "none" with the others.
+    prior_share : float
+        That share.
+    student : classifier or None
+        What learns from the answers with reuse="student": any scikit-learn classifier with ``predict_proba`` and
+        sample weights. None is a ridge regression that needs no tuning. Another one answers the report card
+        record by record, which is slow for many records.
     center : array of shape (n_features,) or None
         A *public* vector subtracted from records and queries. Never the mean of the private data.
     random_state : None, int, Generator or RandomState
@@ -125,7 +142,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         "index": [StrOptions(set(INDEXES))],
         "reuse": ["boolean", StrOptions(set(get_args(Reuse)))],
         "vote": [StrOptions(set(get_args(Vote)))],
-        "prior": [StrOptions(set(get_args(Prior)))],
+        "prior": [StrOptions(set(get_args(Prior))), None],
         "prior_share": [Interval(Real, 0, 1, closed="neither")],
         "student": [HasMethods(["fit", "predict_proba"]), None],
         "center": ["array-like", None],
@@ -148,16 +165,16 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         epsilon: float = 1.0,
         delta: float = 1e-5,
         *,
-        max_queries: int | None = 1000,
+        max_queries: int | None = None,
         kernel: str = "cosine",
         tau: float | None = None,
         sigma2: float | None = None,
         bandwidth: float | None = None,
         accountant: str = "gdp",
         index: str = "exact",
-        reuse: str | bool = "none",
+        reuse: str | bool = "student",
         vote: str = "gaussian",
-        prior: str = "none",
+        prior: str | None = None,
         prior_share: float = 0.5,
         student: Any = None,
         center: npt.ArrayLike | None = None,
@@ -323,7 +340,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             index_options=index_options(self.index, self.n_tables, self.n_bits, self.index_seed),
             reuse=as_reuse(self.reuse),
             vote=self.vote,  # type: ignore[arg-type]
-            prior=self.prior,  # type: ignore[arg-type]
+            prior=default_prior(self.reuse, n_features) if self.prior is None else self.prior,  # type: ignore[arg-type]
             prior_share=float(self.prior_share),
             center=as_center(self.center),
             normalize=bool(self.normalize),

@@ -23,6 +23,11 @@ def as_reuse(value: Any) -> Reuse:
     return cast(Reuse, _one_of("reuse", value, Reuse))
 
 
+def default_prior(reuse: Any, n_features: int) -> Prior:
+    """The prior of somebody who did not say: there is one where a student makes the most of it."""
+    return "statistics" if reuse == "student" and n_features <= MAX_FEATURES else "none"
+
+
 def check_modes(
     reuse: Reuse, vote: Vote, prior: Prior, prior_share: float, accountant: Accountant, n_features: int
 ) -> None:
@@ -45,7 +50,9 @@ def check_modes(
         if reuse in {"labels", "votes"}:
             raise InvalidInputError(f"prior='statistics' goes with reuse='none' or 'student', got {reuse!r}")
         if n_features > MAX_FEATURES:
-            raise InvalidInputError(f"prior='statistics' takes at most {MAX_FEATURES} features, got {n_features}")
+            raise InvalidInputError(
+                f"prior='statistics' takes at most {MAX_FEATURES} features, got {n_features}; use prior='none'"
+            )
 
 
 def _one_of(name: str, value: Any, names: Any) -> Any:
