@@ -63,7 +63,13 @@ def test_defaults_need_no_tuning(data):
     assert model.score(Q, yq) > 0.8
     assert 0 < model.tau_ <= 1
     assert model.budget_ == budget(1.0, 1e-5)
+
+
+def test_algorithm_3_is_two_words_away(data):
+    X, y, Q, yq = data
+    model = IndKNNClassifier(max_queries=1000, reuse="none").fit(X, y)
     assert model.sigma1_ == pytest.approx(np.sqrt(1000 / 6 / model.budget_))
+    assert model.score(Q, yq) > 0.8
 
 
 def test_tau_is_chosen_from_the_queries_alone_and_then_fixed(data):
@@ -81,7 +87,7 @@ def test_tau_is_chosen_from_the_queries_alone_and_then_fixed(data):
 
 def test_too_few_queries_for_tau_take_the_default_and_say_so(data):
     X, y, Q, _ = data
-    model = IndKNNClassifier(random_state=0).fit(X, y)
+    model = IndKNNClassifier(reuse="none", random_state=0).fit(X, y)
     with pytest.warns(UserWarning, match="3 queries are too few"):
         model.predict(Q[:3])
     assert model.tau_ == DEFAULT_TAU
@@ -136,13 +142,14 @@ def test_repeats_can_be_switched_off(data):
     assert model.privacy_spent().sum() > spent
 
 
-def test_analysts_have_own_ledgers_answers_and_reuse(data):
+@pytest.mark.parametrize("reuse", [True, "votes", "student"])
+def test_analysts_have_own_ledgers_answers_and_reuse(data, reuse):
     X, y, Q, _ = data
-    model = IndKNNClassifier(epsilon=0.5, tau=0.5, reuse=True, random_state=0).fit(X, y)
+    model = IndKNNClassifier(epsilon=0.5, tau=0.5, reuse=reuse, random_state=0).fit(X, y)
     model.predict(Q[:60], analyst="alice")
     alice = model.privacy_spent(analyst="alice")
     assert model.privacy_spent(analyst="bob").sum() == 0
-    alone = IndKNNClassifier(epsilon=0.5, tau=0.5, reuse=True, random_state=0).fit(X, y)
+    alone = IndKNNClassifier(epsilon=0.5, tau=0.5, reuse=reuse, random_state=0).fit(X, y)
     alone._engine.predictor.noise = model._engine.predictor.noise = _FixedNoise()
     # bob's answers are the same whether or not alice was here before: nothing of hers reaches him
     assert (model.predict(Q[:60], analyst="bob") == alone.predict(Q[:60], analyst="bob")).all()
@@ -171,10 +178,10 @@ def test_a_global_budget_bounds_all_analysts_together(data):
 def test_reuse_helps_an_exhausted_store(data):
     X, y, Q, yq = data
     scores = {}
-    for reuse in (False, True):
+    for reuse in ("none", "labels", "votes", "student"):
         model = IndKNNClassifier(epsilon=1.0, tau=0.6, max_queries=40, sigma2=0.2, reuse=reuse, random_state=0)
         scores[reuse] = model.fit(X, y).score(Q, yq)
-    assert scores[True] > scores[False] + 0.1
+    assert min(scores["labels"], scores["votes"], scores["student"]) > scores["none"] + 0.1
 
 
 def test_forget_and_come_back_refunds_nothing(model, data):
@@ -250,7 +257,7 @@ def test_partial_fit_equals_fit(data):
 
 def test_labels_that_nobody_holds_can_be_declared(data):
     X, y, Q, _ = data
-    model = IndKNNClassifier(epsilon=0.01, tau=0.5, classes=range(6), random_state=0).fit(X, y)
+    model = IndKNNClassifier(epsilon=0.01, tau=0.5, classes=range(6), reuse="none", random_state=0).fit(X, y)
     assert model.classes_.tolist() == [0, 1, 2, 3, 4, 5]
     assert set(model.predict(Q).tolist()) == {0, 1, 2, 3, 4, 5}  # a tiny epsilon answers with anything
 
@@ -258,10 +265,11 @@ def test_labels_that_nobody_holds_can_be_declared(data):
 def test_a_public_center_moves_records_and_queries_alike(data):
     X, y, Q, yq = data
     far = np.full(12, 50.0)
-    plain = IndKNNClassifier(tau=0.5, random_state=0).fit(X, y).predict(Q)
-    moved = IndKNNClassifier(tau=0.5, random_state=0, center=far).fit(X + far, y).predict(Q + far)
+    options = {"tau": 0.5, "reuse": "none", "random_state": 0}
+    plain = IndKNNClassifier(**options).fit(X, y).predict(Q)
+    moved = IndKNNClassifier(**options, center=far).fit(X + far, y).predict(Q + far)
     assert (plain == moved).mean() > 0.98
-    lost = IndKNNClassifier(tau=0.5, random_state=0).fit(X + far, y)
+    lost = IndKNNClassifier(**options).fit(X + far, y)
     assert lost.score(Q + far, yq) < 0.9
 
 

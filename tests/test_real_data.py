@@ -17,7 +17,7 @@ def test_ag_news_with_the_papers_filter(shared_data, T, tau, sigma2, prototype):
     data = load_npz(shared_data / "agnews-minilm.npz", "agnews")
     queries = np.random.default_rng(0).permutation(len(data.y_test))[:T]
     model = IndKNNClassifier(
-        epsilon=1.0, delta=1e-5, accountant="rdp", max_queries=T, tau=tau, sigma2=sigma2, random_state=0
+        epsilon=1.0, delta=1e-5, accountant="rdp", reuse="none", max_queries=T, tau=tau, sigma2=sigma2, random_state=0
     ).fit(data.X_train, data.y_train)
     accuracy = model.score(data.X_test[queries], data.y_test[queries])
     spread = 2.5 * np.sqrt(prototype * (1 - prototype) / T)  # of a sample of T queries

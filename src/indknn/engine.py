@@ -23,7 +23,7 @@ from indknn.indexes import Index, make_index
 from indknn.inputs import as_owner_list, encode_labels
 from indknn.kernels import Kernel, make_kernel
 from indknn.ledgers import MemoryLedger, Scope
-from indknn.modes import Prior, Reuse, as_reuse, check_modes
+from indknn.modes import Derived, Prior, Reuse, as_derived, as_reuse, check_modes
 from indknn.noise import Noise
 from indknn.predictor import Journal, Predictor
 from indknn.quantise import quantise
@@ -217,9 +217,14 @@ class Engine:
                 raise InvalidInputError(f"owners must name one owner per row: {len(vectors)}, got {len(names)}")
             return self.shard.add(vectors, labels, names)
 
-    def forget_owners(self, owners: list[OwnerId]) -> int:
-        """Remove every record of these owners; how many."""
-        return self.shard.forget_owners(owners)
+    def forget_owners(self, owners: list[OwnerId], derived: Derived = "keep") -> int:
+        """Remove every record of these owners; how many. `derived` as in `Store.forget`."""
+        purge = as_derived(derived) == "purge"
+        with self.predictor.lock, self.shard.lock:
+            count = self.shard.forget_owners(owners)
+            if purge:
+                self.predictor.purge()
+        return count
 
     def forget_records(self, ids: list[int]) -> int:
         """Remove these records; how many."""

@@ -256,17 +256,19 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         self.new_record_ids_ = self._engine.put(*records, names)
         return self
 
-    def forget(self, owners: Any = None, *, records: Any = None) -> int:
+    def forget(self, owners: Any = None, *, records: Any = None, derived: str = "keep") -> int:
         """Remove every record of these owners, or these records by id; how many went.
 
         What was spent is kept under a keyed hash of the owner's name, so that coming back refunds nothing.
+        Answers and statistics released while they were here are differentially private and are kept; with
+        derived="purge" they are dropped and made anew from those who remain, who pay again.
         """
         check_is_fitted(self)
         if (owners is None) == (records is None):
             raise InvalidInputError("forget takes either owners or records=..., got both or neither")
         if records is not None:
             return self._engine.forget_records(as_record_ids(records))
-        return self._engine.forget_owners(as_owner_list(owners))
+        return self._engine.forget_owners(as_owner_list(owners), derived)  # type: ignore[arg-type]
 
     def predict(self, X: npt.ArrayLike, analyst: str | None = None) -> npt.NDArray[Any]:
         """Answer each row of X, in order. **This spends the budget of the people near the queries.**

@@ -11,6 +11,18 @@ from indknn.types import Accountant, Vote
 Reuse: TypeAlias = Literal["none", "labels", "votes", "student"]
 Prior: TypeAlias = Literal["none", "statistics"]
 
+Derived: TypeAlias = Literal["keep", "purge"]
+"""What becomes of what was released while somebody was here, when they are forgotten."""
+RECEIPT = {
+    "keep": "answers and statistics released before are kept: they are differentially private",
+    "purge": "answers and statistics released before were purged, and will be made anew from those who remain",
+}
+
+
+def as_derived(value: Any) -> Derived:
+    """A checked name of what becomes of what was derived."""
+    return cast(Derived, _one_of("derived", value, Derived))
+
 
 def as_reuse(value: Any) -> Reuse:
     """The name of a kind of reuse. True and False are those of old.

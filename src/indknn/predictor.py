@@ -182,6 +182,12 @@ class Predictor:
         if adviser is not None and isinstance(release, Alone | Votes):
             adviser.note(query, release)
 
+    def purge(self) -> None:
+        """Drop all that was released, and all that was learned from it."""
+        with self.lock:
+            self._transcripts.clear()
+            self._advisers.clear()
+
     def adviser(self, analyst: Scope = None) -> Adviser | None:
         """What answers from releases to this analyst, if anything does."""
         if self._make_adviser is None:

@@ -84,7 +84,8 @@ def test_it_is_the_same_mechanism_as_in_memory(path):
     class Recorded(SeededNoise):
         secure = True  # only to be let in
 
-    model = IndKNNClassifier(tau=0.4, sigma2=0.5, max_queries=100, random_state=5).fit(RECORDS, Y[:600], owners=OWNERS)
+    model = IndKNNClassifier(tau=0.4, sigma2=0.5, max_queries=100, reuse="none", random_state=5)
+    model.fit(RECORDS, Y[:600], owners=OWNERS)
     with Store.create(path, SETTINGS, noise=Recorded(5)) as store:
         store.add(RECORDS, Y[:600], OWNERS)
         assert (store.predict(QUERIES) == model.predict(QUERIES)).all()

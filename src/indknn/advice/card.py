@@ -67,15 +67,18 @@ class Card:
 
     @staticmethod
     def read(cells: FloatArray, sigma: float) -> Card:
-        """From noisy counts with noise `sigma`."""
+        """From noisy counts with noise `sigma`. Errors are for as few records as there may well be: where noise is
+        all there is, a count of nobody must not look like a crowd.
+        """
         counts = cells.reshape(BINS, 2)
-        total = np.maximum(counts.sum(axis=1), 1.0)
-        everything = max(float(counts.sum()), 1.0)
+        total, everything = counts.sum(axis=1), float(counts.sum())
+        least = np.maximum(total - 2.0 * np.sqrt(2.0) * sigma, sigma * 1e-3)
+        least_of_all = max(everything - 2.0 * np.sqrt(2.0 * BINS) * sigma, sigma * 1e-3)
         return Card(
-            np.clip(counts[:, 1] / total, 0.0, 1.0),
-            sigma / total,
-            float(np.clip(counts[:, 1].sum() / everything, 0.0, 1.0)),
-            sigma * np.sqrt(BINS) / everything,
+            np.clip(counts[:, 1] / np.maximum(total, 1.0), 0.0, 1.0),
+            np.minimum(sigma / least, 1.0),
+            float(np.clip(counts[:, 1].sum() / max(everything, 1.0), 0.0, 1.0)),
+            min(sigma * np.sqrt(BINS) / least_of_all, 1.0),
         )
 
 

@@ -6,7 +6,7 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import numpy as np
@@ -17,11 +17,12 @@ from indknn.engine import Settings, index_options
 from indknn.errors import InvalidInputError, UnknownOwnerError
 from indknn.indexes import INDEXES
 from indknn.inputs import as_owner_list
+from indknn.modes import Prior, Reuse, default_prior
 from indknn.store import Store
 from indknn.store.chain import entries
 from indknn.store.reports import statement, status
 from indknn.store.verify import problems
-from indknn.types import OwnerId
+from indknn.types import OwnerId, Vote
 
 _STORE = click.argument("store", type=click.Path(path_type=Path))
 _FILE = click.argument("file", type=click.Path(path_type=Path))
@@ -38,12 +39,27 @@ _BATCH = 256
 @click.option("--tau", type=float, help="How similar a record must be to take part. Default: from the first queries.")
 @click.option("--sigma2", type=float, help="Noise on the votes. Default: from the budget and --max-queries.")
 @click.option("--bandwidth", type=float, help="Width of the rbf kernel. Default: e^0.75.")
-@click.option("--max-queries", default=1000, show_default=True, help="How many queries to plan for.")
+@click.option("--max-queries", type=int, help="How many queries to plan for. Default: no number.")
 @click.option("--index", type=click.Choice(sorted(INDEXES)), default="exact", show_default=True)
 @click.option("--n-tables", default=30, show_default=True, help="Hash tables, for --index lsh.")
 @click.option("--n-bits", type=int, help="Bits per table (lsh, default 8) or of the sketch (default 512).")
 @click.option("--accountant", type=click.Choice(["gdp", "rdp"]), default="gdp", show_default=True)
-@click.option("--reuse", is_flag=True, help="Let released answers vote on later queries.")
+@click.option(
+    "--reuse",
+    type=click.Choice(get_args(Reuse)),
+    is_flag=False,
+    flag_value="labels",
+    default="student",
+    show_default=True,
+    help="What is made of released answers: a student learns from them, or they vote on later queries.",
+)
+@click.option(
+    "--prior", type=click.Choice(get_args(Prior)), help="Statistics over all records. Default: with a student."
+)
+@click.option("--prior-share", default=0.5, show_default=True, help="What share of B the statistics cost, once.")
+@click.option(
+    "--vote", type=click.Choice(get_args(Vote)), default="gaussian", show_default=True, help="Noise on votes."
+)
 @click.option("--global-epsilon", type=float, help="A bound on what all analysts together may learn.")
 @click.option("--classes", help="The label set, as a,b,c; it is public. Default: the labels of the first file added.")
 @_JSON
@@ -54,7 +70,9 @@ def init(store: Path, as_text: bool, classes: str | None, n_tables: int, n_bits:
     Examples:
       indknn init patients.store --epsilon 1 --tau 0.5
       indknn init patients.store --epsilon 0.5 --classes healthy,ill --max-queries 5000
+      indknn init patients.store --reuse none --max-queries 1000     the paper's Algorithm 3
     """
+    values["prior"] = values["prior"] or default_prior(values["reuse"], 1)
     labels: tuple[Any, ...] = ()
     if classes is not None:
         names = [name.strip() for name in classes.split(",")]
@@ -176,9 +194,12 @@ def _answered(store: Store, piece: Piece, request: str, analyst: str | None) -> 
 @_STORE
 @click.argument("owners", nargs=-1, required=True, metavar="OWNER...")
 @click.option("--receipt", type=click.Path(path_type=Path), help="Write the receipt to this file as well.")
+@click.option("--purge", is_flag=True, help="Drop what was released while they were here; those who remain pay again.")
 @_WITNESS
 @_JSON
-def forget(store: Path, owners: tuple[str, ...], receipt: Path | None, witness: Path | None, as_text: bool) -> None:
+def forget(
+    store: Path, owners: tuple[str, ...], receipt: Path | None, purge: bool, witness: Path | None, as_text: bool
+) -> None:
     """Remove every record of these people, and print a receipt.
 
     What they spent stays on the books under a keyed hash. A number is tried as text first, then as a number;
@@ -189,13 +210,15 @@ def forget(store: Path, owners: tuple[str, ...], receipt: Path | None, witness: 
       indknn forget patients.store patient-17 --receipt receipt.json
     """
     with Store(store, witness=witness) as opened:
-        paper = opened.forget([find_owner(opened, text) for text in owners])
+        names = [find_owner(opened, text) for text in owners]
+        paper = opened.forget(names, derived="purge" if purge else "keep")
     if receipt is not None:
         receipt.write_text(as_json(paper) + "\n")
     if as_text:
         click.echo(as_json(paper))
     else:
         click.echo(f"forgotten: {paper['owners_forgotten']} people, {paper['records']} records, at {paper['at']}")
+        click.echo(paper["derived"])
         click.echo(f"audit trail: entry {paper['audit_position']}, {paper['audit_hash']}")
 
 
@@ -286,7 +309,7 @@ def _rows(store: Store, what: str) -> Iterator[dict[str, Any]]:
             yield {"position": e.position, "at": e.at, "kind": e.kind, "body": e.facts, "hash": e.hash.hex()}
     elif what == "answers":
         classes = store.settings.class_array.tolist()
-        query = "SELECT seq, name, label FROM answers JOIN scopes ON scope = id ORDER BY seq"
+        query = "SELECT seq, name, label FROM answers JOIN scopes ON scope = id WHERE label >= 0 ORDER BY seq"
         for seq, analyst, label in store.db.execute(query):
             yield {"answer": seq, "analyst": analyst[1:] or None, "label": classes[label]}
     else:

@@ -26,6 +26,8 @@ from indknn.store.schema import check, migrate
 from indknn.types import IntArray, Vectors
 
 _ROWS = 4096
+PURGED = -2
+"""The label of an answer that was purged; a sum over records has -1."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,9 @@ def write_tombstone(db: apsw.Connection, digest: bytes, tombstone: Tombstone) ->
 def read_answers(db: apsw.Connection, n_features: int) -> Iterator[tuple[Scope, Vectors | None, int, Release | None]]:
     """The transcript, in order. A sum over records has no query."""
     scopes = read_scopes(db)
-    rows = db.execute("SELECT scope, query, scale, label, release FROM answers ORDER BY seq")
+    rows = db.execute(
+        "SELECT scope, query, scale, label, release FROM answers WHERE label <> ? ORDER BY seq", (PURGED,)
+    )
     for number, body, scale, label, text in rows:
         release = None if text is None else decode(text)
         if label < 0:
@@ -260,6 +264,13 @@ def read_answers(db: apsw.Connection, n_features: int) -> Iterator[tuple[Scope, 
             continue
         values = np.frombuffer(body, dtype=np.int8).reshape(1, n_features)
         yield scopes[number], Vectors(values, root_norms(values), np.array([scale])), label, release
+
+
+def purge_answers(db: apsw.Connection) -> None:
+    """Overwrite all queries and all that was released; who was charged how much stays."""
+    db.execute("UPDATE answers SET query = zeroblob(length(query)), scale = 0.0, release = zeroblob(length(release))")
+    db.execute("UPDATE answers SET label = ?, release = NULL", (PURGED,))
+    db.execute("DELETE FROM requests")
 
 
 def _fill(column: IntArray, block: int, part: IntArray) -> None:

@@ -122,6 +122,10 @@ class StoreJournal:
         found = self._known.get(request)
         return None if found is None else (found[0], np.frombuffer(found[1], "<i8").astype(np.int64))
 
+    def forget_requests(self) -> None:
+        """Their answers were purged: a request that is repeated is a new one."""
+        self._known.clear()
+
     def flush(self) -> None:
         """Return when everything noted so far is on disk."""
         self.seal()

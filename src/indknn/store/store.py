@@ -26,6 +26,7 @@ from indknn.engine import Engine, Settings
 from indknn.errors import InvalidInputError, PrivacyError, StoreError
 from indknn.inputs import as_owner_list
 from indknn.ledgers import MemoryLedger, Scope
+from indknn.modes import RECEIPT, Derived, as_derived
 from indknn.noise import Noise, SecureNoise
 from indknn.predictor import Predictor
 from indknn.shard import Shard
@@ -240,18 +241,22 @@ class Store:
                 self.forget(everybody)
             return self.put(vectors, labels, owners)
 
-    def forget_owners(self, owners: Sequence[OwnerId]) -> int:
+    def forget_owners(self, owners: Sequence[OwnerId], derived: Derived = "keep") -> int:
         """Remove every record of these owners; how many. `forget` gives a receipt as well."""
-        return int(self.forget(owners)["records"])
+        return int(self.forget(owners, derived=derived)["records"])
 
     def forget_records(self, ids: Sequence[int]) -> int:
         """Remove these records; how many. An owner whose last record goes is forgotten."""
         return int(self._forget(records=ids)["records"])
 
-    def forget(self, owners: Sequence[OwnerId]) -> dict[str, Any]:
-        """Remove every trace of these owners but what they spent, under a keyed hash. Gives a receipt."""
-        names = as_owner_list(owners)
-        return {**self._forget(owners=names), "owners": [str(name) for name in names]}
+    def forget(self, owners: Sequence[OwnerId], *, derived: Derived = "keep") -> dict[str, Any]:
+        """Remove every trace of these owners but what they spent, under a keyed hash. Gives a receipt.
+
+        `derived` says what becomes of answers and statistics that were released while they were here: they are
+        differentially private and may be kept, or are purged and made anew from those who remain, who pay again.
+        """
+        names, purge = as_owner_list(owners), as_derived(derived) == "purge"
+        return {**self._forget(owners=names, purge=purge), "owners": [str(name) for name in names]}
 
     def spent(self, owners: Sequence[OwnerId] | None = None, analyst: Scope = None) -> FloatArray:
         """ρ of each owner (of all who have records), with one analyst or with all together."""
@@ -306,18 +311,20 @@ class Store:
             self._fold(db)
         return ids
 
-    def _forget(self, owners: Sequence[OwnerId] = (), records: Sequence[int] = ()) -> dict[str, Any]:
+    def _forget(
+        self, owners: Sequence[OwnerId] = (), records: Sequence[int] = (), purge: bool = False
+    ) -> dict[str, Any]:
         try:
-            return self._forget_once(owners, records)
+            return self._forget_once(owners, records, purge)
         except StoreError as error:
             full = isinstance(error.__cause__, apsw.FullError | apsw.IOError)
             if not (full and self._ballast.drop()):
                 raise
-        receipt = self._forget_once(owners, records)  # with the space that the ballast held
+        receipt = self._forget_once(owners, records, purge)  # with the space that the ballast held
         self._fill_ballast()
         return receipt
 
-    def _forget_once(self, owners: Sequence[OwnerId], records: Sequence[int]) -> dict[str, Any]:
+    def _forget_once(self, owners: Sequence[OwnerId], records: Sequence[int], purge: bool) -> dict[str, Any]:
         with self._lock:
             shard, ledger = self.engine.shard, self.engine.ledger
             slots = shard.slots_of_records(records) if records else shard.slots_of_owners(owners)
@@ -331,6 +338,11 @@ class Store:
                     database.write_tombstone(db, digest, ledger.tombstones[digest])
                 self._touch(gone)
                 self._fold(db)
+                if purge:
+                    database.purge_answers(db)
+                    chain.append(db, "purge", upto=self._journal.last_noted)
+                    self._journal.forget_requests()
+                    self._engine.predictor.purge()
                 entry = chain.append(db, "forget", records=count, owners=len(gone))
             if truncate_log(self._db, self.path, self._ballast):
                 self._fill_ballast()
@@ -341,6 +353,7 @@ class Store:
             "records": count,
             "owners_forgotten": len(gone),
             "kept": "what was spent, under a keyed hash of the owner's name",
+            "derived": RECEIPT["purge" if purge else "keep"],
             "audit_position": entry.position,
             "audit_hash": entry.hash.hex(),
         }
