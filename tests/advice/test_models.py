@@ -6,6 +6,7 @@ from sklearn.linear_model import LogisticRegression
 
 from conftest import blobs
 from indknn.advice.card import BINS, Card, Linear, RowByRow, Trust
+from indknn.advice.neighbours import Neighbours
 from indknn.advice.prior import Moments, weights
 from indknn.advice.student import RidgeStudent, SklearnStudent
 from indknn.quantise import quantise
@@ -80,7 +81,7 @@ def test_a_card_reads_counts_and_does_not_see_crowds_in_noise():
     rng = np.random.default_rng(0)
     sure = 0
     for _ in range(400):
-        trust = Trust(0.5)
+        trust = Trust(np.ones(2) / 2)
         trust.told([Card.read(1e4 * rng.normal(size=2 * BINS), 1e4) for _ in range(2)])
         sure += (trust.surely_right() >= 0.9).sum()
     assert sure == 0
@@ -88,13 +89,31 @@ def test_a_card_reads_counts_and_does_not_see_crowds_in_noise():
 
 def test_trust_goes_to_whoever_is_right_more_often():
     good, bad = (Card.read(np.array([[n, 1000 - n]] * BINS, dtype=float).ravel(), 1.0) for n in (100, 300))
-    for cards, low, high in (([good, bad], 0.0, 0.01), ([bad, good], 0.99, 1.0), ([good, good], 0.49, 0.51)):
-        trust = Trust(0.5)
+    for cards, shares in (
+        ([good, bad], [1.0, 0.0]),
+        ([bad, good, bad], [0.0, 1.0, 0.0]),
+        ([good, good], [0.5, 0.5]),
+        ([bad], [1.0]),
+    ):
+        trust = Trust(np.ones(1))
         trust.told(cards)
-        assert low <= trust.answers <= high
-    trust = Trust(0.5)
-    trust.told([bad])
-    assert trust.answers == 0.5
+        assert trust.shares == pytest.approx(shares, abs=0.01)
+
+
+def test_neighbours_know_clumps_that_no_line_can_part():
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(40, 8))
+    clump = rng.integers(40, size=3000)
+    X = centres[clump] + 0.1 * rng.normal(size=(3000, 8))
+    Q, y = X / np.linalg.norm(X, axis=1, keepdims=True), clump % 2
+    noisy = np.eye(2)[y] - 0.5 + 0.8 * rng.normal(size=(3000, 2))
+    near = Neighbours(Q[:2000], noisy[:2000])
+    assert (near.of_queries(Q[2000:]).argmax(axis=1) == y[2000:]).mean() > 0.9
+    vectors = quantise(X[2000:])
+    records = near.of_records(vectors.values)
+    assert (records.argmax(axis=1) == y[2000:]).mean() > 0.9
+    one_by_one = np.concatenate([near.of_records(vectors.values[i : i + 1]) for i in range(1000)])
+    assert (records == one_by_one).all()  # to the bit, wherever a record stands
 
 
 def test_cells_of_a_record_do_not_depend_on_the_others():

@@ -14,9 +14,10 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from indknn.advice.card import BINS, SURE, Card, Linear, RowByRow, Trust, margins
+from indknn.advice.card import BINS, SURE, Card, Linear, Local, RowByRow, Trust, edges, margins
 from indknn.advice.density import Density
 from indknn.advice.lessons import Lessons
+from indknn.advice.neighbours import Neighbours
 from indknn.advice.prior import Moments, weights
 from indknn.advice.student import RidgeStudent, Student
 from indknn.errors import StoreError
@@ -85,13 +86,14 @@ class Adviser:
         self.moments: Moments | None = None
         self.since = 0
         self.misfit = _USUAL_MISFIT
-        self.trust = Trust(1.0 if terms.prior_share is None else 0.5 if student is not None else 0.25)
+        self.trust = Trust(np.ones(1))
+        self.neighbours: Neighbours | None = None
         self._scatter, self._m = np.zeros((terms.n_features, terms.n_features)), 0
         self._block: list[FloatArray] = []
         self._prior = np.zeros((terms.n_features, terms.n_classes))
         self._edges = np.zeros(BINS - 1)
         self._fresh_at = self._next_lesson = 0
-        self._fresh_due = False
+        self._fresh_due = self._taught = False
         self._next_card = FIRST_CARD
 
     # What is due, and what came of it
@@ -117,19 +119,28 @@ class Adviser:
         share = {"moments": self.terms.prior_share or 0.0, "card": CARD_PRICE, "fresh": FRESH_PRICE}[due]
         return share * self.terms.budget
 
-    def models(self) -> list[Linear | RowByRow]:
-        """The models that a report card is about: the prior, and the student."""
+    def models(self) -> list[Linear | Local | RowByRow]:
+        """The models that a report card is about: the prior, the student, and the neighbours."""
         self._catch_up()
-        found: list[Linear | RowByRow] = []
+        found: list[Linear | Local | RowByRow] = []
         Q = self.lessons.recent()
         if self.moments is not None:
             found.append(Linear.of(self._prior, Q))
-        if isinstance(self.student, RidgeStudent):
-            if self.student.weights is not None:
+        if self._taught:
+            if isinstance(self.student, RidgeStudent) and self.student.weights is not None:
                 found.append(Linear.of(self._prior + self.student.weights, Q))
-        elif self.student is not None and self.lessons.asked >= _ENOUGH:
-            found.append(RowByRow(self._student_scores, Q))
+            else:
+                found.append(RowByRow(self._student_scores, Q))
+        if self.neighbours is not None:
+            found.append(Local.of(self._prior, self.neighbours, Q))
         return found
+
+    @property
+    def answers(self) -> float:
+        """How far votes are believed, from 0 to 1: as far as those who learned from votes and queries nearby."""
+        if self.moments is None:
+            return 1.0
+        return float(1.0 - self.trust.shares[0]) if self.trust.cards and len(self.trust.cards) > 1 else 0.25
 
     def took(self, release: Release) -> None:
         """A sum over records was released."""
@@ -192,7 +203,7 @@ class Adviser:
     def decide(self, scores: FloatArray, votes: Votes) -> int:
         """The label: what the models say, moved towards the votes as far as the noise of the votes allows."""
         shares, noise = self._shares(votes)
-        weight = self.trust.answers * self.misfit / (self.misfit + noise * noise)
+        weight = self.answers * self.misfit / (self.misfit + noise * noise)
         return int(np.argmax(scores + weight * (shares - scores)))
 
     def note(self, query: Vectors, release: Alone | Votes) -> None:
@@ -243,14 +254,31 @@ class Adviser:
             self.misfit = max(float(rest.mean()), 1e-4)
             if self.student is not None:
                 self.student.learn(Q, shares, noise, prior)
+                self._taught = True
         Q = self.lessons.recent()
-        self._edges = np.quantile(margins(self._mixture(Q)), np.arange(1, BINS) / BINS) if len(Q) else self._edges
+        if self.student is not None and len(Q) >= FIRST_LESSONS[0]:
+            prior = Q @ self._prior
+            self.neighbours = Neighbours(Q, self.lessons.believed(prior, self.misfit))
+        self._spread_trust()
+        if len(Q):
+            self._edges = edges(self._mixture(Q))
+
+    def _spread_trust(self) -> None:
+        """Before the first card, and when there is a new source, trust is even."""
+        sources = (self.moments is not None) + self._taught + (self.neighbours is not None)
+        if len(self.trust.shares) != sources:
+            self.trust = Trust(np.full(max(sources, 1), 1.0 / max(sources, 1)))
 
     def _mixture(self, Q: FloatArray) -> FloatArray:
+        """The scores of all sources, each trusted by its share: the prior moved by what the others say."""
         prior = Q @ self._prior
-        if self.student is None:
-            return prior
-        return prior + self.trust.answers * self.student.correction(Q, prior)
+        shares = self.trust.shares.tolist()[int(self.moments is not None) :]
+        scores = prior.copy()
+        if self._taught and shares:
+            scores += shares.pop(0) * self.student.correction(Q, prior)  # type: ignore[union-attr]
+        if self.neighbours is not None and shares:
+            scores += shares.pop(0) * self.neighbours.of_queries(Q)
+        return scores
 
     def _student_scores(self, Q: FloatArray) -> FloatArray:
         assert self.student is not None

@@ -13,12 +13,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from indknn.advice.neighbours import Neighbours
 from indknn.types import FloatArray, Int8Array, IntArray
 
 BINS = 5
 SURE = 0.9
 """A model answers alone where its card says that it is right at least this often."""
-_POWER = 10.0
+_POWER = 16.0
 _WEIGHT_GRID = float(1 << 30)
 
 
@@ -35,16 +36,53 @@ class Linear:
         """A model with bins of equal size for these queries."""
         top = float(np.abs(weights).max(initial=0.0))
         exact = np.rint(weights * (_WEIGHT_GRID / top)) if top > 0 else np.zeros_like(weights)
-        edges = np.quantile(margins(Q @ exact), np.arange(1, BINS) / BINS) if len(Q) else np.zeros(BINS - 1)
-        return Linear(exact, edges)
+        return Linear(exact, edges(Q @ exact))
+
+    def scores(self, values: Int8Array) -> FloatArray:
+        """Of records as unit vectors, in units of the weights. Sums of integers below 2^53: exact in any order."""
+        wide = values.astype(np.float64)
+        root = np.sqrt(np.einsum("ij,ij->i", wide, wide))
+        result: FloatArray = (wide @ self.weights) / np.maximum(root, 1.0)[:, None]
+        return result
 
     def cells(self, values: Int8Array, labels: IntArray) -> IntArray:
         """The cell of each record: 2·bin, plus 1 if the model is right."""
-        wide = values.astype(np.float64)
-        scores = wide @ self.weights  # below 2^53: exact
-        root = np.sqrt(np.einsum("ij,ij->i", wide, wide))
-        place = np.searchsorted(self.edges, margins(scores) / np.maximum(root, 1.0), side="right")
-        return np.asarray(2 * place + (scores.argmax(axis=1) == labels), dtype=np.int64)
+        return cells(self.scores(values), labels, self.edges)
+
+
+@dataclass(frozen=True)
+class Local:
+    """A linear model moved by what is known of queries nearby."""
+
+    linear: Linear
+    size: float
+    neighbours: Neighbours
+    edges: FloatArray
+    n_cells: ClassVar[int] = 2 * BINS
+
+    @staticmethod
+    def of(weights: FloatArray, neighbours: Neighbours, Q: FloatArray) -> Local:
+        """A model with bins of equal size for these queries."""
+        top = float(np.abs(weights).max(initial=0.0))
+        return Local(
+            Linear.of(weights, Q), top / _WEIGHT_GRID, neighbours, edges(Q @ weights + neighbours.of_queries(Q))
+        )
+
+    def cells(self, values: Int8Array, labels: IntArray) -> IntArray:
+        """The cell of each record."""
+        scores = self.linear.scores(values) * self.size + self.neighbours.of_records(values)
+        return cells(scores, labels, self.edges)
+
+
+def edges(scores: FloatArray) -> FloatArray:
+    """Where the bins of the margin end, for scores of public queries: bins of equal size."""
+    return np.quantile(margins(scores), np.arange(1, BINS) / BINS) if len(scores) else np.zeros(BINS - 1)
+
+
+def cells(scores: FloatArray, labels: IntArray, ends: FloatArray) -> IntArray:
+    """2·bin, plus 1 where the best class is the label; row by row."""
+    place = np.searchsorted(ends, margins(scores), side="right")
+    return np.asarray(2 * place + (scores.argmax(axis=1) == labels), dtype=np.int64)
 
 
 def margins(scores: FloatArray) -> FloatArray:
@@ -84,25 +122,24 @@ class Card:
 
 @dataclass
 class Trust:
-    """Whom to believe: 0 is the prior, 1 the answers and the student who learned from them."""
+    """Whom to believe: a share for every source, the first of which may be a prior."""
 
-    answers: float
+    shares: FloatArray
     cards: list[Card] = field(default_factory=list)
 
     def told(self, cards: list[Card]) -> None:
-        """Trust grows and falls with a high power of how often each is wrong; in doubt it moves towards one half."""
+        """Trust falls with a high power of how often a source is wrong; where that is in doubt, it evens out."""
         self.cards = cards
-        if len(cards) == 2:
-            doubt = 2.0 * max(cards[0].overall_error, cards[1].overall_error)
-            wrong = [1.0 - card.overall + doubt for card in cards]
-            self.answers = 1.0 / (1.0 + (wrong[1] / wrong[0]) ** _POWER)
+        doubt = 2.0 * max(card.overall_error for card in cards)
+        wrong = np.array([1.0 - card.overall + doubt for card in cards])
+        power = (wrong.min() / wrong) ** _POWER
+        self.shares = power / power.sum()
 
     def surely_right(self) -> FloatArray:
         """How often, at least, the mixture is right in each bin of its margin."""
         if not self.cards:
             return np.zeros(BINS)
-        shares = [1.0 - self.answers, self.answers] if len(self.cards) == 2 else [1.0]
-        low = [share * (card.right - card.error) for share, card in zip(shares, self.cards, strict=True)]
+        low = [share * (card.right - card.error) for share, card in zip(self.shares, self.cards, strict=True)]
         result: FloatArray = np.sum(low, axis=0)
         return result
 
@@ -117,11 +154,10 @@ class RowByRow:
 
     def cells(self, values: Int8Array, labels: IntArray) -> IntArray:
         """The cell of each record, as for a linear model."""
-        edges = np.quantile(margins(self.scores(self.recent)), np.arange(1, BINS) / BINS)
+        ends = edges(self.scores(self.recent))
         found = np.zeros(len(values), dtype=np.int64)
         for i in range(len(values)):
             row = values[i : i + 1].astype(np.float64)
             scores = self.scores(row / max(float(np.sqrt((row * row).sum())), 1.0))
-            place = np.searchsorted(edges, margins(scores), side="right")[0]
-            found[i] = 2 * place + int(scores[0].argmax() == labels[i])
+            found[i] = cells(scores, labels[i : i + 1], ends)[0]
         return found

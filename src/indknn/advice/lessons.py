@@ -9,7 +9,7 @@ import numpy as np
 from indknn.types import FloatArray
 
 _MOST = 20000
-_RECENT = 1024
+_RECENT = 2048
 
 
 class Lessons:
@@ -18,20 +18,20 @@ class Lessons:
     def __init__(self, n_features: int, n_classes: int):
         self._shape = (n_features, n_classes)
         self._asked: deque[tuple[FloatArray, FloatArray, float]] = deque(maxlen=_MOST)
-        self._recent: deque[FloatArray] = deque(maxlen=_RECENT)
+        self._recent: deque[tuple[FloatArray, FloatArray | None, float]] = deque(maxlen=_RECENT)
         self._kappa = 0.0
         self.asked = 0
 
     def add(self, q: FloatArray, shares: FloatArray, noise: float, kappa: float) -> None:
         """A query that was answered by asking."""
         self._asked.append((q, shares, noise))
+        self._recent.append((q, shares, noise))
         self._kappa += kappa
         self.asked += 1
-        self.seen(q)
 
     def seen(self, q: FloatArray) -> None:
-        """A query."""
-        self._recent.append(q)
+        """A query that was answered alone."""
+        self._recent.append((q, None, 1.0))
 
     def all(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Unit queries, vote shares, and the noise of each."""
@@ -40,7 +40,15 @@ class Lessons:
 
     def recent(self) -> FloatArray:
         """The latest queries."""
-        return np.array(self._recent).reshape(-1, self._shape[0])
+        return np.array([q for q, _, _ in self._recent]).reshape(-1, self._shape[0])
+
+    def believed(self, scores: FloatArray, misfit: float) -> FloatArray:
+        """What is known of the latest queries: scores, moved towards the votes where there were any."""
+        known = scores.copy()
+        for i, (_, shares, noise) in enumerate(self._recent):
+            if shares is not None:
+                known[i] += 0.5 * misfit / (misfit + noise * noise) * (shares - scores[i])
+        return known
 
     @property
     def kappa(self) -> float:
