@@ -96,6 +96,49 @@ class Predictor:
                 labels.append(known)
             return np.array(labels, dtype=np.int64)
 
+    def compute_many(self, requests: Sequence[tuple[Vectors, Scope]], done: Callable[[int, IntArray], None]) -> None:
+        """`compute` for one request after the other, with one scan for all. `done` hears of each as it is noted.
+
+        Requests of different analysts share the scan, which knows records and no budgets; the rest runs
+        query by query in order, so answers and charges are as if each request had come alone.
+        """
+        with ExitStack() as held:
+            for lock in (self.lock, *(shard.lock for shard in self.shards)):
+                held.enter_context(lock)
+            self._check()
+            plan = self._fixed_plan(requests[0][0])
+            keys = [[query_key(Q[slice(i, i + 1)]) for i in range(len(Q))] for Q, _ in requests]
+            fresh = self._fresh(requests, keys)
+            scan = self._scans(fresh, tau_on_grid(plan.tau)) if len(fresh) else iter(())
+            for number, (queries, analyst) in enumerate(requests):
+                transcript, labels = self._transcript(analyst), []
+                for i, key in enumerate(keys[number]):
+                    known = transcript.answer(key) if self.free_repeats else None
+                    if known is None:
+                        query = queries[slice(i, i + 1)]
+                        known = self._answer(query, next(scan), transcript, plan, analyst)
+                        transcript.add(query, key, known)
+                        if self.journal is not None:
+                            self.journal.note(analyst, query, key, known)
+                    labels.append(known)
+                done(number, np.array(labels, dtype=np.int64))
+
+    def _fresh(self, requests: Sequence[tuple[Vectors, Scope]], keys: list[list[bytes]]) -> Vectors:
+        """All queries that need the private data, in order: each once per analyst where repeats are free."""
+        seen: set[tuple[Scope, bytes]] = set()
+        parts = []
+        for (queries, analyst), names in zip(requests, keys, strict=True):
+            new = self._to_scan(names, self._transcript(analyst))
+            if self.free_repeats:
+                new = new[[(analyst, names[i]) not in seen for i in new.tolist()]]
+                seen.update((analyst, names[i]) for i in new.tolist())
+            parts.append(queries[new])
+        return Vectors(
+            np.concatenate([part.values for part in parts]),
+            np.concatenate([part.root_norm for part in parts]),
+            np.concatenate([part.scale for part in parts]),
+        )
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "lock"}
 

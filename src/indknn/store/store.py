@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.engine import Engine, Settings
-from indknn.errors import InvalidInputError, PrivacyError, StoreError
+from indknn.errors import InvalidInputError, PrivacyError, RequestConflictError, StoreError
 from indknn.inputs import as_owner_list
 from indknn.ledgers import MemoryLedger, Scope
 from indknn.noise import Noise, SecureNoise
@@ -415,7 +415,7 @@ class Store:
             return None
         digest, labels = found
         if digest != request_digest(queries, analyst):
-            raise InvalidInputError(f"request id {request_id!r} was used before for other queries; use a new one")
+            raise RequestConflictError(f"request id {request_id!r} was used before for other queries; use a new one")
         return labels
 
     def _ready(self) -> None:

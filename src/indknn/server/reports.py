@@ -1,0 +1,68 @@
+"""What the curator and the auditor see, and nobody who queries: it depends on individual budgets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from indknn.store import Store
+from indknn.store.chain import entries
+from indknn.store.reports import status
+
+_POINTS = 500
+
+
+class Reports:
+    """Reports over one store. What was read of the audit trail is kept, so that each entry is read once."""
+
+    def __init__(self, store: Store):
+        self.store = store
+        self._read = 0
+        self._answers: list[tuple[str, int]] = []  # by second, ascending
+
+    def status(self) -> dict[str, Any]:
+        """The curator's view."""
+        facts = status(self.store)
+        facts.pop("store")
+        left = facts["queries_left_for_median_owner"]
+        return {
+            **facts,
+            "guarantee": self.guarantee(),
+            "answers_over_time": self.answers_over_time(),
+            "forecast": {"queries_left_for_median_owner": left},
+        }
+
+    def guarantee(self) -> dict[str, Any]:
+        """The promise, in numbers and in words. All of it is public."""
+        s = self.store.settings
+        words = (
+            f"Whatever an analyst asks, their answers would have been almost the same had any one person's records "
+            f"never been here: within epsilon = {s.epsilon:g}, but for a chance of delta = {s.delta:g}."
+        )
+        return {"epsilon": s.epsilon, "delta": s.delta, "filter": s.accountant, "words": words}
+
+    def answers_over_time(self) -> list[dict[str, Any]]:
+        """How many answers were given, in at most 500 steps."""
+        with self.store.reading() as db:
+            rows = db.execute("SELECT position, at, kind, body FROM audit WHERE position > ?", (self._read,))
+            for position, at, kind, body in rows:
+                self._read = position
+                if kind == "answers":
+                    count = int(json.loads(body)["count"])
+                    if self._answers and self._answers[-1][0] == at:
+                        count += self._answers.pop()[1]
+                    self._answers.append((at, count))
+        step = -(-len(self._answers) // _POINTS) or 1
+        groups = [self._answers[i : i + step] for i in range(0, len(self._answers), step)]
+        return [{"at": group[-1][0], "answers": sum(n for _, n in group)} for group in groups]
+
+    def audit(self, after: int, limit: int) -> dict[str, Any]:
+        """A page of the audit trail."""
+        page: list[dict[str, Any]] = []
+        with self.store.reading() as db:
+            for entry in entries(db, after + 1):
+                if len(page) == limit:
+                    return {"entries": page, "next": page[-1]["position"]}
+                facts = {"position": entry.position, "at": entry.at, "kind": entry.kind, "body": entry.facts}
+                page.append({**facts, "hash": entry.hash.hex()})
+        return {"entries": page, "next": None}
