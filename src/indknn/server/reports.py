@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from typing import Any
 
 from indknn.store import Store
-from indknn.store.chain import entries
+from indknn.store.chain import entries, last
 from indknn.store.reports import status
 
 _POINTS = 500
@@ -39,7 +40,8 @@ class Reports:
             f"Whatever an analyst asks, their answers would have been almost the same had any one person's records "
             f"never been here: within epsilon = {s.epsilon:g}, but for a chance of delta = {s.delta:g}."
         )
-        return {"epsilon": s.epsilon, "delta": s.delta, "filter": s.accountant, "words": words}
+        facts = {"epsilon": s.epsilon, "delta": s.delta, "filter": s.accountant, "budget": s.budget}
+        return {**facts, "words": words}
 
     def answers_over_time(self) -> list[dict[str, Any]]:
         """How many answers were given, in at most 500 steps."""
@@ -60,9 +62,9 @@ class Reports:
         """A page of the audit trail."""
         page: list[dict[str, Any]] = []
         with self.store.reading() as db:
-            for entry in entries(db, after + 1):
-                if len(page) == limit:
-                    return {"entries": page, "next": page[-1]["position"]}
+            newest = last(db).position
+            for entry in islice(entries(db, after + 1), limit):
                 facts = {"position": entry.position, "at": entry.at, "kind": entry.kind, "body": entry.facts}
                 page.append({**facts, "hash": entry.hash.hex()})
-        return {"entries": page, "next": None}
+        more = bool(page) and page[-1]["position"] < newest
+        return {"entries": page, "next": page[-1]["position"] if more else None, "last": newest}

@@ -66,6 +66,8 @@ class Service:
             "n_features": self.n_features,
             "classes": self.classes.tolist(),
             "can": who.can,
+            "owner": None if who.key is None else who.key.owner,
+            "guarantee": self.reports.guarantee(),
         }
 
     def metadata(self) -> dict[str, Any]:
