@@ -4,9 +4,9 @@ python benchmarks/server.py                  n = 50,000 at d = 64 and d = 768, 1
 python benchmarks/server.py --seconds 5      quick
 python benchmarks/server.py --json           for machines
 
-Every query is new, one per request, and is durably charged before it is answered. Meanwhile records are added and people
-forgotten, a few per second. Beside it, in the same run: the store alone asked one query after another, and the same
-client on /v2/health/live, which costs the server nothing but HTTP. In the end `indknn verify`.
+Every query is new, one per request, and is durably charged before it is answered. Meanwhile records are added and
+people forgotten, a few per second. Beside it, in the same run: the store alone asked one query after another, and the
+same client on /v2/health/live, which costs the server nothing but HTTP. In the end `indknn verify`.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ def run_client(port: int, what: str, d: int, keys: dict[str, str], connections: 
     command += ["--connections", str(connections), "--seconds", str(seconds), "--seed", str(time.time_ns() % 2**31)]
     analysts = json.dumps([key for name, key in keys.items() if name != "curator"])
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.write(analysts)
         process.stdin.close()
         changes = 0
@@ -229,7 +230,11 @@ def main() -> None:
     for part, values in result.items():
         print(part)
         for name, value in values.items():
-            shown = {k: round(v, 2) if isinstance(v, float) else v for k, v in value.items()} if isinstance(value, dict) else value
+            shown = (
+                {k: round(v, 2) if isinstance(v, float) else v for k, v in value.items()}
+                if isinstance(value, dict)
+                else value
+            )
             print(f"  {name:<14}{round(shown, 3) if isinstance(shown, float) else shown}")
 
 

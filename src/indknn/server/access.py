@@ -85,8 +85,12 @@ def refuse(who: Visitor, what: str) -> None:
 
 def refuse_strange_sites(host: bytes | None, origin: bytes | None) -> None:
     """Without keys, a web page of somebody else in a browser on this machine must not reach us."""
-    name = urlsplit("//" + (host or b"").decode("latin-1"))
-    if host is not None and name.hostname not in _LOOPBACK:
+    try:
+        name = urlsplit("//" + (host or b"localhost").decode("latin-1"))
+        known, site = name.hostname in _LOOPBACK, origin and urlsplit(origin.decode("latin-1")).netloc
+    except ValueError:
+        known, site = False, None
+    if not known:
         raise Problem(403, "without keys only requests to a loopback address are served", "not_loopback")
-    if origin is not None and urlsplit(origin.decode("latin-1")).netloc != name.netloc:
+    if origin is not None and site != name.netloc:
         raise Problem(403, "without keys no requests from other sites are served", "cross_origin")

@@ -11,19 +11,20 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from indknn import __version__
+from indknn.errors import IndKNNError
 from indknn.server import curator, openapi, public
-from indknn.server.front import Front
+from indknn.server.front import Front, report
 from indknn.server.options import Options
 from indknn.server.problems import Problem, as_problem
 from indknn.server.service import Service
 from indknn.store import Store
 
 
-def create_app(store: Store, *, keys: str | Path | None = None, options: Options | None = None) -> FastAPI:
+def create_app(store: Store, *, keys: str | Path | None = None, options: Options | None = None) -> Front:
     """An ASGI application over an open store.
 
     `keys` is the file of API keys; without one everything is allowed, which is for loopback only. The caller closes
-    `app.state.service` and then the store.
+    `app.service` and then the store.
     """
     service = Service(store, None if keys is None else Path(keys), options or Options())
     app = FastAPI(
@@ -35,11 +36,11 @@ def create_app(store: Store, *, keys: str | Path | None = None, options: Options
         responses=openapi.PROBLEMS,
         redirect_slashes=False,
     )
-    app.state.service = service
     app.include_router(public.routes(service))
     app.include_router(curator.routes(service))
-    app.add_middleware(Front, service=service)
     app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(IndKNNError, _problem)
+    app.add_exception_handler(Exception, _problem)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
     build = app.openapi
@@ -48,7 +49,7 @@ def create_app(store: Store, *, keys: str | Path | None = None, options: Options
         return openapi.completed(build(), service)
 
     app.openapi = documented  # type: ignore[method-assign]
-    return app
+    return Front(app, service)
 
 
 def answer(problem: Problem) -> Response:
@@ -59,7 +60,10 @@ def answer(problem: Problem) -> Response:
 
 
 async def _problem(request: Request, error: Exception) -> Response:
-    return answer(as_problem(error))
+    problem = as_problem(error)
+    if isinstance(error, IndKNNError) and problem.status >= 500:
+        report(error)  # the unexpected is reported in front
+    return answer(problem)
 
 
 async def _http(request: Request, error: Exception) -> Response:

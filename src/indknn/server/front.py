@@ -46,7 +46,9 @@ class Front:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
             who = self._enter(method, path, headers)
-            if method == "POST" and path.startswith(_MODELS) and path.endswith(_INFER):
+            if path.startswith(_MODELS) and path.endswith(_INFER):
+                if method != "POST":
+                    raise Problem(405, f"{method} is not allowed here; use POST", headers=((b"allow", b"POST"),))
                 model = path[len(_MODELS) : -len(_INFER)]
                 await self._send(send, 200, await self.infer(model, headers, receive, who), route="infer")
             else:

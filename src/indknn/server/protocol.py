@@ -53,7 +53,7 @@ class Protocol(HttpToolsProtocol):
         """All headers are here."""
         if self.size > MAX_HEADERS:
             self.refuse(Problem(431, f"the headers must have at most {MAX_HEADERS} bytes"))
-        else:
+        elif not self.transport.is_closing():
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

@@ -73,4 +73,4 @@ def remove(store: Store, deletion: Deletion) -> dict[str, Any]:
 
 
 def _counts(store: Store) -> dict[str, int]:
-    return {"records": len(store.shard), "owners": len(store.ledger.owners())}
+    return {"records": len(store.shard), "owners": len(store.ledger.taken())}

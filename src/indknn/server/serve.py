@@ -75,7 +75,7 @@ def serve(
         try:
             _run(app, host, port, tls, ready)
         finally:
-            app.state.service.close()
+            app.service.close()
 
 
 def _run(app: Any, host: str, port: int, tls: tuple[Path, Path] | None, ready: Callable[[str], None]) -> None:

@@ -40,12 +40,14 @@ def status(store: Store) -> dict[str, Any]:
     engine, settings = store.engine, store.settings
     ledger = engine.ledger
     with engine.shard.lock:
-        owners = ledger.owners()
-        largest = np.max([ledger.spent(owners, scope) for scope in ledger.scopes], axis=0)
+        owners = ledger.taken()
+        largest = np.max([ledger.column(scope)[owners] for scope in ledger.scopes], axis=0)
         records = len(engine.shard)
     share = accounting.from_units(largest) / settings.budget
     with store.reading() as db:
-        answers = int(db.execute("SELECT count(*) FROM answers").get)
+        answers = int(
+            db.execute("SELECT coalesce(max(seq), 0) FROM answers").get
+        )  # numbered without gaps, never removed
     price = accounting.charge_units(np.array([float(1 << 40)]), settings.plan(settings.tau or 1.0).scale1)
     median = float(np.median(share)) if len(share) else 0.0
     return {
