@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -19,6 +20,7 @@ from indknn.store import Store
 
 FEATURES = 4
 INFER = "/v2/models/indknn/infer"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
 def make_store(path, n=200, **changes):
@@ -85,9 +87,11 @@ def application(store, *, roles=(), **options):
 class Server:
     """`indknn serve` in a process of its own."""
 
-    def __init__(self, path, *options):
-        command = [sys.executable, "-m", "indknn", "serve", str(path), "--port", "0", *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def __init__(self, path, *options, program="indknn"):
+        command = [sys.executable, "-m", program, "serve", str(path), "--port", "0", *options]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        )
         line = self.process.stdout.readline()
         assert ":" in line, self.process.stderr.read()
         self.url = line.split(" at ")[1].strip()

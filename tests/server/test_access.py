@@ -2,13 +2,13 @@
 
 import pytest
 from click.testing import CliRunner
-from server.serving import INFER, Client, application, make_store, question, rows
 
 from indknn.cli.app import app as command
 from indknn.errors import InvalidInputError
 from indknn.server.access import CAN, needed
 from indknn.server.keys import ROLES, create, keys_path
 from indknn.server.serve import refuse_exposed
+from server.serving import INFER, Client, application, make_store, question, rows
 
 RECORDS = {"records": [{"features": [1, 0, 0, 0], "label": "a", "owner": "new"}]}
 REQUESTS = {
@@ -69,7 +69,7 @@ def test_without_a_key_nothing_but_health_is_told(store):
 
 
 def test_no_route_was_forgotten(client):
-    paths = {path for path in client("GET", "/openapi.json").json()["paths"]}
+    paths = set(client("GET", "/openapi.json").json()["paths"])
     assert {path for path in paths if needed("GET", path) is None} <= PUBLIC
     assert "/v2/models/{name}/infer" in paths
     for path in paths - PUBLIC:

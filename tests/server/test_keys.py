@@ -4,12 +4,12 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from server.serving import application, mode, rows
 
 from indknn.cli.app import app
 from indknn.errors import InvalidInputError
 from indknn.server import keys as book
 from indknn.server.keys import Keyring
+from server.serving import application, mode, rows
 
 
 def run(*args):

@@ -9,7 +9,7 @@ from typing import Any
 from indknn.server.access import Visitor, needed, refuse, refuse_strange_sites, visitor
 from indknn.server.body import Gone
 from indknn.server.infer import Infer
-from indknn.server.problems import as_problem
+from indknn.server.problems import Problem, as_problem
 from indknn.server.service import Service
 
 log = logging.getLogger("indknn.server")
