@@ -5,34 +5,50 @@ import re
 import shutil
 
 import pytest
-from console.serving import House, make_store
 from playwright.sync_api import expect, sync_playwright
 
+from console.serving import House, make_store
 
+
+@pytest.fixture(scope="session")
 def chromium():
-    return shutil.which(os.environ.get("INDKNN_CHROMIUM", "/usr/bin/chromium"))
+    path = shutil.which(os.environ.get("INDKNN_CHROMIUM", "/usr/bin/chromium"))
+    if path is None:
+        pytest.skip("no Chromium at /usr/bin/chromium nor at $INDKNN_CHROMIUM: the console was NOT tested")
+    return path
 
 
 # By module and not for the whole run: while Playwright runs, no other test of the process can have an event loop.
 @pytest.fixture(scope="module")
-def browser():
-    path = chromium()
-    if path is None:
-        pytest.skip("no Chromium at /usr/bin/chromium nor at $INDKNN_CHROMIUM: the console was NOT tested")
+def browser(chromium):
     with sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        opened = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield opened
         opened.close()
 
 
-@pytest.fixture(scope="module")
-def house(tmp_path_factory, browser):
-    """A store with people, answers and keys, served until the module ends."""
+@pytest.fixture(scope="session")
+def house(tmp_path_factory, chromium):
+    """A store with people, answers and keys, served to all tests; each takes other owners."""
     path = tmp_path_factory.mktemp("console") / "people.store"
     make_store(path, owners=["zoe", "zoe", "yan", "ward/7 ü", "xu"], answers=12)
     served = House(path).start()
     yield served
     served.stop()
+
+
+@pytest.fixture
+def serve(chromium):
+    """Serves more stores. To be named before `visit`: pages must be gone before their server is."""
+    started = []
+
+    def starts(path, **options):
+        started.append(House(path, **options).start())
+        return started[-1]
+
+    yield starts
+    for one in started:
+        one.stop()
 
 
 class Visit:
@@ -58,7 +74,7 @@ class Visit:
         page = self.open()
         page.get_by_label("API key").fill(key)
         page.keyboard.press("Enter")
-        expect(page.locator("#guarantee .lead")).to_be_visible()
+        expect(page.locator("#updated")).to_contain_text("Updated")
         return page
 
     @property

@@ -1,7 +1,10 @@
 """Names and labels come from strangers, and keys are secrets."""
 
+import re
+
 import pytest
 from playwright.sync_api import expect
+
 from console.serving import House, make_store
 
 pytestmark = pytest.mark.chromium
@@ -66,9 +69,7 @@ def test_the_policy_is_strict_and_nothing_is_inline(hostile, visit):
     policy = response.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
-    assert "<style" not in response.text()
-    assert " style=" not in response.text()
-    assert " on" not in {part[:3] for part in response.text().split("=")}
+    assert re.findall(r"<style|<[^>]*\s(?:style|on\w+)\s*=|javascript:|<script(?![^>]*\ssrc=)", response.text()) == []
     page = opened.sign_in(hostile.keys["admin"])
     assert page.locator("[style]").count() == 0
     assert all(url.startswith(hostile.url) for url in requests)
@@ -80,7 +81,9 @@ def test_the_key_stays_in_memory(hostile, visit):
     opened.page.on("request", lambda request: seen.append(request.url))
     key = hostile.keys["admin"]
     page = opened.sign_in(key)
-    kept = page.evaluate("[JSON.stringify({...localStorage}), JSON.stringify({...sessionStorage}), document.cookie, location.href]")
+    kept = page.evaluate(
+        "[JSON.stringify({...localStorage}), JSON.stringify({...sessionStorage}), document.cookie, location.href]"
+    )
     assert kept == ["{}", "{}", "", hostile.url]
     assert not any(key in url for url in seen)
     assert key not in page.content()

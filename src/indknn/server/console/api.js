@@ -12,6 +12,11 @@ export class Failure extends Error {
     super(message);
     this.kind = kind;
   }
+
+  // Whether the server may have done it all the same: an answer was lost on the way, or it broke in the middle.
+  get unsure() {
+    return this.kind === "unreachable" || this.kind === "broken";
+  }
 }
 
 export async function call(method, path, body) {
@@ -51,7 +56,7 @@ function failure(response, answer) {
     case 403: return new Failure("forbidden", `This key does not allow that. ${said}`.trim());
     case 413: return new Failure("refused", `That is more than the server takes at once. ${said}`.trim());
     case 429: return new Failure("busy", `Too many requests. ${wait(response)} ${said}`.trim());
-    default: return new Failure("refused", said || `The server answered with status ${response.status}.`);
+    default: return new Failure(response.status >= 500 ? "broken" : "refused", said || `The server answered with status ${response.status}.`);
   }
 }
 

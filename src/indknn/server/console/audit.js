@@ -23,7 +23,8 @@ export function mount(page) {
   }
 
   async function load() {
-    const end = top ?? (last = await newest(last));
+    if (top === null) ({ last } = await call("GET", "/v1/audit?limit=1"));
+    const end = top ?? last;
     const after = Math.max(0, end - PAGE);
     const { entries } = await call("GET", `/v1/audit?after=${after}&limit=${end - after}`);
     tell(error, "");
@@ -46,18 +47,6 @@ export function mount(page) {
   }
 
   return { load };
-}
-
-// The server may say how far the trail goes; otherwise it is followed from where it was last seen.
-async function newest(known) {
-  let { entries, next, last } = await call("GET", `/v1/audit?after=${known}&limit=1000`);
-  if (last !== undefined) return last;
-  let end = entries.at(-1)?.position ?? known;
-  while (next !== null && next !== undefined) {
-    ({ entries, next } = await call("GET", `/v1/audit?after=${next}&limit=1000`));
-    end = entries.at(-1)?.position ?? end;
-  }
-  return end;
 }
 
 function row(entry) {

@@ -33,6 +33,8 @@ function fromCsv(text, classes) {
     if (row.length !== head.length) {
       throw new Error(`Row ${i + 2} has ${row.length} values, but the first row has ${head.length}.`);
     }
+    // One empty name would make one person of many, with a single budget.
+    if (owner >= 0 && row[owner].trim() === "") throw new Error(`Row ${i + 2} has no owner.`);
   });
   const typed = labelType(rows.map((row) => row[label].trim()), classes);
   return rows.map((row, i) => ({

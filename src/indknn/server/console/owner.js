@@ -64,7 +64,7 @@ export function mount(page) {
       present(paper, gone);
       page.refresh();
     } catch (failure) {
-      tell(forgetError, failure.kind === "unreachable"
+      tell(forgetError, failure.unsure
         ? `${failure.message} It is not known whether they were forgotten. Look them up again.`
         : failure.message);
       page.failed(failure);

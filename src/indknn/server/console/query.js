@@ -40,12 +40,8 @@ export function mount(page) {
       page.refresh();
     } catch (failure) {
       tell(result, "");
-      if (failure.kind === "unreachable") {
-        tell(error, `${failure.message} If it did answer, asking again with the same numbers is not charged twice.`);
-      } else {
-        pending = null;
-        tell(error, failure.message);
-      }
+      if (!failure.unsure) pending = null;
+      tell(error, failure.unsure ? `${failure.message} Asking again with the same numbers is not charged twice.` : failure.message);
       page.failed(failure);
     }
   }

@@ -59,7 +59,7 @@ export function mount(page) {
       page.refresh();
     } catch (failure) {
       tell(result, "");
-      tell(error, failure.kind === "unreachable"
+      tell(error, failure.unsure
         ? `${failure.message} It is not known whether the records were added. Look at the audit trail before sending them again.`
         : failure.message);
       page.failed(failure);
