@@ -40,8 +40,8 @@ class Findings:
 class Campaign:
     """One store, served and killed many times. Clients note every answer that reached them."""
 
-    def __init__(self, folder, seed=0, program="indknn"):
-        self.program = program
+    def __init__(self, folder, seed=0, program="indknn", changes=True):
+        self.program, self.changes = program, changes
         self.path, self.rng = folder / "a.store", random.Random(seed)
         make_store(self.path, n=300, free_repeats=False, epsilon=8.0, max_queries=100_000).close()
         book = keys_path(self.path)
@@ -61,7 +61,8 @@ class Campaign:
             stop = threading.Event()
             again = self._again()
             threads = [threading.Thread(target=self._ask, args=(server, name, again, stop)) for name in ANALYSTS]
-            threads.append(threading.Thread(target=self._change, args=(server, stop)))
+            if self.changes:
+                threads.append(threading.Thread(target=self._change, args=(server, stop)))
             for thread in threads:
                 thread.start()
             time.sleep(seconds)
