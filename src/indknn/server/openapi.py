@@ -119,13 +119,21 @@ def completed(document: dict[str, Any], service: Service) -> dict[str, Any]:
 
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     schemas["Error"] = _ERROR
-    schemas["Record"] = Record.model_json_schema()
+    schemas["Record"] = record = Record.model_json_schema()
+    width, classes = service.n_features, service.classes.tolist()
+    if width is not None:  # what this very store takes
+        record["properties"]["features"].update(minItems=width, maxItems=width, examples=[_query(width)])
+        record["properties"]["label"] = {"enum": classes, "examples": classes[:1]}
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"key": []}, {}]
     document["paths"]["/v2/models/{name}/infer"] = {"post": _infer(service)}
     return document
+
+
+def _query(width: int) -> list[float]:
+    return [round(0.5 / (i + 1), 3) for i in range(width)]
 
 
 def _infer(service: Service) -> dict[str, Any]:
@@ -148,7 +156,7 @@ def _infer(service: Service) -> dict[str, Any]:
             "inputs": {"type": "array", "items": tensor, "minItems": 1, "maxItems": 1},
         },
     }
-    query = [round(0.5 / (i + 1), 3) for i in range(width)]
+    query = _query(width)
     asked = {
         "id": "visit-17",
         "inputs": [{"name": "features", "shape": [1, width], "datatype": "FP32", "data": query}],
@@ -167,8 +175,7 @@ def _infer(service: Service) -> dict[str, Any]:
                 "name": "name",
                 "in": "path",
                 "required": True,
-                "schema": {"type": "string"},
-                "example": service.options.name,
+                "schema": {"type": "string", "enum": [service.options.name]},
             },
             {"name": "X-Request-Id", "in": "header", "schema": {"type": "string", "maxLength": 256}},
             {"name": "X-Indknn-Rows", "in": "header", "schema": {"type": "integer", "minimum": 1}},
