@@ -99,6 +99,10 @@ def test_a_refresh_disturbs_nobody(house, visit):
     expect(page.locator("#owner-name")).to_have_value("patientx-")
     expect(page.locator("#records-text")).to_have_value("half a thought")
     expect(page.locator("#spent table")).to_be_visible()
+    page.get_by_role("link", name="Records").focus()
+    with page.expect_response("**/v1/audit?after*"):
+        page.clock.run_for(10_500)
+    expect(page.get_by_role("link", name="Records")).to_be_focused()
 
 
 def test_a_new_store_without_keys(tmp_path, serve, visit):
@@ -162,10 +166,14 @@ def test_a_lost_answer_is_not_guessed_at(house, visit):
         page.route(f"**/{path}", lose, times=1)
     before = house.ask("v1/status")
 
+    ids = []
+    page.on("request", lambda r: ids.append(r.post_data_json["id"]) if r.url.endswith("/infer") else None)
     page.locator("#query-text").fill("0.3 0.1 0.2 0.5")
     for words in ("#query-error", "#query-result strong"):
         page.get_by_role("button", name="Ask, and spend").click()
         expect(page.locator(words)).to_be_visible()
+    assert len(ids) == 2
+    assert len(set(ids)) == 1
     page.locator("#records-text").fill("a,b,c,d,y,owner\n1,0,0,0,ill,lost")
     page.get_by_role("button", name="Add", exact=True).click()
     expect(page.locator("#records-error")).to_contain_text("It is not known whether the records were added.")
