@@ -9,6 +9,8 @@ from playwright.sync_api import expect, sync_playwright
 
 from console.serving import House, make_store
 
+expect.set_options(timeout=15_000)  # machines that run tests are busy
+
 
 @pytest.fixture(scope="session")
 def chromium():
@@ -93,7 +95,7 @@ def visit(browser):
 
     def opened(url, *, width=1280, height=900, **options):
         contexts.append(browser.new_context(viewport={"width": width, "height": height}, **options))
-        contexts[-1].set_default_timeout(10_000)
+        contexts[-1].set_default_timeout(15_000)
         visits.append(Visit(contexts[-1], url))
         return visits[-1]
 

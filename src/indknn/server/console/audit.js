@@ -62,7 +62,9 @@ function words({ kind, body }) {
     case "settings": return `First records: ${many(facts.n_features, "feature")}, labels ${facts.classes.join(", ")}.`;
     case "add": return `Added ${many(facts.records, "record")}.`;
     case "forget": return `Forgot ${many(facts.owners, "owner")}, erased ${many(facts.records, "record")}.`;
-    case "answers": return facts.count === 1 ? `Answered query ${count(facts.first)}.` : `Answered ${many(facts.count, "query", "queries")}, ${count(facts.first)} to ${count(facts.last)}.`;
+    case "answers": return facts.count === 1
+      ? `Answered query ${count(facts.first)}.`
+      : `Answered ${count(facts.count)} queries, ${count(facts.first)} to ${count(facts.last)}.`;
     default: return `${kind} ${JSON.stringify(facts)}`;
   }
 }

@@ -51,7 +51,8 @@ const inWords = (chance) => `1 in ${count(Math.floor(1 / chance + 1e-6))}`;
 function odds(epsilon, delta, filter, budget) {
   const plain = Math.min(1, (Math.exp(epsilon) + delta) / (1 + Math.exp(epsilon)));
   const exact = filter === "gdp" && budget > 0 ? normal(Math.sqrt(2 * budget) / 2) : plain;
-  return `Somebody who knows everything else, and would guess by a coin whether a person is here, is right at most ${percentUp(Math.min(plain, exact))} of the time after every answer that one analyst ever gets.`;
+  return "Somebody who knows everything else, and would guess by a coin whether a person is here, is right at most "
+    + `${percentUp(Math.min(plain, exact))} of the time after every answer that one analyst ever gets.`;
 }
 
 // Φ by Abramowitz and Stegun 26.2.17; off by less than 1e-7, which is added.

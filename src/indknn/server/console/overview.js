@@ -28,7 +28,7 @@ function numbers(facts) {
     ["Records", count(facts.records), ""],
     ["Owners", count(facts.owners), `${count(facts.forgotten)} forgotten`],
     ["Queries answered", count(facts.answers), ""],
-    ["Exhausted owners", count(facts.exhausted), facts.owners > 0 ? `${percent(share)} of owners; they no longer take part` : ""],
+    ["Exhausted owners", count(facts.exhausted), facts.exhausted > 0 ? `${percent(share)} of owners; they no longer take part` : ""],
     ["Queries left, forecast", left == null ? "not known yet" : left === 0 ? "none" : `about ${count(left)}`,
       left == null ? "the median owner has spent nothing" : "for the median owner, at the pace so far"],
   ];
