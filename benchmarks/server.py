@@ -5,7 +5,7 @@ python benchmarks/server.py --seconds 5      quick
 python benchmarks/server.py --json           for machines
 
 Every query is new, one per request, and is durably charged before it is answered. Meanwhile records are added and
-people forgotten, a few per second. Beside it, in the same run: the store alone asked one query after another, and the
+people forgotten, one a second. Beside it, in the same run: the store alone asked one query after another, and the
 same client on /v2/health/live, which costs the server nothing but HTTP. In the end `indknn verify`.
 """
 
@@ -34,7 +34,7 @@ from indknn.store import Store
 
 CLASSES, CLUSTERS = tuple(range(10)), 40
 ANALYSTS = 4
-TRICKLE = 0.25  # seconds between two changes
+TRICKLE = 1.0  # seconds between two changes, each a person who comes and one who is forgotten
 
 
 def clusters(d: int) -> Any:

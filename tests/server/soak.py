@@ -28,7 +28,7 @@ def main():
         while done < asked.kills:
             home = Path(folder) / str(done)
             home.mkdir()
-            campaign = Campaign(home, rng.getrandbits(30))
+            campaign = Campaign(home, rng.getrandbits(30), verify=True)
             while campaign.kills < KILLS_PER_STORE and done < asked.kills:
                 campaign.round(rng.uniform(0.05, 1.0))
                 done += 1

@@ -58,9 +58,11 @@ def test_killed_under_load_what_was_answered_is_charged(tmp_path):
 
 def test_the_harness_sees_a_server_that_answers_too_early(tmp_path):
     campaign = Campaign(tmp_path, program="server.early", changes=False)  # a change would commit what is open
-    for _ in range(3):
+    for _ in range(5):
         campaign.round(0.4)
-    assert campaign.found.uncharged > 0
+        if campaign.found.uncharged:
+            return
+    pytest.fail("it answered before it committed, was killed, and nobody noticed")
 
 
 def test_stopped_under_load_everything_is_finished(tmp_path):
@@ -140,8 +142,9 @@ def test_a_request_must_arrive_in_time(tmp_path):
             port = int(process.stdout.readline().rsplit(":", 1)[1])
             server = type("At", (), {"port": port})
             head = b"POST " + INFER.encode() + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
-            for data in (b"", head, head + b"\r\n", head + b"\r\n{"):
-                assert b" 408 " in talk(server, data)
+            slow = (b"", head, head + b"\r\n", head + b"\r\n{")
+            with ThreadPoolExecutor() as pool:
+                assert all(b" 408 " in told for told in pool.map(lambda data: talk(server, data), slow))
         finally:
             process.terminate()
         assert process.wait(20) == 0
