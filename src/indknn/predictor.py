@@ -107,15 +107,15 @@ class Predictor:
                 held.enter_context(lock)
             self._check()
             plan = self._fixed_plan(requests[0][0])
-            keys = [[query_key(Q[slice(i, i + 1)]) for i in range(len(Q))] for Q, _ in requests]
+            single = [[Q] if len(Q) == 1 else [Q[slice(i, i + 1)] for i in range(len(Q))] for Q, _ in requests]
+            keys = [[query_key(query) for query in queries] for queries in single]
             fresh = self._fresh(requests, keys)
             scan = self._scans(fresh, tau_on_grid(plan.tau)) if len(fresh) else iter(())
-            for number, (queries, analyst) in enumerate(requests):
+            for number, (_, analyst) in enumerate(requests):
                 transcript, labels = self._transcript(analyst), []
-                for i, key in enumerate(keys[number]):
+                for query, key in zip(single[number], keys[number], strict=True):
                     known = transcript.answer(key) if self.free_repeats else None
                     if known is None:
-                        query = queries[slice(i, i + 1)]
                         known = self._answer(query, next(scan), transcript, plan, analyst)
                         transcript.add(query, key, known)
                         if self.journal is not None:
@@ -132,7 +132,7 @@ class Predictor:
             if self.free_repeats:
                 new = new[[(analyst, names[i]) not in seen for i in new.tolist()]]
                 seen.update((analyst, names[i]) for i in new.tolist())
-            parts.append(queries[new])
+            parts.append(queries if len(new) == len(queries) else queries[new])
         return Vectors(
             np.concatenate([part.values for part in parts]),
             np.concatenate([part.root_norm for part in parts]),

@@ -88,6 +88,7 @@ class Server:
     """`indknn serve` in a process of its own."""
 
     def __init__(self, path, *options, program="indknn"):
+        self.path = path
         command = [sys.executable, "-m", program, "serve", str(path), "--port", "0", *options]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT

@@ -181,6 +181,9 @@ def test_a_second_server_and_a_busy_port_are_told_in_one_line(server, tmp_path):
     make_store(other).close()
     busy = CliRunner().invoke(app, ["serve", str(other), "--port", str(server.port)])
     assert (busy.exit_code, busy.output.count("\n")) == (2, 1)
+    taken = CliRunner().invoke(app, ["serve", str(server.path), "--port", "0"])
+    assert (taken.exit_code, taken.output.count("\n")) == (3, 1)
+    assert "in use by process" in taken.output
     missing = CliRunner().invoke(app, ["serve", str(tmp_path / "no.store")])
     assert (missing.exit_code, missing.output.count("\n")) == (3, 1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import islice
 from typing import Any
 
@@ -11,6 +10,9 @@ from indknn.store.chain import entries, last
 from indknn.store.reports import status
 
 _POINTS = 500
+_KEPT = 50 * _POINTS
+_PER_SECOND = """SELECT at, sum(json_extract(body, '$.count')) FROM audit
+    WHERE kind = 'answers' AND position > ? AND position <= ? GROUP BY at ORDER BY at"""
 
 
 class Reports:
@@ -44,16 +46,18 @@ class Reports:
         return {**facts, "words": words}
 
     def answers_over_time(self) -> list[dict[str, Any]]:
-        """How many answers were given, in at most 500 steps."""
+        """How many answers were given, in at most 500 steps, oldest first."""
         with self.store.reading() as db:
-            rows = db.execute("SELECT position, at, kind, body FROM audit WHERE position > ?", (self._read,))
-            for position, at, kind, body in rows:
-                self._read = position
-                if kind == "answers":
-                    count = int(json.loads(body)["count"])
-                    if self._answers and self._answers[-1][0] == at:
-                        count += self._answers.pop()[1]
-                    self._answers.append((at, count))
+            newest = last(db).position
+            rows: list[Any] = db.execute(_PER_SECOND, (self._read, newest)).fetchall()
+            self._read = newest
+        for at, count in rows:
+            if self._answers and self._answers[-1][0] == at:
+                count += self._answers.pop()[1]  # noqa: PLW2901 - a second that had begun
+            self._answers.append((at, int(count)))
+        while len(self._answers) > _KEPT:  # a year has many seconds
+            pairs = zip(self._answers[::2], [*self._answers[1::2], ("", 0)], strict=False)
+            self._answers = [(max(a, b), n + m) for (a, n), (b, m) in pairs]
         step = -(-len(self._answers) // _POINTS) or 1
         groups = [self._answers[i : i + step] for i in range(0, len(self._answers), step)]
         return [{"at": group[-1][0], "answers": sum(n for _, n in group)} for group in groups]

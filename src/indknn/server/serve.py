@@ -7,7 +7,6 @@ import ipaddress
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,6 @@ from indknn.server.protocol import Protocol, sweep
 from indknn.store import Store
 
 _BACKLOG = 2048
-_SWITCH = 0.0005
-"""Seconds after which a computing thread lets the network thread have its turn; Python's own 5 ms would be felt."""
 
 
 def is_loopback(host: str) -> bool:
@@ -96,6 +93,7 @@ def _run(app: Any, host: str, port: int, tls: tuple[Path, Path] | None, ready: C
         ssl_keyfile=key,
     )
     logging.basicConfig(format="%(levelname)s %(name)s %(message)s", level=logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # else every stray byte is a line in the log
     server = uvicorn.Server(config)
     address = listening.getsockname()
     where = f"[{address[0]}]" if ":" in address[0] else address[0]
@@ -110,13 +108,10 @@ def _run(app: Any, host: str, port: int, tls: tuple[Path, Path] | None, ready: C
 
     # uvicorn raises the signal again when it is done; by then there is nothing left but to return.
     before = {number: signal.signal(number, _nothing) for number in (signal.SIGTERM, signal.SIGINT)}
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(main())
     finally:
-        sys.setswitchinterval(interval)
         for number, handler in before.items():
             signal.signal(number, handler)
 
