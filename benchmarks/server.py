@@ -230,12 +230,9 @@ def main() -> None:
     for part, values in result.items():
         print(part)
         for name, value in values.items():
-            shown = (
-                {k: round(v, 2) if isinstance(v, float) else v for k, v in value.items()}
-                if isinstance(value, dict)
-                else value
-            )
-            print(f"  {name:<14}{round(shown, 3) if isinstance(shown, float) else shown}")
+            shown = value.items() if isinstance(value, dict) else [("", value)]
+            text = "  ".join(f"{k} {v:.5g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown)
+            print(f"  {name:<14}{text.strip()}")
 
 
 if __name__ == "__main__":
