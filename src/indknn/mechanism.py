@@ -136,4 +136,6 @@ def noisy_argmax(votes: IntArray, K: int, plan: Plan, noise: Noise) -> int:
 
 def _squared_norms(group: Group, vote: IntArray) -> FloatArray:
     squares = vote.astype(np.float64) * vote
+    if len(vote) == len(group.owners):  # one entry each, in the order of the owners
+        return squares
     return np.bincount(group.entry_owner, squares, minlength=len(group.owners)).astype(np.float64)

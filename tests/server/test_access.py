@@ -1,5 +1,7 @@
 """Who may do what, on every route; and what an open server refuses."""
 
+import sys
+
 import pytest
 from click.testing import CliRunner
 
@@ -130,3 +132,15 @@ def test_the_console_is_served_and_nothing_beside_it(client):
     assert client("GET", "/").headers["content-type"].startswith("text/html")
     for name in ("..%2fapp.py", "app.py", "%2e%2e%2fkeys.py", ".hidden", "x.html"):
         assert client("GET", f"/console/{name}").status_code == 404
+
+
+@pytest.mark.parametrize("arguments", [["serve", "x.store"], ["keys", "list", "x.store"]])
+def test_without_the_extra_one_line_says_what_to_install(arguments, monkeypatch):
+    for name in [n for n in sys.modules if n.startswith("indknn.server")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("fastapi", "uvicorn", "orjson"):
+        monkeypatch.setitem(sys.modules, name, None)
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 2
+    assert "pip install 'indknn[server]'" in result.output or "does not exist" in result.output
+    assert result.output.count("\n") == 1
