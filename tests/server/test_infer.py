@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
-from indknn.server.infer import scoped_id
+from indknn.server.infer import Infer, scoped_id
 from indknn.server.keys import create, keys_path
 from indknn.store.verify import problems
 from server.serving import FEATURES, INFER, application, make_store, question, rows, tensor
@@ -213,6 +213,38 @@ def test_answers_and_errors_leave_on_the_tick(store):
         start = time.perf_counter()
         client("POST", INFER, json=question(rows(2, 3)))
         assert time.perf_counter() - start >= 0.6  # a tick per query
+
+
+@pytest.mark.parametrize("rows_asked", [1, 3])
+def test_whatever_fits_into_the_tick_leaves_at_the_same_time(store, monkeypatch, rows_asked):
+    now, left = [0.0], []
+
+    async def sleep(seconds):
+        now[0] += seconds
+
+    with application(store, tick=0.1) as client:
+        pace = Infer(client.app.service)._pace
+        monkeypatch.setattr("indknn.server.infer.time.perf_counter", lambda: now[0])
+        monkeypatch.setattr("indknn.server.infer.asyncio.sleep", sleep)
+        for took in (0.0, 0.01, 0.05, 0.0999):
+            now[0] = 7.0 + took * rows_asked
+            asyncio.run(pace(7.0, 0.1 * rows_asked))
+            left.append(now[0])
+        assert max(left) - min(left) < 1e-9
+        assert left[0] == pytest.approx(7.0 + 0.1 * rows_asked)
+        assert client.app.service.metrics.late == 0
+        now[0] = 7.0 + 0.15 * rows_asked
+        asyncio.run(pace(7.0, 0.1 * rows_asked))
+        assert now[0] == pytest.approx(7.0 + 0.2 * rows_asked)
+        assert client.app.service.metrics.late == 1
+
+
+def test_whoever_is_waiting_shares_a_commit(client, store):
+    asked = [("POST", INFER, {"json": question(rows(i))}) for i in range(40)]
+    assert {r.status_code for r in client.together(asked)} == {200}
+    commits = store.db.execute("SELECT count(*) FROM audit WHERE kind = 'answers'").get
+    assert commits < 40
+    assert answers(store) == 40
 
 
 def test_an_analyst_cannot_tell_who_is_exhausted(tmp_path):

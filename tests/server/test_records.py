@@ -70,6 +70,8 @@ def test_a_replacement_that_fails_changes_nothing(client, store):
         [record(1, id=2**63)],
         [record(1, id="0")],
         [record(1, owner=1.5)],
+        [{**record(1), "features": ["1", "2", "3", "4"]}],
+        [{**record(1), "features": [True, False, 1, 2]}],
         [record(1, label=None)],
         [record(1, extra=1)],
         [],

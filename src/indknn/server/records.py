@@ -14,6 +14,7 @@ from indknn.server.problems import Problem
 from indknn.store import Store
 from indknn.store.upsert import Item, put_items
 
+_FEATURE = Annotated[float, Field(strict=True)]  # no text that looks like a number
 _NUMBER = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
 M = TypeVar("M", bound=BaseModel)
 
@@ -22,7 +23,7 @@ class Record(BaseModel):
     """One record. Without an owner it is a new person's; with the `id` of a held record it replaces that one."""
 
     model_config = ConfigDict(extra="forbid")
-    features: list[float] = Field(min_length=1, max_length=1 << 17, examples=[[0.1, 0.9]])
+    features: list[_FEATURE] = Field(min_length=1, max_length=1 << 17, examples=[[0.1, 0.9]])
     label: StrictInt | StrictStr | StrictBool = Field(examples=["healthy"])
     owner: StrictInt | StrictStr | None = Field(default=None, examples=["ann"])
     id: _NUMBER | None = None
