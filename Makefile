@@ -14,7 +14,7 @@ help:
 	@echo "make test    all tests"
 	@echo "make lint    ruff, mypy --strict, import-linter"
 	@echo "make bench   benchmarks, as ratios to peers"
-	@echo "make soak    crash a store a few thousand times: kill -9, power cuts"
+	@echo "make soak    crash a store a few thousand times: kill -9, power cuts; kill a server a hundred times"
 	@echo "make setup   only the environment      make clean   remove everything made"
 
 setup: $(STAMP)
@@ -45,6 +45,7 @@ bench: setup
 
 soak: setup
 	PYTHONPATH=tests $(BIN)/python -m store.faults.soak
+	PYTHONPATH=tests $(BIN)/python -m server.soak
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

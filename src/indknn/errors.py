@@ -2,7 +2,8 @@
 
     IndKNNError
     ├── InvalidInputError (also a ValueError)   something the caller gave is not allowed
-    │   └── UnknownOwnerError                   no such owner was ever seen by this store
+    │   ├── UnknownOwnerError                   no such owner was ever seen by this store
+    │   └── RequestConflictError                a request id that was used before for other queries
     ├── PrivacyError                            what was asked for would break the promise
     ├── LedgerError                             the ledger's own invariant failed; nothing was released
     └── StoreError                              the file cannot be read, written or trusted
@@ -28,6 +29,10 @@ class InvalidInputError(IndKNNError, ValueError):
 
 class UnknownOwnerError(InvalidInputError):
     """An owner that this store has never seen."""
+
+
+class RequestConflictError(InvalidInputError):
+    """A request id that was used before for other queries."""
 
 
 class PrivacyError(IndKNNError):

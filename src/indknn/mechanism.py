@@ -190,10 +190,12 @@ def _settled(group: Group, vote: IntArray, charges: IntArray, remaining: IntArra
 def _squared_norms(group: Group, vote: IntArray, plan: Plan) -> FloatArray:
     """|F_o|², or with the contrast charge |P F_o|² = |F_o|² - (Σ F_o)²/c."""
     squares = vote.astype(np.float64) * vote
-    norms = np.bincount(group.entry_owner, squares, minlength=len(group.owners)).astype(np.float64)
+    norms, totals = squares, vote.astype(np.float64)
+    if len(vote) != len(group.owners):  # else one entry each, in the order of the owners
+        norms = np.bincount(group.entry_owner, squares, minlength=len(group.owners)).astype(np.float64)
+        totals = np.bincount(group.entry_owner, totals, minlength=len(group.owners)).astype(np.float64)
     if not plan.contrast:
         return norms
-    totals = np.bincount(group.entry_owner, vote, minlength=len(group.owners)).astype(np.float64)
     # The difference of two rounded numbers: the slack of `charge_units` does not cover that, this does.
     return np.maximum(norms - totals * totals / plan.n_classes, 0.0) + norms * 2.0**-46
 

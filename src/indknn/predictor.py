@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from itertools import islice
 from threading import RLock
 from typing import Any, Protocol
 
@@ -13,11 +14,12 @@ import numpy as np
 from indknn.advice import Adviser
 from indknn.errors import PrivacyError
 from indknn.indexes import Index
+from indknn.kernels import tau_on_grid
 from indknn.ledgers import Scope
 from indknn.noise import Noise
 from indknn.releases import Alone, MomentsRelease, Release, Votes
-from indknn.reuse import Transcript, query_key
-from indknn.roads import advised_answers, answers
+from indknn.reuse import Transcript, keys_of, query_key
+from indknn.roads import Scans, advised_answers, answers
 from indknn.shard import Shard
 from indknn.types import IntArray, Plan, Selection, Vectors
 
@@ -86,15 +88,57 @@ class Predictor:
         The scan of a batch is shared; the filter then runs query by query in order, exactly as if they
         had come one at a time.
         """
+        with self._held():
+            return self._compute(queries, keys_of(queries), analyst, self._scans)
+
+    def compute_many(self, requests: Sequence[tuple[Vectors, Scope]], done: Callable[[int, IntArray], None]) -> None:
+        """`compute` for one request after the other. `done` hears of each as it is noted.
+
+        Without an adviser, requests of different analysts share the scan, which knows records and no budgets; the
+        rest runs query by query in order, so answers and charges are as if each request had come alone.
+        """
+        with self._held():
+            keys, scans = [keys_of(queries) for queries, _ in requests], self._scans
+            if self._make_adviser is None:
+                plan = self._fixed_plan(requests[0][0])
+                everything = self._scans(self._fresh(requests, keys), tau_on_grid(plan.tau))
+
+                def scans(queries: Vectors, tau: int) -> Iterator[tuple[Selection, ...]]:
+                    return islice(everything, len(queries))
+
+            for number, (queries, analyst) in enumerate(requests):
+                done(number, self._compute(queries, keys[number], analyst, scans))
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """All locks, and the checks that come before any answer."""
         with ExitStack() as held:
             for lock in (self.lock, *(shard.lock for shard in self.shards)):
                 held.enter_context(lock)
             self._check()
-            keys = [query_key(queries[slice(i, i + 1)]) for i in range(len(queries))]
-            fresh, known = self._split(keys, self._transcript(analyst))
-            for i, label in self._answers(queries, fresh, analyst):
-                known[i] = label
-            return np.array([known[first] for first in self._first_of(keys)], dtype=np.int64)
+            yield
+
+    def _compute(self, queries: Vectors, keys: list[bytes], analyst: Scope, scans: Scans) -> IntArray:
+        fresh, known = self._split(keys, self._transcript(analyst))
+        for i, label in self._answers(queries, fresh, analyst, scans):
+            known[i] = label
+        return np.array([known[first] for first in self._first_of(keys)], dtype=np.int64)
+
+    def _fresh(self, requests: Sequence[tuple[Vectors, Scope]], keys: list[list[bytes]]) -> Vectors:
+        """All queries that need the private data, in order: each once per analyst where repeats are free."""
+        seen: set[tuple[Scope, bytes]] = set()
+        parts = []
+        for (queries, analyst), names in zip(requests, keys, strict=True):
+            new, _ = self._split(names, self._transcript(analyst))
+            if self.free_repeats:
+                new = new[[(analyst, names[i]) not in seen for i in new.tolist()]]
+                seen.update((analyst, names[i]) for i in new.tolist())
+            parts.append(queries if len(new) == len(queries) else queries[new])
+        return Vectors(
+            np.concatenate([part.values for part in parts]),
+            np.concatenate([part.root_norm for part in parts]),
+            np.concatenate([part.scale for part in parts]),
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "lock"}
@@ -111,14 +155,14 @@ class Predictor:
                 "anew; answer from one process"
             )
 
-    def _answers(self, queries: Vectors, fresh: IntArray, analyst: Scope) -> Iterator[tuple[int, int]]:
+    def _answers(self, queries: Vectors, fresh: IntArray, analyst: Scope, scans: Scans) -> Iterator[tuple[int, int]]:
         """The fresh queries and their labels, each charged and noted as it comes."""
         adviser, transcript = self.adviser(analyst), self._transcript(analyst)
         plan = self._fixed_plan(queries)
         road = (
-            answers(queries[fresh], self._scans, plan, transcript, self, analyst)
+            answers(queries[fresh], scans, plan, transcript, self, analyst)
             if adviser is None
-            else advised_answers(queries[fresh], self._scans, plan, adviser, self, analyst)
+            else advised_answers(queries[fresh], scans, plan, adviser, self, analyst)
         )
         for i, (label, release) in zip(fresh.tolist(), road, strict=True):
             query = queries[slice(i, i + 1)]

@@ -62,3 +62,8 @@ class Transcript:
 def query_key(query: Vectors) -> bytes:
     """A digest by which a query is recognised, of all that the mechanism sees of it."""
     return hashlib.blake2b(query.values.tobytes() + query.scale.tobytes(), digest_size=32).digest()
+
+
+def keys_of(queries: Vectors) -> list[bytes]:
+    """The digest of each query."""
+    return [query_key(queries[slice(i, i + 1)]) for i in range(len(queries))]

@@ -10,8 +10,10 @@ import click
 from indknn import __version__, accounting, demo
 from indknn.cli.audit import audit
 from indknn.cli.bench import bench
+from indknn.cli.keys import keys
 from indknn.cli.progress import stages
 from indknn.cli.reproduce import reproduce_command
+from indknn.cli.serve import serve_command
 from indknn.errors import IndKNNError, StoreError
 
 
@@ -40,6 +42,7 @@ def app() -> None:
       indknn add people.store records.npz
       indknn predict people.store queries.npz -o answers.csv
       indknn forget people.store ann
+      indknn serve people.store                answer over HTTP
 
     Exit codes: 0 done; 1 verify, doctor or audit found something wrong; 2 something you gave is not allowed;
     3 the store or a file cannot be used (locked, damaged, an old copy, disk full).
@@ -107,3 +110,5 @@ def _add_store_commands() -> None:
 
 _add_store_commands()
 app.add_command(reproduce_command)
+app.add_command(serve_command)
+app.add_command(keys)

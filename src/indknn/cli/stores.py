@@ -14,15 +14,16 @@ import numpy as np
 from indknn.cli.files import Columns, Piece, as_json, digest, labels_in, pieces, write_answers
 from indknn.cli.progress import counting
 from indknn.engine import Settings, index_options
-from indknn.errors import InvalidInputError, UnknownOwnerError
+from indknn.errors import InvalidInputError
 from indknn.indexes import INDEXES
 from indknn.inputs import as_owner_list
 from indknn.modes import Prior, Reuse, default_prior
 from indknn.store import Store
 from indknn.store.chain import entries
+from indknn.store.naming import find_owner
 from indknn.store.reports import statement, status
 from indknn.store.verify import problems
-from indknn.types import OwnerId, Vote
+from indknn.types import Vote
 
 _STORE = click.argument("store", type=click.Path(path_type=Path))
 _FILE = click.argument("file", type=click.Path(path_type=Path))
@@ -220,25 +221,6 @@ def forget(
         click.echo(f"forgotten: {paper['owners_forgotten']} people, {paper['records']} records, at {paper['at']}")
         click.echo(paper["derived"])
         click.echo(f"audit trail: entry {paper['audit_position']}, {paper['audit_hash']}")
-
-
-def find_owner(store: Store, text: str) -> OwnerId:
-    """The owner that somebody at a keyboard means."""
-    kind, _, rest = text.partition(":")
-    if kind == "int" and rest.lstrip("-").isdigit():
-        return int(rest)
-    if kind == "str" and rest:
-        return rest
-    candidates: list[OwnerId] = [text]
-    if text.lstrip("-").isdigit():
-        candidates.append(int(text))
-    for name in candidates:
-        try:
-            store.engine.ledger.slots_of([name])
-        except UnknownOwnerError:
-            continue
-        return name
-    raise UnknownOwnerError(f"unknown owner {text!r}: no record of theirs was ever here")
 
 
 @click.command("status")

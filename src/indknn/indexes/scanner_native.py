@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from importlib import import_module
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -102,5 +103,5 @@ def _found(result: tuple[bytes, bytes, bytes]) -> list[Found]:
     counts, slots, dots = (np.frombuffer(part, dtype=kind) for part, kind in zip(result, "qqi", strict=True))
     if len(counts) == 1:
         return [Found(slots, dots)]
-    ends = np.cumsum(counts)[:-1]
-    return [Found(s, d) for s, d in zip(np.split(slots, ends), np.split(dots, ends), strict=True)]
+    ends = np.cumsum(counts).tolist()
+    return [Found(slots[a:b], dots[a:b]) for a, b in pairwise([0, *ends])]  # np.split takes ten times as long

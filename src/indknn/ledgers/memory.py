@@ -135,6 +135,10 @@ class MemoryLedger:
         """Those who have slots, by slot."""
         return list(self._roster)
 
+    def taken(self) -> IntArray:
+        """The slots that are somebody's. For counts over everybody, which need no names."""
+        return self._roster.taken()
+
     def remaining(self, slots: IntArray, scope: Scope) -> IntArray:
         """What each may still spend in this scope, the global budget included."""
         room = self.budget - self._in(scope)[slots]

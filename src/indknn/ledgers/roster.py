@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from indknn.types import OwnerId
+import numpy as np
+
+from indknn.types import IntArray, OwnerId
 
 
 class Roster:
@@ -67,6 +69,10 @@ class Roster:
         if found < 0 and isinstance(name, int) and 0 <= name < len(self._taken):
             return name if self._taken[name] and name not in self._name else -1
         return found
+
+    def taken(self) -> IntArray:
+        """The slots that are somebody's, ascending."""
+        return np.flatnonzero(np.frombuffer(bytes(self._taken), dtype=np.uint8))
 
     def add(self, name: OwnerId) -> int:
         """A slot for a name that has none."""

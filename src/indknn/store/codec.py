@@ -37,9 +37,8 @@ class Debits:
         """The blocks of balances that these owners are in."""
         if not len(self.slots):
             return []
-        first, last = int(self.slots[0]) // BLOCK, int(self.slots[-1]) // BLOCK
-        counts = np.diff(np.searchsorted(self.slots, np.arange(first, last + 2) * BLOCK))
-        result: list[int] = (np.flatnonzero(counts) + first).tolist()
+        first = int(self.slots[0]) // BLOCK
+        result: list[int] = (np.flatnonzero(np.bincount(self.slots // BLOCK - first)) + first).tolist()
         return result
 
     def encode(self) -> bytes:

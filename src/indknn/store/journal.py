@@ -82,13 +82,13 @@ class StoreJournal:
     def note(self, analyst: Scope, query: Vectors, label: int, release: Release | None) -> None:
         """A fresh answer, with all charges since the one before. The store's lock is held."""
         log, self.ledger.log = self.ledger.log or [], []
-        charged = sum(exact_sum(units) for _, units in log)
         if self._folding:
-            debits = None
+            debits, charged = None, sum(exact_sum(units) for _, units in log)
             touched = range(min(_ends(log)) // BLOCK, max(_ends(log)) // BLOCK + 1) if log else range(0)
             self.touched |= {(analyst, block) for block in touched}
         else:
             debits = Debits.merge(log)
+            charged = debits.total
             self.touched |= {(analyst, block) for block in debits.blocks}
             self._open_bytes += debits.size
             balances = len(self.touched) * min(BLOCK, len(self.ledger.participation)) * _BALANCE

@@ -40,8 +40,8 @@ def status(store: Store) -> dict[str, Any]:
     engine, settings = store.engine, store.settings
     ledger = engine.ledger
     with engine.shard.lock:
-        owners = ledger.owners()
-        largest = np.max([ledger.spent(owners, scope) for scope in ledger.scopes], axis=0)
+        owners = ledger.taken()
+        largest = np.max([ledger.column(scope)[owners] for scope in ledger.scopes], axis=0)
         records = len(engine.shard)
     share = accounting.from_units(largest) / settings.budget
     with store.reading() as db:

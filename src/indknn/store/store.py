@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from indknn.advice import RidgeStudent, Student
 from indknn.engine import Engine, Settings
-from indknn.errors import InvalidInputError, PrivacyError, StoreError
+from indknn.errors import InvalidInputError, PrivacyError, RequestConflictError, StoreError
 from indknn.inputs import as_owner_list
 from indknn.ledgers import MemoryLedger, Scope
 from indknn.modes import RECEIPT, Derived, as_derived
@@ -431,7 +431,7 @@ class Store:
             return None
         digest, labels = found
         if digest != request_digest(queries, analyst):
-            raise InvalidInputError(f"request id {request_id!r} was used before for other queries; use a new one")
+            raise RequestConflictError(f"request id {request_id!r} was used before for other queries; use a new one")
         return labels
 
     def _ready(self) -> None:

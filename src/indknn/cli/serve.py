@@ -1,0 +1,71 @@
+"""`indknn serve`: the HTTP service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from indknn.cli.extras import wanted
+from indknn.errors import InvalidInputError
+
+_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+
+
+@click.command("serve")
+@click.argument("store", type=click.Path(path_type=Path))
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Where to listen. Beyond loopback keys are needed."
+)
+@click.option("--port", default=8080, show_default=True, help="0 takes a free one.")
+@click.option("--name", default="indknn", show_default=True, help="The model's name in /v2/models/NAME.")
+@click.option("--tick", type=float, help="Answers leave on multiples of so many seconds per query, whatever they took.")
+@click.option("--witness", type=click.Path(path_type=Path), help="A file elsewhere that detects old copies.")
+@click.option("--tls-cert", type=_FILE, help="A certificate (PEM), with --tls-key.")
+@click.option("--tls-key", type=_FILE, help="Its private key (PEM).")
+@click.option("--behind-proxy", is_flag=True, help="Something in front encrypts: allow --host without TLS.")
+@click.option("--max-batch", default=1024, show_default=True, help="Rows per prediction request.")
+@click.option("--max-body", default=32 << 20, show_default=True, help="Bytes per request.")
+@click.option("--max-records", default=10_000, show_default=True, help="Records per upload.")
+def serve_command(
+    store: Path,
+    host: str,
+    port: int,
+    name: str,
+    tick: float | None,
+    witness: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    behind_proxy: bool,
+    max_batch: int,
+    max_body: int,
+    max_records: int,
+) -> None:
+    """Answer over HTTP from a store. One process owns it; stop it with SIGTERM and it finishes what was charged.
+
+    Without keys everything is allowed, and only to this machine. Make keys with `indknn keys create`; they take
+    effect at once, as does revoking them. A console for the browser is at the server's root.
+
+    \b
+    Examples:
+      indknn serve people.store
+      indknn serve people.store --tick 0.05 --witness /other/disk/people.witness
+      indknn serve people.store --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+    """
+    with wanted("server"):
+        from indknn.server.options import Options  # noqa: PLC0415
+        from indknn.server.serve import serve  # noqa: PLC0415
+    if (tls_cert is None) != (tls_key is None):
+        raise InvalidInputError("--tls-cert and --tls-key belong together: give both or none")
+    options = Options(name=name, tick=tick, max_batch=max_batch, max_body=max_body, max_records=max_records)
+    tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
+    serve(
+        store,
+        host=host,
+        port=port,
+        options=options,
+        witness=witness,
+        tls=tls,
+        behind_proxy=behind_proxy,
+        ready=lambda url: click.echo(f"{store} at {url}"),
+    )

@@ -1,0 +1,1 @@
+"""The HTTP service: one process that owns a store and answers over the network. `pip install 'indknn[server]'`."""

@@ -1,0 +1,70 @@
+// The audit trail, newest first, a page at a time.
+
+import { call } from "./api.js";
+import { busy, find, make, tell } from "./dom.js";
+import { count, many, short, stamp } from "./format.js";
+
+const PAGE = 20;
+
+export function mount(page) {
+  const rows = find("#audit-rows"), newer = find("#audit-newer"), older = find("#audit-older");
+  const error = find("#audit-error");
+  let last = 0;      // position of the newest entry
+  let top = null;    // position at the top of the page that is read; null follows the newest
+  let shown = "";
+
+  newer.addEventListener("click", () => turn(newer, top === null || top + PAGE >= last ? null : top + PAGE));
+  older.addEventListener("click", () => turn(older, Math.max(1, (top ?? last) - PAGE)));
+
+  function turn(button, place) {
+    if (button.getAttribute("aria-disabled") === "true") return;
+    top = place;
+    busy(button, () => load().catch((failure) => { tell(error, failure.message); page.failed(failure); }));
+  }
+
+  async function load() {
+    if (top === null) ({ last } = await call("GET", "/v1/audit?limit=1"));
+    const end = top ?? last;
+    const after = Math.max(0, end - PAGE);
+    const { entries } = await call("GET", `/v1/audit?after=${after}&limit=${end - after}`);
+    tell(error, "");
+    paint([...entries].reverse());
+  }
+
+  function paint(entries) {
+    const state = JSON.stringify([entries, last]);
+    if (state === shown) return;
+    shown = state;
+    rows.replaceChildren(...entries.map(row));
+    const first = entries[0]?.position ?? 0, bottom = entries.at(-1)?.position ?? 0;
+    tell(find("#audit-range"), `Entries ${count(first)} to ${count(bottom)} of ${count(last)}.`);
+    // Not `disabled`: that would throw the focus of whoever pages with the keyboard.
+    newer.setAttribute("aria-disabled", top === null);
+    older.setAttribute("aria-disabled", bottom <= 1);
+    if (top === null && entries[0]) {
+      find("#audit-newest").replaceChildren(`Newest hash, entry ${count(first)}: `, make("code", { class: "hash" }, entries[0].hash));
+    }
+  }
+
+  return { load };
+}
+
+function row(entry) {
+  const hash = make("code", { title: entry.hash, "aria-label": `hash ${entry.hash}` }, short(entry.hash));
+  return make("tr", {}, make("td", {}, count(entry.position)), make("td", {}, words(entry)),
+    make("td", {}, stamp(entry.at)), make("td", {}, hash));
+}
+
+function words({ kind, body }) {
+  const facts = typeof body === "string" ? JSON.parse(body) : body;
+  switch (kind) {
+    case "init": return "Store made.";
+    case "settings": return `First records: ${many(facts.n_features, "feature")}, labels ${facts.classes.join(", ")}.`;
+    case "add": return `Added ${many(facts.records, "record")}.`;
+    case "forget": return `Forgot ${many(facts.owners, "owner")}, erased ${many(facts.records, "record")}.`;
+    case "answers": return facts.count === 1
+      ? `Answered query ${count(facts.first)}.`
+      : `Answered ${count(facts.count)} queries, ${count(facts.first)} to ${count(facts.last)}.`;
+    default: return `${kind} ${JSON.stringify(facts)}`;
+  }
+}

@@ -1,0 +1,120 @@
+// The page: who is signed in, which panels they see, and keeping what is shown fresh.
+
+import { call } from "./api.js";
+import { mount as audit } from "./audit.js";
+import { busy, find, make, tell } from "./dom.js";
+import { clock } from "./format.js";
+import { mount as guarantee } from "./guarantee.js";
+import { mount as overview } from "./overview.js";
+import { mount as owner } from "./owner.js";
+import { mount as query } from "./query.js";
+import { mount as records } from "./records.js";
+import { mountSignIn } from "./signin.js";
+import { mountAnswers, mountSpent } from "./trends.js";
+
+const EVERY = 10_000; // ms between refreshes, while the page is visible
+
+const page = {
+  session: null,
+  status: null,
+  may: (what) => page.session?.can.includes(what) ?? false,
+  refresh,
+  failed,
+};
+
+const trail = audit(page);
+const panels = [guarantee, overview, mountAnswers, mountSpent, query, owner, records].map((mount) => mount(page));
+const signIn = mountSignIn(enter);
+let updated = null, running = null;
+
+// Without keys the server lets everybody on this machine in; otherwise it wants one, and the field is shown.
+async function boot() {
+  try {
+    await enter(await call("GET", "/v1/session"));
+    tell(find("#banner"), "");
+  } catch (failure) {
+    if (failure.kind === "key") {
+      tell(find("#banner"), "");
+      signIn.open("");
+    } else {
+      tell(find("#banner"), `${failure.message} Trying again every ${EVERY / 1000} seconds.`);
+    }
+  }
+  find("#loading").hidden = page.session !== null || signIn.isOpen();
+}
+
+async function enter(session) {
+  page.session = session;
+  arrange();
+  find("#panels").hidden = find("#session-actions").hidden = find("#nav").hidden = false;
+  find("#sign-out").hidden = session.open;
+  await refresh();
+}
+
+function arrange() {
+  const { session } = page;
+  tell(find("#model"), `model ${session.model}`);
+  tell(find("#who"), session.open ? "Open: no keys are set, and whoever is on this machine may do everything." : `${session.name}, ${session.role}`);
+  const links = [];
+  for (const section of document.querySelectorAll("#panels > section")) {
+    section.hidden = section.dataset.needs !== undefined && !page.may(section.dataset.needs);
+    if (!section.hidden) links.push([section.id, section.dataset.title]);
+  }
+  const list = find("#nav ul"), state = JSON.stringify(links);
+  if (list.dataset.state === state) return; // else the focus on a link would be lost at every refresh
+  list.dataset.state = state;
+  list.replaceChildren(...links.map(([id, title]) => make("li", {}, make("a", { href: `#${id}` }, title))));
+}
+
+// One at a time; whoever asks while one runs waits for that one, and then gets a fresh one.
+async function refresh() {
+  while (running) await running;
+  running = fetchAll().finally(() => { running = null; });
+  await running;
+}
+
+async function fetchAll() {
+  try {
+    page.session = await call("GET", "/v1/session");
+    if (page.may("status")) page.status = await call("GET", "/v1/status");
+    arrange();
+    for (const panel of panels) panel.show?.();
+    if (page.may("audit")) await trail.load();
+    updated = new Date();
+    tell(find("#updated"), `Updated ${clock(updated)}`);
+    if (!find("#banner").hidden) tell(find("#news"), "The server answers again.");
+    tell(find("#banner"), "");
+  } catch (failure) {
+    if (!failure.kind) throw failure; // a mistake of ours, and no sentence would help
+    failed(failure);
+    if (failure.kind !== "key") tell(find("#banner"), stale(failure));
+  }
+}
+
+function stale(failure) {
+  const from = updated ? ` What is shown is from ${clock(updated)}.` : "";
+  return `${failure.message}${from} Trying again every ${EVERY / 1000} seconds.`;
+}
+
+// Typed text stays where it is, so that a new key can go on with it. Signing out by hand wipes everything.
+function failed(failure) {
+  if (failure.kind !== "key" || page.session === null) return;
+  page.session = page.status = null;
+  find("#panels").hidden = find("#session-actions").hidden = find("#nav").hidden = true;
+  tell(find("#model"), "");
+  tell(find("#who"), "");
+  tell(find("#banner"), "");
+  signIn.open("Your key is no longer accepted. Sign in again.");
+}
+
+function tick() {
+  if (document.hidden || running) return;
+  if (page.session) refresh();
+  else if (!signIn.isOpen()) boot();
+}
+
+find("#refresh").addEventListener("click", () => busy(find("#refresh"), refresh));
+find("#sign-out").addEventListener("click", () => location.reload()); // memory, key and all
+document.addEventListener("visibilitychange", tick);
+setInterval(tick, EVERY);
+boot();

@@ -1,0 +1,35 @@
+// The numbers: who is here, what was answered, who is exhausted, how long it lasts.
+
+import { find, make, tell } from "./dom.js";
+import { count, percent } from "./format.js";
+
+export function mount(page) {
+  const list = find("#numbers"), empty = find("#overview-empty");
+  return {
+    show() {
+      const facts = page.status;
+      if (!facts) return;
+      tell(empty, emptiness(page.session, facts));
+      list.replaceChildren(...numbers(facts).map(([term, value, note]) =>
+        make("div", {}, make("dt", {}, term), make("dd", {}, make("strong", {}, value), " ", make("span", { class: "muted" }, note)))));
+    },
+  };
+}
+
+function emptiness(session, facts) {
+  if (!session.n_features) return "This store is new. The first records that are added fix the number of features, and the labels where they were not named.";
+  return facts.records === 0 ? "This store is empty: answers are noise alone until records are added." : "";
+}
+
+function numbers(facts) {
+  const left = facts.forecast?.queries_left_for_median_owner;
+  const share = facts.owners > 0 ? facts.exhausted / facts.owners : 0;
+  return [
+    ["Records", count(facts.records), ""],
+    ["Owners", count(facts.owners), `${count(facts.forgotten)} forgotten`],
+    ["Queries answered", count(facts.answers), ""],
+    ["Exhausted owners", count(facts.exhausted), facts.exhausted > 0 ? `${percent(share)} of owners; they no longer take part` : ""],
+    ["Queries left, forecast", left == null ? "not known yet" : left === 0 ? "none" : `about ${count(left)}`,
+      left == null ? "the median owner has spent nothing" : "for the median owner, at the pace so far"],
+  ];
+}

@@ -1,0 +1,110 @@
+// Look an owner up, forget them, and keep the receipt.
+
+import { call } from "./api.js";
+import { busy, find, pairs, tell } from "./dom.js";
+import { count, figure, many, percent, stamp } from "./format.js";
+
+const path = (name) => `/v1/owners/${encodeURIComponent(name)}`;
+
+export function mount(page) {
+  const lookup = find("#owner-form"), name = find("#owner-name"), error = find("#owner-error");
+  const statement = find("#statement"), receipt = find("#receipt");
+  const forget = find("#forget-form"), again = find("#forget-name"), button = find("button", forget);
+  const forgetError = find("#forget-error"), link = find("#receipt-link");
+  let shown = null; // the owner whose statement is on the page, and whom the form would forget
+
+  lookup.addEventListener("submit", (event) => {
+    event.preventDefault();
+    busy(find("button", lookup), look);
+  });
+  again.addEventListener("input", () => { button.disabled = again.value !== shown; });
+  forget.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (!button.disabled && shown !== null) busy(button, erase);
+  });
+
+  function clear() {
+    shown = null;
+    statement.replaceChildren();
+    forget.hidden = true;
+    again.value = "";
+    button.disabled = true;
+    tell(error, "");
+    tell(forgetError, "");
+  }
+
+  async function look() {
+    clear();
+    hideReceipt();
+    const wanted = name.value;
+    if (/^\.{0,2}$/.test(wanted)) { // "." and ".." cannot stand in an address: browsers resolve them, whatever the escape
+      tell(error, wanted === "" ? "Type the name of an owner." : "This name cannot be asked for here. Use indknn owner on the server.");
+      name.focus();
+      return;
+    }
+    try {
+      const facts = await call("GET", path(wanted));
+      shown = wanted;
+      statement.replaceChildren(...lines(facts));
+      // Whoever has no records left is forgotten already.
+      forget.hidden = !(page.may("forget") && facts.records > 0);
+    } catch (failure) {
+      tell(error, failure.message);
+      page.failed(failure);
+    }
+  }
+
+  async function erase() {
+    const gone = shown;
+    tell(forgetError, "");
+    try {
+      const paper = await call("DELETE", path(gone));
+      clear();
+      name.value = "";
+      present(paper, gone);
+      page.refresh();
+    } catch (failure) {
+      tell(forgetError, failure.unsure
+        ? `${failure.message} It is not known whether they were forgotten. Look them up again.`
+        : failure.message);
+      page.failed(failure);
+    }
+  }
+
+  function present(paper, gone) {
+    const text = `${JSON.stringify(paper, null, 2)}\n`;
+    tell(find("#receipt-title"), `Receipt for ${gone}`);
+    tell(find("#receipt-words"), `Erased ${many(paper.records, "record")} at ${stamp(paper.at)} UTC. `
+      + `Entry ${count(paper.audit_position)} of the audit trail has the same hash. This page keeps no copy.`);
+    find("#receipt-json").textContent = text;
+    hideReceipt();
+    link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+    link.download = `receipt-${paper.audit_position}.json`; // no name in it: file names travel further than files
+    receipt.hidden = false;
+    find("#receipt-title").focus();
+    link.click();
+  }
+
+  function hideReceipt() {
+    if (link.href) URL.revokeObjectURL(link.href);
+    link.removeAttribute("href");
+    receipt.hidden = true;
+  }
+
+  return {
+    show() {
+      if (page.session.owner && name.value === "") name.value = page.session.owner; // an owner's key is for one owner
+    },
+  };
+}
+
+function lines(facts) {
+  const share = Math.max(0, ...Object.values(facts.rho_by_analyst)) / facts.budget_per_analyst;
+  return [pairs([
+    ["Owner", facts.owner],
+    ["Records", count(facts.records)],
+    ["Part of", many(facts.queries, "answer")],
+    ["Spent", `${percent(share)} of the budget${facts.records > 0 ? "" : ", kept on the books"}`],
+    ["ε so far", `${figure(facts.epsilon_so_far)} of ${figure(facts.epsilon_promised)} promised, at δ = ${figure(facts.delta)}`],
+  ], { class: "facts" })];
+}

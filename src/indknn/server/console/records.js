@@ -1,0 +1,82 @@
+// Add records. The text stays until the server has taken it: an error costs nobody their work.
+
+import { call } from "./api.js";
+import { parseRecords } from "./csv.js";
+import { busy, find, tell } from "./dom.js";
+import { count, many } from "./format.js";
+
+const LARGEST = 2_000_000; // characters; above this a text field crawls, and the command line does it better
+
+export function mount(page) {
+  const form = find("#records form"), button = find("button", form);
+  const text = find("#records-text"), file = find("#records-file");
+  const preview = find("#records-preview"), error = find("#records-error"), result = find("#records-result");
+  let records = null;
+
+  text.addEventListener("input", () => { tell(result, ""); read(); });
+  file.addEventListener("change", async () => {
+    const [chosen] = file.files;
+    if (!chosen) return;
+    tell(result, "");
+    if (chosen.size > LARGEST) {
+      tell(error, `${chosen.name} is too large for this page. Add it on the server with: indknn add.`);
+      return;
+    }
+    text.value = await chosen.text();
+    read();
+  });
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    busy(button, add);
+  });
+
+  function read() {
+    records = null;
+    tell(error, "");
+    tell(preview, "");
+    if (text.value.trim() !== "") {
+      try {
+        records = parseRecords(text.value, page.session.classes ?? []);
+        tell(preview, describe(records));
+      } catch (problem) {
+        tell(error, problem.message);
+      }
+    }
+    button.disabled = !records?.length;
+  }
+
+  async function add() {
+    if (!records) return;
+    tell(error, "");
+    tell(result, "Adding.");
+    try {
+      const answer = await call("POST", "/v1/records", { records });
+      tell(result, `Added ${many(answer.ids.length, "record")}. The store now holds ${count(answer.records)} of ${many(answer.owners, "owner")}.`);
+      text.value = "";
+      file.value = "";
+      text.focus(); // the button is about to be disabled, and would drop the focus
+      read();
+      page.refresh();
+    } catch (failure) {
+      tell(result, "");
+      tell(error, failure.unsure
+        ? `${failure.message} It is not known whether the records were added. Look at the audit trail before sending them again.`
+        : failure.message);
+      page.failed(failure);
+    }
+  }
+
+  return {};
+}
+
+function describe(records) {
+  const owners = records.filter((record) => record.owner !== undefined).map((record) => record.owner);
+  const nameless = records.length - owners.length;
+  const widths = new Set(records.map((record) => record.features.length));
+  const labels = [...new Set(records.map((record) => String(record.label)))].sort();
+  const people = nameless === 0
+    ? `of ${many(new Set(owners).size, "owner")}`
+    : `of which ${count(nameless)} without an owner: each becomes a person of its own`;
+  const shown = labels.length > 8 ? `${labels.slice(0, 8).join(", ")} and ${labels.length - 8} more` : labels.join(", ");
+  return `Ready: ${many(records.length, "record")} ${people}; ${[...widths].join(" or ")} features; labels ${shown}.`;
+}

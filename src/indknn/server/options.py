@@ -1,0 +1,32 @@
+"""What a server can be told, with its limits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from indknn.errors import InvalidInputError
+
+_SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Limits and names of a server. `tick` is None, or the seconds per query on whose multiples answers leave."""
+
+    name: str = "indknn"
+    tick: float | None = None
+    max_batch: int = 1024
+    max_body: int = 32 << 20
+    max_records: int = 10_000
+    max_waiting: int = 8192
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if not self.name or not set(self.name) <= _SAFE:
+            raise InvalidInputError(f"the model's name must be of letters, digits, '_', '.' and '-', got {self.name!r}")
+        if self.tick is not None and not (math.isfinite(self.tick) and self.tick > 0):
+            raise InvalidInputError(f"tick must be a positive number of seconds, got {self.tick!r}")
+        for field in ("max_batch", "max_body", "max_records", "max_waiting"):
+            if getattr(self, field) < 1:
+                raise InvalidInputError(f"{field} must be at least 1, got {getattr(self, field)!r}")

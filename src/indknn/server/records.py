@@ -1,0 +1,77 @@
+"""Records as they come over the wire: checked, then added, replaced or removed in one transaction."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+
+from indknn.server.openapi import first_fault
+from indknn.server.options import Options
+from indknn.server.problems import Problem
+from indknn.store import Store
+from indknn.store.upsert import Item, put_items
+
+_FEATURE = Annotated[float, Field(strict=True)]  # no text that looks like a number
+_NUMBER = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
+M = TypeVar("M", bound=BaseModel)
+
+
+class Record(BaseModel):
+    """One record. Without an owner it is a new person's; with the `id` of a held record it replaces that one."""
+
+    model_config = ConfigDict(extra="forbid")
+    features: list[_FEATURE] = Field(min_length=1, max_length=1 << 17, examples=[[0.1, 0.9]])
+    label: StrictInt | StrictStr | StrictBool = Field(examples=["healthy"])
+    owner: StrictInt | StrictStr | None = Field(default=None, examples=["ann"])
+    id: _NUMBER | None = None
+
+
+class Upload(BaseModel):
+    """Records to add."""
+
+    model_config = ConfigDict(extra="forbid")
+    records: list[Record] = Field(min_length=1)
+
+
+class Deletion(BaseModel):
+    """Ids of records to remove."""
+
+    model_config = ConfigDict(extra="forbid")
+    ids: list[_NUMBER] = Field(min_length=1)
+
+
+def parsed(model: type[M], body: bytes, options: Options) -> M:
+    """The body as this model, or a problem that names the first thing that is wrong."""
+    try:
+        result = model.model_validate(orjson.loads(body))
+    except ValidationError as error:
+        raise Problem(422, first_fault(error.errors())) from None
+    except ValueError as error:
+        raise Problem(400, f"the body is not JSON: {error}", "bad_json") from None
+    n = len(next(iter(result.__dict__.values())))
+    if n > options.max_records:
+        raise Problem(422, f"a request must have at most {options.max_records} records, got {n}")
+    return result
+
+
+def upsert(store: Store, upload: Upload) -> dict[str, Any]:
+    """Add and replace, all or none."""
+    widths = {len(record.features) for record in upload.records}
+    if len(widths) > 1:
+        raise Problem(422, f"all records must have the same number of features, got {sorted(widths)}")
+    X = np.array([record.features for record in upload.records], dtype=np.float64)
+    items = [Item(record.label, record.owner, record.id) for record in upload.records]
+    ids = put_items(store, X, items)
+    return {"ids": ids.tolist(), **_counts(store)}
+
+
+def remove(store: Store, deletion: Deletion) -> dict[str, Any]:
+    """Remove, all or none."""
+    return {"removed": store.forget_records(deletion.ids), **_counts(store)}
+
+
+def _counts(store: Store) -> dict[str, int]:
+    return {"records": len(store.shard), "owners": len(store.ledger.taken())}

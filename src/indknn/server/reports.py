@@ -1,0 +1,74 @@
+"""What the curator and the auditor see, and nobody who queries: it depends on individual budgets."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from indknn.store import Store
+from indknn.store.chain import entries, last
+from indknn.store.reports import status
+
+_POINTS = 500
+_KEPT = 50 * _POINTS
+_PER_SECOND = """SELECT at, sum(json_extract(body, '$.count')) FROM audit
+    WHERE kind = 'answers' AND position > ? AND position <= ? GROUP BY at ORDER BY at"""
+
+
+class Reports:
+    """Reports over one store. What was read of the audit trail is kept, so that each entry is read once."""
+
+    def __init__(self, store: Store):
+        self.store = store
+        self._read = 0
+        self._answers: list[tuple[str, int]] = []  # by second, ascending
+
+    def status(self) -> dict[str, Any]:
+        """The curator's view."""
+        facts = status(self.store)
+        facts.pop("store")
+        left = facts["queries_left_for_median_owner"]
+        return {
+            **facts,
+            "guarantee": self.guarantee(),
+            "answers_over_time": self.answers_over_time(),
+            "forecast": {"queries_left_for_median_owner": left},
+        }
+
+    def guarantee(self) -> dict[str, Any]:
+        """The promise, in numbers and in words. All of it is public."""
+        s = self.store.settings
+        words = (
+            f"Whatever an analyst asks, their answers would have been almost the same had any one person's records "
+            f"never been here: within epsilon = {s.epsilon:g}, but for a chance of delta = {s.delta:g}."
+        )
+        facts = {"epsilon": s.epsilon, "delta": s.delta, "filter": s.accountant, "budget": s.budget}
+        return {**facts, "words": words}
+
+    def answers_over_time(self) -> list[dict[str, Any]]:
+        """How many answers were given, in at most 500 steps, oldest first."""
+        with self.store.reading() as db:
+            newest = last(db).position
+            rows: list[Any] = db.execute(_PER_SECOND, (self._read, newest)).fetchall()
+            self._read = newest
+        for at, count in rows:
+            if self._answers and self._answers[-1][0] == at:
+                count += self._answers.pop()[1]  # noqa: PLW2901 - a second that had begun
+            self._answers.append((at, int(count)))
+        while len(self._answers) > _KEPT:  # a year has many seconds
+            pairs = zip(self._answers[::2], [*self._answers[1::2], ("", 0)], strict=False)
+            self._answers = [(max(a, b), n + m) for (a, n), (b, m) in pairs]
+        step = -(-len(self._answers) // _POINTS) or 1
+        groups = [self._answers[i : i + step] for i in range(0, len(self._answers), step)]
+        return [{"at": group[-1][0], "answers": sum(n for _, n in group)} for group in groups]
+
+    def audit(self, after: int, limit: int) -> dict[str, Any]:
+        """A page of the audit trail."""
+        page: list[dict[str, Any]] = []
+        with self.store.reading() as db:
+            newest = last(db).position
+            for entry in islice(entries(db, after + 1), limit):
+                facts = {"position": entry.position, "at": entry.at, "kind": entry.kind, "body": entry.facts}
+                page.append({**facts, "hash": entry.hash.hex()})
+        more = bool(page) and page[-1]["position"] < newest
+        return {"entries": page, "next": page[-1]["position"] if more else None, "last": newest}

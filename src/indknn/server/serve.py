@@ -1,0 +1,132 @@
+"""Run the server: bind, answer, and on SIGTERM finish what was begun."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+import uvloop
+
+from indknn.errors import InvalidInputError
+from indknn.server.app import create_app
+from indknn.server.keys import keys_path, read_book
+from indknn.server.options import Options
+from indknn.server.protocol import Protocol, sweep
+from indknn.store import Store
+
+_BACKLOG = 2048
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's alone.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("localhost")
+    (True, False, True)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def refuse_exposed(store: Path, host: str, tls: bool, behind_proxy: bool) -> None:
+    """Beyond loopback there must be keys, and they must not travel in the clear."""
+    if is_loopback(host):
+        return
+    book = read_book(keys_path(store))
+    if book is None or not any(key.revoked is None for key in book.keys):
+        raise InvalidInputError(
+            f"--host {host} is beyond loopback and there are no keys; make one with: indknn keys create {store}"
+        )
+    if not (tls or behind_proxy):
+        raise InvalidInputError(
+            f"--host {host} is beyond loopback and keys would travel in the clear; give --tls-cert and --tls-key, "
+            "or --behind-proxy where something in front encrypts"
+        )
+
+
+def serve(
+    path: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    options: Options | None = None,
+    witness: Path | None = None,
+    tls: tuple[Path, Path] | None = None,
+    behind_proxy: bool = False,
+    ready: Callable[[str], None] = print,
+) -> None:
+    """Serve a store until SIGTERM or SIGINT. Everything that was charged is answered before it returns."""
+    refuse_exposed(path, host, tls is not None, behind_proxy)
+    with Store(path, witness=witness) as store:
+        app = create_app(store, keys=keys_path(path), options=options)
+        try:
+            _run(app, host, port, tls, ready)
+        finally:
+            app.service.close()
+
+
+def _run(app: Any, host: str, port: int, tls: tuple[Path, Path] | None, ready: Callable[[str], None]) -> None:
+    listening = _listen(host, port)
+    cert, key = (None, None) if tls is None else map(str, tls)
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=Protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        ssl_certfile=cert,
+        ssl_keyfile=key,
+    )
+    logging.basicConfig(format="%(levelname)s %(name)s %(message)s", level=logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # else every stray byte is a line in the log
+    server = uvicorn.Server(config)
+    address = listening.getsockname()
+    where = f"[{address[0]}]" if ":" in address[0] else address[0]
+
+    async def main() -> None:
+        sweeper = asyncio.ensure_future(sweep(server.server_state.connections))
+        asyncio.get_running_loop().call_soon(ready, f"{'http' if tls is None else 'https'}://{where}:{address[1]}")
+        try:
+            await server.serve(sockets=[listening])
+        finally:
+            sweeper.cancel()
+
+    # uvicorn raises the signal again when it is done; by then there is nothing left but to return.
+    before = {number: signal.signal(number, _nothing) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(main())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, proto)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)  # so that nobody is turned away while the rest starts
+    except (OSError, OverflowError) as error:
+        raise InvalidInputError(f"cannot listen on {host} port {port}: {error}") from None
+    return listening
+
+
+def _nothing(number: int, frame: Any) -> None:
+    pass

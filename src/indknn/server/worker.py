@@ -1,0 +1,236 @@
+"""Two threads between the network and the store: one computes, one commits.
+
+Whoever is waiting shares a scan and a sync. The computing thread takes all that is there, without waiting for more,
+and is the only one to touch the store; while the other waits for the disk it computes the next batch. Other work on
+the store (adding, forgetting, reports) queues up with the rest, so that nothing overtakes and nobody starves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from indknn.errors import IndKNNError, InvalidInputError, StoreError
+from indknn.ledgers import Scope
+from indknn.server.metrics import Metrics
+from indknn.server.problems import Problem
+from indknn.store import Store
+from indknn.store.batches import Batch, Request, answers_by_analyst, compute, fold_if_long
+from indknn.types import FloatArray, Vectors
+
+ROWS = 64
+"""Queries per batch, unless one request alone has more: as many as one pass over the records serves."""
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Job:
+    """A request for predictions on its way: rows of features, and where the labels go."""
+
+    rows: FloatArray
+    analyst: Scope
+    request_id: str | None
+    most: int | None  # answers that the key's holder may be given in all
+    future: asyncio.Future[Any]
+    queries: Vectors | None = None
+
+
+@dataclass(eq=False)
+class Task:
+    """Other work on the store."""
+
+    work: Callable[[], Any]
+    future: asyncio.Future[Any]
+
+
+@dataclass
+class Done:
+    """What is to be told once a batch is durable."""
+
+    batch: Batch | None
+    results: list[tuple[asyncio.Future[Any], Any]] = field(default_factory=list)
+
+
+Item: TypeAlias = Job | Task | None
+
+
+class Worker:
+    """Owns the store on behalf of all requests. `close` finishes what was begun."""
+
+    def __init__(self, store: Store, metrics: Metrics):
+        self.store = store
+        self.metrics = metrics
+        self.waiting = 0  # rows; counted in the event loop alone
+        self._jobs: SimpleQueue[Item] = SimpleQueue()
+        self._commits: SimpleQueue[Done | None] = SimpleQueue()
+        self._given = answers_by_analyst(store)
+        self._journal = store._journal
+        self._threads = [Thread(target=run, daemon=True) for run in (self._compute, self._commit)]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Return when everything submitted so far is finished and told."""
+        self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    async def predict(self, rows: FloatArray, analyst: Scope, request_id: str | None, most: int | None) -> Any:
+        """The class numbers of the rows, durably charged."""
+        job = Job(rows, analyst, request_id, most, asyncio.get_running_loop().create_future())
+        self.waiting += len(rows)
+        try:
+            self._jobs.put(job)
+            return await job.future
+        finally:
+            self.waiting -= len(rows)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of some other work on the store."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._jobs.put(Task(work, future))
+        result: T = await future
+        return result
+
+    def _compute(self) -> None:
+        item: Item = self._jobs.get()
+        while item is not None:
+            if isinstance(item, Task):
+                self._commits.put(Done(None, [(item.future, _attempt(item.work))]))
+                item = self._jobs.get()
+                continue
+            jobs, item = self._waiting(item)
+            self._commits.put(self._answer(jobs))
+            with suppress(IndKNNError):
+                fold_if_long(self.store)
+            if item is _NOTHING:
+                item = self._jobs.get()
+        self._commits.put(None)
+
+    def _waiting(self, first: Job) -> tuple[list[Job], Any]:
+        """All jobs that are there, up to the size of a batch; and what comes after them, if it is something else."""
+        jobs, rows = [first], len(first.rows)
+        while True:
+            try:
+                item = self._jobs.get_nowait()
+            except Empty:
+                return jobs, _NOTHING
+            if not isinstance(item, Job) or rows + len(item.rows) > ROWS:
+                return jobs, item
+            jobs.append(item)
+            rows += len(item.rows)
+
+    def _answer(self, jobs: list[Job]) -> Done:
+        done = Done(None)
+        try:
+            ready = self._admitted(jobs, done)
+            if ready:
+                requests = [Request(j.queries, j.analyst, j.request_id) for j in ready if j.queries is not None]
+                batch = compute(self.store, requests)
+                for job, outcome, fresh in zip(ready, batch.outcomes, batch.fresh, strict=True):
+                    self._given[job.analyst] = self._given.get(job.analyst, 0) + fresh
+                    done.results.append((job.future, outcome))
+                done.batch = batch
+                self.metrics.batch(sum(len(job.rows) for job in ready))
+        except BaseException as error:  # a thread that dies would leave everybody waiting
+            told = {id(future) for future, _ in done.results}
+            done.results += [(job.future, error) for job in jobs if id(job.future) not in told]
+        return done
+
+    def _admitted(self, jobs: list[Job], done: Done) -> list[Job]:
+        """Those jobs that are well-formed and within their analyst's number of queries; the others are told."""
+        if self.store.draft:
+            raise Problem(409, "the store has never held records, so nothing is known of its features", "no_records")
+        if self.store._journal is not self._journal:  # it was read anew after a failure
+            self._given, self._journal = answers_by_analyst(self.store), self.store._journal
+        asked = dict(self._given)
+        ready = []
+        for job in _quantised(self.store, jobs, done):
+            replay = job.request_id is not None and self._journal.request(job.request_id) is not None
+            if job.most is not None and not replay:
+                total = asked.get(job.analyst, 0) + len(job.rows)
+                if total > job.most:
+                    left = max(job.most - asked.get(job.analyst, 0), 0)
+                    text = (
+                        f"{len(job.rows)} queries are more than this key may still ask: {left} of {job.most} are left"
+                    )
+                    done.results.append((job.future, Problem(403, text, "query_limit")))
+                    continue
+                asked[job.analyst] = total
+            ready.append(job)
+        return ready
+
+    def _commit(self) -> None:
+        last = False
+        while not last:
+            group = [self._commits.get()]
+            with suppress(Empty):  # whatever has been computed meanwhile shares the sync
+                while True:
+                    group.append(self._commits.get_nowait())
+            last = None in group
+            self._durable([done for done in group if done is not None])
+
+    def _durable(self, group: list[Done]) -> None:
+        failure: StoreError | None = None
+        try:
+            for journal in {id(d.batch.journal): d.batch.journal for d in group if d.batch is not None}.values():
+                journal.commit()
+        except BaseException as error:
+            failure = error if isinstance(error, StoreError) else StoreError(str(error))
+        results = [
+            (future, failure if failure is not None and d.batch is not None else value)
+            for d in group
+            for future, value in d.results
+        ]
+        by_loop: dict[Any, list[tuple[asyncio.Future[Any], Any]]] = {}
+        for future, value in results:
+            by_loop.setdefault(future.get_loop(), []).append((future, value))
+        for loop, told in by_loop.items():
+            with suppress(RuntimeError):  # the loop is closed, and nobody is listening
+                loop.call_soon_threadsafe(_tell, told)
+
+
+_NOTHING: Any = object()
+
+
+def _quantised(store: Store, jobs: list[Job], done: Done) -> list[Job]:
+    """Quantise the rows of all jobs at once; where one is wrong, each by itself, to tell whose it was."""
+    try:
+        all_rows = store.settings.quantise(np.concatenate([job.rows for job in jobs]), "the queries")
+    except (InvalidInputError, ValueError):
+        good = []
+        for job in jobs:
+            try:
+                job.queries = store.settings.quantise(job.rows, "the queries")
+                good.append(job)
+            except InvalidInputError as error:
+                done.results.append((job.future, error))
+        return good
+    start = 0
+    for job in jobs:
+        job.queries = all_rows[slice(start, start + len(job.rows))]
+        start += len(job.rows)
+    return jobs
+
+
+def _attempt(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except BaseException as error:
+        return error
+
+
+def _tell(results: list[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, value in results:
+        if not future.done():
+            if isinstance(value, BaseException):
+                future.set_exception(value)
+            else:
+                future.set_result(value)

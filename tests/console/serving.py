@@ -1,0 +1,83 @@
+"""A real server process over a real store, for the browser to talk to."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+
+from indknn.engine import Settings
+from indknn.server import keys
+from indknn.store import Store
+
+ROLES = ("admin", "curator", "analyst", "auditor")
+LABELS = ("healthy", "ill", "unclear")
+PATIENCE = 30
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def make_store(path, *, labels=LABELS, owners=(), answers=0):
+    """Sixty people with two records each, then `owners`, and some answers for the charts."""
+    rng = np.random.default_rng(3)
+    centres = np.eye(4)[: len(labels)]
+    names = [f"patient-{i // 2}" for i in range(120)] + list(owners)
+    y = rng.integers(len(labels), size=len(names))
+    X = centres[y] + 0.2 * rng.normal(size=(len(y), 4))
+    settings = Settings(n_features=4, classes=tuple(labels), epsilon=1.0, tau=0.6, sigma2=8.0, max_queries=500)
+    with Store.create(path, settings) as store:
+        store.add(X, np.array(labels)[y], names)
+        for i in range(answers):
+            store.predict(X[i : i + 1], "ann")
+
+
+class House:
+    """A store, its keys, and the process that serves it."""
+
+    def __init__(self, path, *, roles=ROLES):
+        self.path, self.port, self.process = path, free_port(), None
+        self.keys = {role: self.key(role) for role in roles}
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}/"
+
+    def key(self, role, name=None, **options):
+        return keys.create(keys.keys_path(self.path), role, name or f"{role}-1", **options)[1]
+
+    def start(self):
+        command = [sys.executable, "-m", "indknn", "serve", str(self.path), "--port", str(self.port)]
+        log = self.path.with_suffix(".log").open("ab")
+        self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                break
+            try:
+                urllib.request.urlopen(self.url, timeout=5).close()
+                return self
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        raise AssertionError(f"no server: {self.path.with_suffix('.log').read_text()}")
+
+    def stop(self, *, kill=False):
+        if self.process is not None and self.process.poll() is None:
+            (self.process.kill if kill else self.process.terminate)()
+            self.process.wait(PATIENCE)
+
+    def ask(self, path, method="GET", body=None, role="admin"):
+        """What the server says to somebody who is not the browser."""
+        headers = {"Authorization": f"Bearer {self.keys[role]}", "Content-Type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return json.load(answer)

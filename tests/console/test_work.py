@@ -1,0 +1,143 @@
+"""What curators and officers come for, done in a real browser against a real server."""
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+pytestmark = pytest.mark.chromium
+
+CSV = """a,b,c,d,label,owner
+0.9,0.1,0,0,healthy,"Doe, Jo"
+0.8,0.2,0,0,healthy,"Doe, Jo"
+0,0.9,0.1,0,ill,kim
+"""
+
+
+def number(page, name):
+    return page.locator("#numbers > div", has=page.get_by_text(name, exact=True)).locator("strong")
+
+
+def test_the_guarantee_is_in_words(house, visit):
+    page = visit(house.url).sign_in(house.keys["curator"])
+    body = page.locator("#guarantee")
+    for words in (
+        "ε = 1",
+        "δ = 1e-5",
+        "1 in 100,000",
+        "gdp",
+        "almost the same",
+        "at most 55.4 % of the time",
+        "pool their answers",
+    ):
+        expect(body).to_contain_text(words)
+    expect(page.locator("#who")).to_have_text("curator-1, curator")
+
+
+def test_numbers_and_charts(house, visit):
+    page = visit(house.url).sign_in(house.keys["auditor"])
+    facts = house.ask("v1/status")
+    expect(number(page, "Records")).to_have_text(str(facts["records"]))
+    expect(number(page, "Exhausted owners")).to_have_text(str(facts["exhausted"]))
+    left = facts["forecast"]["queries_left_for_median_owner"]
+    expect(number(page, "Queries left, forecast")).to_have_text("not known yet" if left is None else f"about {left:,}")
+    heights = page.locator("#spent rect").evaluate_all("bars => bars.map(bar => bar.height.baseVal.value)")
+    histogram = facts["spent_share_histogram"]
+    assert [h > 0 for h in heights] == [n > 0 for n in histogram]
+    expect(page.locator("#answers path.line")).to_have_count(1)
+    page.locator("#spent summary").click()
+    rows = page.locator("#spent tbody tr td:nth-child(2)").all_inner_texts()
+    assert [int(text.replace(",", "")) for text in rows] == histogram
+    expect(page.locator("#records")).to_be_hidden()  # an auditor looks
+
+
+def test_records_from_csv(house, visit, tmp_path):
+    opened = visit(house.url)
+    page = opened.sign_in(house.keys["curator"])
+    before = house.ask("v1/status")["records"]
+    add = page.get_by_role("button", name="Add", exact=True)
+    expect(add).to_be_disabled()
+
+    page.get_by_label("or paste here").fill(CSV.replace("0.9,0.1,0,0", "0.9,x,0,0"))
+    expect(page.locator("#records-error")).to_have_text('"x" in row 2, column b is not a number.')
+    file = tmp_path / "three.csv"
+    file.write_text(CSV.replace(",d,", ",").replace(",0,healthy", ",healthy").replace(",0,ill", ",ill"))
+    page.get_by_label("A CSV or JSON file").set_input_files(file)
+    expect(page.locator("#records-preview")).to_have_text(
+        "Ready: 3 records of 2 owners; 3 features; labels healthy, ill."
+    )
+
+    opened.statuses = {400, 422}
+    add.click()  # the server refuses three features
+    expect(page.locator("#records-error")).to_contain_text("features")
+    expect(page.get_by_label("or paste here")).not_to_have_value("")
+    page.get_by_label("or paste here").fill(CSV)
+    add.click()
+    expect(page.locator("#records-result")).to_contain_text("Added 3 records.")
+    expect(page.get_by_label("or paste here")).to_have_value("")
+    expect(number(page, "Records")).to_have_text(str(before + 3))
+    assert house.ask("v1/owners/Doe%2C%20Jo")["records"] == 2
+    expect(page.locator("#audit-rows tr").first).to_contain_text("Added 3 records.")
+
+
+def test_a_query_gets_a_label(house, visit):
+    page = visit(house.url).sign_in(house.keys["admin"])
+    expect(page.locator("#query-cost")).to_contain_text("spends budget")
+    page.locator("#query-text").fill("1, 2")
+    page.get_by_role("button", name="Ask, and spend").click()
+    expect(page.locator("#query-error")).to_have_text("A query has 4 numbers here, and this is 2.")
+    before = house.ask("v1/status")["answers"]
+    page.locator("#query-text").fill("1, 0 0;0")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#query-result strong")).to_have_text(re.compile("healthy|ill|unclear"))
+    expect(number(page, "Queries answered")).to_have_text(str(before + 1))
+
+
+@pytest.mark.parametrize("name", ["zoe", "ward/7 ü"])
+def test_forget_and_receipt(house, visit, name):
+    page = visit(house.url).sign_in(house.keys["curator"])
+    page.get_by_label("Name of the owner").fill(name)
+    page.get_by_role("button", name="Look up").click()
+    expect(page.locator("#statement")).to_contain_text(name)
+    forget = page.get_by_role("button", name="Forget", exact=True)
+    page.get_by_label("type the name again").fill(name[:-1])
+    expect(forget).to_be_disabled()
+    page.get_by_label("type the name again").fill(name)
+    with page.expect_download() as download:
+        forget.click()
+    receipt = json.loads(download.value.path().read_text())
+    assert json.loads(page.locator("#receipt-json").inner_text()) == receipt
+
+    position = receipt["audit_position"]
+    (entry,) = house.ask(f"v1/audit?after={position - 1}&limit=1")["entries"]
+    assert (entry["kind"], entry["at"], entry["hash"]) == ("forget", receipt["at"], receipt["audit_hash"])
+    assert entry["body"] == {"records": receipt["records"], "owners": receipt["owners_forgotten"]}
+    assert receipt["owners"] == [name]
+    row = page.locator("#audit-rows tr").first
+    expect(row).to_contain_text("Forgot 1 owner")
+    expect(row.locator("code")).to_have_attribute("title", receipt["audit_hash"])
+    with page.expect_download() as again:
+        page.get_by_role("link", name="Download the receipt").click()
+    assert json.loads(again.value.path().read_text()) == receipt
+    assert again.value.suggested_filename == f"receipt-{position}.json"
+
+
+def test_the_trail_is_paged(house, visit):
+    for i in range(12):  # a query that was asked before would be answered from the transcript
+        query = {"name": "features", "shape": [1, 4], "datatype": "FP64", "data": [1, i, i * i, 0]}
+        house.ask("v2/models/indknn/infer", "POST", {"inputs": [query]})
+    page = visit(house.url).sign_in(house.keys["auditor"])
+    entries = house.ask("v1/audit?limit=1000")["entries"]
+    seen = []
+    while True:
+        seen += page.locator("#audit-rows td:first-child").all_inner_texts()
+        older = page.get_by_role("button", name="Older")
+        if older.get_attribute("aria-disabled") == "true":
+            break
+        before = page.locator("#audit-range").inner_text()
+        older.click()
+        expect(page.locator("#audit-range")).not_to_have_text(before)
+    assert seen == [str(entry["position"]) for entry in reversed(entries)]
+    assert len(seen) > 20

@@ -1,0 +1,142 @@
+"""Who may do what, on every route; and what an open server refuses."""
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from indknn.cli.app import app as command
+from indknn.errors import InvalidInputError
+from indknn.server.access import CAN, needed
+from indknn.server.keys import ROLES, create, keys_path
+from indknn.server.serve import refuse_exposed
+from server.serving import INFER, Client, application, make_store, question, rows
+
+RECORDS = {"records": [{"features": [1, 0, 0, 0], "label": "a", "owner": "new"}]}
+REQUESTS = {
+    "session": ("GET", "/v1/session", {}),
+    "model": ("GET", "/v2/models/indknn", {}),
+    "predict": ("POST", INFER, {"json": question(rows(1))}),
+    "status": ("GET", "/v1/status", {}),
+    "audit": ("GET", "/v1/audit", {}),
+    "metrics": ("GET", "/metrics", {}),
+    "curate": ("POST", "/v1/records", {"json": RECORDS}),
+    "statement": ("GET", "/v1/owners/p1", {}),
+    "forget": ("DELETE", "/v1/owners/p1", {}),
+}
+PUBLIC = {"/", "/console/{name}", "/v2/health/live", "/v2/health/ready", "/v2", "/openapi.json"}
+EXPECTED = {
+    "analyst": {"session", "model", "predict"},
+    "curator": {"session", "model", "status", "audit", "metrics", "curate", "statement", "forget"},
+    "owner": {"session", "model", "statement", "forget"},
+    "auditor": {"session", "model", "status", "audit", "metrics", "statement"},
+    "admin": set(REQUESTS),
+}
+
+
+def is_problem(response, code=None):
+    (error,) = response.json().values()
+    assert set(error) == {"code", "message"}
+    assert "\n" not in error["message"]
+    return code is None or error["code"] == code
+
+
+def test_every_role_on_every_route(store):
+    assert set(EXPECTED) == set(ROLES)
+    assert set(REQUESTS) == set(CAN)
+    with application(store, roles=ROLES) as client:
+        for role in ROLES:
+            for what, (method, path, options) in REQUESTS.items():
+                store.add([[1.0, 0, 0, 0]], ["a"], ["p1"])
+                response = client(method, path, client.keys[role], **options)
+                assert (response.status_code == 200) == (what in EXPECTED[role]), (role, what, response.text)
+                if what not in EXPECTED[role]:
+                    assert response.status_code == 403
+                    assert is_problem(response, "forbidden")
+            assert client("GET", "/v1/session", client.keys[role]).json()["can"] == sorted(
+                EXPECTED[role], key=list(CAN).index
+            )
+
+
+def test_without_a_key_nothing_but_health_is_told(store):
+    with application(store, roles=["admin"]) as client:
+        for method, path, options in REQUESTS.values():
+            for key in (None, "indknn_wrong", "x" * 5000):
+                response = client(method, path, key, **options)
+                assert response.status_code == 401
+                assert is_problem(response, "unauthorized")
+                assert response.headers["www-authenticate"] == "Bearer"
+        for path in ("/v2/health/live", "/v2/health/ready"):
+            assert client("GET", path).status_code == 200
+
+
+def test_no_route_was_forgotten(client):
+    paths = set(client("GET", "/openapi.json").json()["paths"])
+    assert {path for path in paths if needed("GET", path) is None} <= PUBLIC
+    assert "/v2/models/{name}/infer" in paths
+    for path in paths - PUBLIC:
+        assert needed("POST", path) in CAN
+
+
+def test_an_owner_sees_nobody_else_and_not_whether_they_exist(store):
+    with application(store, roles=["owner"]) as client:
+        key = client.keys["owner"]
+        assert client("GET", "/v1/owners/p1", key).json()["owner"] == "p1"
+        told = {
+            client(m, f"/v1/owners/{who}", key).text for m in ("GET", "DELETE") for who in ("p2", "nobody", "int:3")
+        }
+        assert len(told) == 1
+        assert client("GET", "/v1/owners/p2", key).status_code == 403
+        assert client("DELETE", "/v1/owners/p1", key).json()["owners_forgotten"] == 1
+
+
+def test_an_open_server_talks_to_this_machine_only(store):
+    with application(store) as client:
+        for host in ("evil.example", "10.0.0.1", "["):
+            assert is_problem(client("GET", "/v1/status", headers={"host": host}), "not_loopback")
+        for origin in ("http://evil.example", "null", "http://127.0.0.1:9", "http://["):
+            response = client("POST", "/v1/records", headers={"origin": origin}, json=RECORDS)
+            assert response.status_code == 403
+        assert Client(client.app, host="localhost")("GET", "/v1/status").status_code == 200
+        assert client("GET", "/v1/status", headers={"origin": "http://127.0.0.1"}).status_code == 200
+
+
+def test_beyond_loopback_there_must_be_keys_and_encryption(tmp_path):
+    path = tmp_path / "a.store"
+    make_store(path).close()
+    refuse_exposed(path, "127.0.0.1", tls=False, behind_proxy=False)
+    with pytest.raises(InvalidInputError, match="no keys"):
+        refuse_exposed(path, "0.0.0.0", tls=True, behind_proxy=True)
+    result = CliRunner().invoke(command, ["serve", str(path), "--host", "0.0.0.0", "--port", "0"])
+    assert result.exit_code == 2
+    assert "beyond loopback" in result.output
+    create(keys_path(path), "admin", "root")
+    with pytest.raises(InvalidInputError, match="in the clear"):
+        refuse_exposed(path, "::", tls=False, behind_proxy=False)
+    refuse_exposed(path, "::", tls=True, behind_proxy=False)
+    refuse_exposed(path, "::", tls=False, behind_proxy=True)
+
+
+def test_every_answer_carries_the_same_care(store):
+    with application(store, roles=["admin"]) as client:
+        for method, path, options in [*REQUESTS.values(), ("GET", "/nope", {}), ("PUT", INFER, {})]:
+            for key in (None, client.keys["admin"]):
+                response = client(method, path, key, **options)
+                assert "default-src 'none'" in response.headers["content-security-policy"]
+                assert response.headers["x-content-type-options"] == "nosniff"
+                assert response.headers["referrer-policy"] == "no-referrer"
+                assert response.headers["cache-control"] == "no-store"
+
+
+def test_the_console_is_served_and_nothing_beside_it(client):
+    assert client("GET", "/").headers["content-type"].startswith("text/html")
+    for name in ("..%2fapp.py", "app.py", "%2e%2e%2fkeys.py", ".hidden", "x.html"):
+        assert client("GET", f"/console/{name}").status_code == 404
+
+
+def test_without_the_extra_one_line_says_what_to_install():
+    code = "import sys; sys.modules['fastapi'] = None; from indknn.cli import main; main()"
+    run = subprocess.run([sys.executable, "-c", code, "serve", "x.store"], capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert run.stderr == "indknn: this needs 'fastapi': pip install 'indknn[server]'\n"

@@ -1,0 +1,211 @@
+"""Records, people, reports: what the curator's side does over HTTP."""
+
+import pytest
+
+from indknn.store.verify import problems
+from server.serving import INFER, application, make_store, question, rows
+
+
+def record(seed=1, **more):
+    return {"features": rows(seed)[0].tolist(), "label": "a", **more}
+
+
+def add(client, *records):
+    return client("POST", "/v1/records", json={"records": list(records)})
+
+
+def test_records_are_added_all_or_none(client, store):
+    answer = add(client, record(1, owner="ann"), record(2, owner="ann"), record(3)).json()
+    assert (len(answer["ids"]), answer["records"], answer["owners"]) == (3, 203, 202)
+    for bad in (record(4, label="z"), {"features": [1, 2], "label": "a"}, {"features": [0] * 4, "label": "a"}):
+        response = add(client, record(5, owner="bob"), bad)
+        assert response.status_code == 422, response.text
+    assert len(store.shard) == 203
+    assert not list(problems(store))
+
+
+def test_an_unnamed_record_is_a_new_persons(client, store):
+    before = store.ledger.next_number
+    add(client, record(1), record(2, owner=before), record(3, owner=before + 7), record(4))
+    assert {before, before + 7} < set(store.ledger.owners())
+    assert len(store.ledger.owners()) == 204
+
+
+def test_replacing_a_record_keeps_the_ledger(client, store):
+    for i in range(30):
+        client.ask(rows(i))
+    spent = {name: store.ledger.spent([name], None)[0] for name in store.ledger.owners()}
+    assert max(spent.values()) > 0
+    ids = store.shard.record_ids().tolist()[:3]
+    answer = add(client, *(record(50 + i, id=i) for i in ids), record(60, owner="p9")).json()
+    assert answer["records"] == 201
+    assert answer["owners"] == 200
+    assert not set(answer["ids"][:3]) & set(ids)
+    assert {name: store.ledger.spent([name], None)[0] for name in store.ledger.owners()} == spent
+    assert not store.ledger.tombstones
+    assert not list(problems(store))
+    path = store.path
+    store.close()
+    with type(store)(path) as again:
+        assert not list(problems(again))
+        assert {name: again.ledger.spent([name], None)[0] for name in again.ledger.owners()} == spent
+
+
+def test_a_record_may_go_to_somebody_else(client, store):
+    (first, *_) = store.shard.record_ids().tolist()
+    add(client, record(1, id=first, owner="heir"))
+    assert client("GET", "/v1/owners/p0").json()["records"] == 0  # forgotten, and what was spent is kept
+    assert client("GET", "/v1/owners/heir").json()["records"] == 1
+    assert not list(problems(store))
+
+
+def test_a_replacement_that_fails_changes_nothing(client, store):
+    ids = store.shard.record_ids().tolist()
+    for bad in (
+        [record(1, id=ids[0]), record(2, id=ids[0])],
+        [record(1, id=ids[0]), record(2, id=10**9)],
+        [record(1, id=ids[0]), record(2, label="z")],
+        [record(1, id=ids[0]), record(2, label=5)],
+        [record(1, id=-1)],
+        [record(1, id=2**63)],
+        [record(1, id="0")],
+        [record(1, owner=1.5)],
+        [{**record(1), "features": ["1", "2", "3", "4"]}],
+        [{**record(1), "features": [True, False, 1, 2]}],
+        [record(1, label=None)],
+        [record(1, extra=1)],
+        [],
+    ):
+        assert add(client, *bad).status_code == 422
+    assert store.shard.record_ids().tolist() == ids
+    assert store._journal.failure is None
+
+
+def test_records_are_removed_all_or_none(client, store):
+    ids = store.shard.record_ids().tolist()
+    assert client("DELETE", "/v1/records", json={"ids": [ids[0], 10**9]}).status_code == 422
+    assert client("DELETE", "/v1/records", json={"ids": []}).status_code == 422
+    assert client("DELETE", "/v1/records", json={"ids": [True]}).status_code == 422
+    answer = client("DELETE", "/v1/records", json={"ids": ids[:2]}).json()
+    assert answer == {"removed": 2, "records": 198, "owners": 198}
+    assert not list(problems(store))
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[1]", b"null", b'{"records": 5}', b"[" * 5000, b'{"records": [{"features": [NaN]}]}']
+)
+def test_bad_bodies_are_told_in_the_one_shape(client, body):
+    for method in ("POST", "DELETE"):
+        response = client(method, "/v1/records", content=body)
+        assert response.status_code in {400, 422}
+        assert set(response.json()["error"]) == {"code", "message"}
+
+
+def test_too_many_records_are_refused(tmp_path):
+    with make_store(tmp_path / "a") as store, application(store, max_records=2, max_body=2000) as client:
+        assert add(client, record(1), record(2)).status_code == 200
+        assert add(client, record(1), record(2), record(3)).status_code == 422
+        assert add(client, *(record(i) for i in range(60))).status_code == 413
+
+
+def test_an_error_about_a_record_does_not_repeat_it(client):
+    text = add(client, {"features": ["secret-7"], "label": "a", "owner": "somebody"}).text
+    assert "records.0.features.0" in text
+    assert "secret" not in text
+    assert "somebody" not in text
+
+
+def test_forgetting_gives_a_receipt_that_the_trail_confirms(client, store):
+    receipt = client("DELETE", "/v1/owners/p7").json()
+    assert (receipt["records"], receipt["owners_forgotten"], receipt["owners"]) == (1, 1, ["p7"])
+    page = client("GET", f"/v1/audit?after={receipt['audit_position'] - 1}").json()
+    assert page["entries"][0]["hash"] == receipt["audit_hash"]
+    assert page["next"] is None
+    assert client("GET", "/v1/owners/p7").json()["records"] == 0
+    assert client("DELETE", "/v1/owners/nobody").status_code == 404
+
+
+def test_odd_names_reach_their_owners(client, store):
+    names = ["a/b", "ü", "..", "x y", "7", "50%"]
+    add(client, *(record(i, owner=name) for i, name in enumerate(names)), record(9, owner=7))
+    from urllib.parse import quote
+
+    for name in names:
+        assert client("GET", f"/v1/owners/str:{quote(name, safe='')}").json()["owner"] == name
+    assert client("GET", "/v1/owners/int:7").json()["records"] == 1
+    for strange in ("int:²", "int:" + "9" * 900, "²", "9" * 900, "%00", "str:"):
+        assert client("GET", f"/v1/owners/{strange}").status_code == 404
+
+
+def test_status_tells_the_promise_and_the_course(client, store):
+    for i in range(5):
+        client.ask(rows(i, 3))
+    status = client("GET", "/v1/status").json()
+    assert "store" not in status
+    assert (status["records"], status["owners"], status["answers"]) == (200, 200, 15)
+    assert sum(step["answers"] for step in status["answers_over_time"]) == 15
+    assert sum(status["spent_share_histogram"]) == 200
+    assert set(status["guarantee"]) >= {"epsilon", "delta", "filter", "words"}
+    client.ask(rows(99))
+    again = client("GET", "/v1/status").json()
+    assert sum(step["answers"] for step in again["answers_over_time"]) == 16
+    assert status["forecast"]["queries_left_for_median_owner"] == status["queries_left_for_median_owner"]
+
+
+def test_many_seconds_are_thinned_to_a_few_hundred(client):
+    client("GET", "/v1/status")
+    reports = client.app.service.reports
+    for n in (12_345, 123_457):
+        reports._answers = [(f"{i:06d}", 1) for i in range(n)]
+        steps = reports.answers_over_time()
+        assert len(steps) <= 500
+        assert sum(step["answers"] for step in steps) == n
+        assert [step["at"] for step in steps] == sorted(step["at"] for step in steps)
+        assert steps[-1]["at"] == f"{n - 1:06d}"
+
+
+def test_the_trail_is_paged(client, store):
+    for i in range(4):
+        store.add(rows(i), ["a"], [f"n{i}"])
+    seen, after = [], 0
+    while after is not None:
+        page = client("GET", f"/v1/audit?after={after}&limit=2").json()
+        seen += [entry["position"] for entry in page["entries"]]
+        after = page["next"]
+    assert seen == list(range(1, page["last"] + 1))
+    for bad in ("limit=0", "limit=1001", "after=-1", "after=x", f"after={1 << 64}"):
+        assert client("GET", f"/v1/audit?{bad}").status_code == 422
+
+
+def test_metrics_tell_of_the_service_and_of_nobody(client, store):
+    client.ask(rows(1, 3))
+    text = client("GET", "/metrics").text
+    assert "indknn_queries_answered_total 3" in text
+    assert 'indknn_requests_total{route="infer",status="200"} 1' in text
+    assert 'indknn_batch_queries_bucket{le="4"} 1' in text
+    for line in text.splitlines():
+        assert line.startswith("#") or len(line.rsplit(" ", 1)) == 2
+    for secret in ("spent", "budget", "exhaust", "owner", "epsilon", "p1"):
+        assert secret not in text
+    client("GET", "/v1/owners/p1")
+    assert "p1" not in client("GET", "/metrics").text
+
+
+def test_the_document_has_examples_that_work(client):
+    document = client("GET", "/openapi.json").json()
+    infer = document["paths"]["/v2/models/{name}/infer"]["post"]
+    asked = infer["requestBody"]["content"]["application/json"]["example"]
+    assert client("POST", INFER, json=asked).status_code == 200
+    assert document["components"]["schemas"]["Error"]
+    assert all("422" in operation["responses"] for path in document["paths"].values() for operation in path.values())
+
+
+def test_changes_between_queries_keep_their_order(client, store):
+    requests = []
+    for i in range(12):
+        requests.append(("POST", INFER, {"json": question(rows(i))}))
+        requests.append(("POST", "/v1/records", {"json": {"records": [record(i, owner=f"new-{i}")]}}))
+        if i:
+            requests.append(("DELETE", f"/v1/owners/p{i}", {}))
+    assert {r.status_code for r in client.together(requests)} == {200}
+    assert not list(problems(store))
