@@ -85,7 +85,7 @@ def test_after_a_crash_of_the_computation_the_store_reads_itself_anew(tmp_path, 
             raise MemoryError
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(store.predictor), "_answer", broken)
+            patch.setattr(type(store.predictor), "_answers", broken)
             with pytest.raises(MemoryError):
                 compute(store, [ask(store, 1), ask(store, 2)])
         assert np.array_equal(store.ledger.column(None), spent)
