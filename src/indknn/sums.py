@@ -182,10 +182,11 @@ def _owner_shifts(rows: npt.NDArray[np.int16], labels: IntArray, c: int) -> tupl
     if len(rows) > _GRAM:
         A, b = wide.T @ wide, wide.T @ _contrasts(labels, c)
         return float((A * A).sum()) * (1 + 2.0**-40), float((b * b).sum()) * (1 + 2.0**-40)
-    gram = wide @ wide.T
-    alike = np.where(labels[:, None] == labels[None, :], c * c - c, -c)
-    magnitude = float((np.abs(gram) * np.abs(alike)).sum())
-    return float((gram * gram).sum()) * (1 + 2.0**-40), max(float((gram * alike).sum()), 0.0) + magnitude * 2.0**-40
+    gram = (wide @ wide.T).astype(np.int64)
+    alike = int(gram[labels[:, None] == labels[None, :]].sum())
+    # Sums of integers, exact in whatever order the records stand: who else was here decides about their slots.
+    a, b = sum((gram * gram).sum(axis=1).tolist()), c * c * alike - c * int(gram.sum())
+    return float(a) * (1 + 2.0**-40), float(b) * (1 + 2.0**-40)
 
 
 def _factor(a: FloatArray, b: FloatArray, limits: IntArray, noise: MomentNoise) -> FloatArray:
