@@ -131,6 +131,11 @@ def tally(cells: IntArray, owners: IntArray, limits: IntArray, n_cells: int, sca
     return Contribution((sums.astype(np.int64),), names, charges)
 
 
+def noisy_tally(counts: IntArray, scale: int, source: Noise) -> IntArray:
+    """The release: every cell with noise of its own."""
+    return counts + source.draw(scale, len(counts))
+
+
 def tally_scale(price: float, n_tables: int) -> int:
     """The noise on a cell, in grid units, at which one record pays at most `price` for being in all tables."""
     return _up(sqrt(n_tables / (2.0 * price)) * GRID)
