@@ -250,7 +250,9 @@ def test_steps_of_the_two_votes_do_not_mix():
 def test_a_ledger_with_exponential_charges_never_goes_back_to_gdp():
     """Its charges are ρ of zCDP. The gdp filter would call their sum GDP, by whatever detour it came there."""
     X, y, owners = np.eye(3), [0, 1, 0], ["a", "b", "c"]
-    model = IndKNNClassifier(vote="exponential", accountant="rdp", reuse="none", random_state=1).fit(X, y, owners=owners)
+    model = IndKNNClassifier(vote="exponential", accountant="rdp", reuse="none", random_state=1).fit(
+        X, y, owners=owners
+    )
     model.predict(X)
     model.set_params(vote="gaussian").fit(X, y, owners=owners)
     spent = model.privacy_spent(owners).tolist()
