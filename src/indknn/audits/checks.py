@@ -14,7 +14,7 @@ import numpy as np
 
 from indknn.accounting import UNIT, to_units
 from indknn.audits.scenarios import AXIS, BASE, ENDLESS, STATISTICS, D, near
-from indknn.audits.tap import Release, SumRelease, tap
+from indknn.audits.tap import Release, SumRelease, halves, tap
 from indknn.audits.worlds import hurried
 from indknn.engine import Engine, Settings
 from indknn.ledgers import MemoryLedger, Scope
@@ -257,6 +257,28 @@ def own_sums() -> str | None:
     return None if all((a == b).all() for a, b in zip(alone, whole, strict=True)) else "what one adds depends on others"
 
 
+def fresh_only() -> str | None:
+    """Statistics that are released later hold the records that came since, and nobody else's."""
+    settings = replace(ENDLESS, prior_share=0.1, sigma2=50.0)
+    X, y, names = np.stack([near(i) for i in range(80)]), np.arange(80) % 2, list(range(80))
+    with hurried(), tap() as releases:
+        engine = Engine(settings, SeededNoise(3))
+        engine.add(X[:4], y[:4], names[:4])
+        engine.predict(X[:2])
+        engine.add(X[4:], y[4:], names[4:])
+        for i in range(2, 9):
+            engine.predict(X[i : i + 1])
+    found = [one for one in releases.sums if len(one.parts) == 3]
+    if len(found) < 2:
+        return f"76 fresh records came and {len(found)} statistics were released"
+    alone = Engine(settings, SeededNoise(3))
+    alone.add(X[4:], y[4:], names[4:])
+    price = 0.1 * settings.budget
+    A, b = alone.shard.moments(0, MomentNoise.for_price(price, 2), 2, to_units(price), None).sums
+    same = all((x == z).all() for x, z in zip(found[1].parts, halves(A, b), strict=True))
+    return None if same else "somebody is in statistics that others paid for"
+
+
 def nothing_refunded() -> str | None:
     """Spent budget outlives the record, for each analyst."""
     analysts: tuple[Scope, ...] = (None, "a")
@@ -361,6 +383,7 @@ CHECKS: dict[str, Check] = {
         fresh_noise,
         own_selection,
         own_sums,
+        fresh_only,
         nothing_refunded,
         exact_books,
         analysts_apart,
