@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from indknn import mechanism
+from indknn import IndKNNClassifier, mechanism
 from indknn.accounting import UNIT, to_units
 from indknn.errors import PrivacyError
 from indknn.noise import SeededNoise
@@ -245,3 +245,17 @@ def test_steps_of_the_two_votes_do_not_mix():
             steps[0](group, left, K, plans[other])
         with pytest.raises(PrivacyError, match=other):
             steps[1](votes, K, plans[other], SeededNoise(0))
+
+
+def test_a_ledger_with_exponential_charges_never_goes_back_to_gdp():
+    """Its charges are ρ of zCDP. The gdp filter would call their sum GDP, by whatever detour it came there."""
+    X, y, owners = np.eye(3), [0, 1, 0], ["a", "b", "c"]
+    model = IndKNNClassifier(vote="exponential", accountant="rdp", reuse="none", random_state=1).fit(
+        X, y, owners=owners
+    )
+    model.predict(X)
+    model.set_params(vote="gaussian").fit(X, y, owners=owners)
+    spent = model.privacy_spent(owners).tolist()
+    with pytest.raises(PrivacyError, match="rdp"):
+        model.set_params(accountant="gdp").fit(X, y, owners=owners)
+    assert model.privacy_spent(owners).tolist() == spent

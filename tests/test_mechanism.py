@@ -1,5 +1,7 @@
 """The mechanism against a literal transcription of the paper's algorithm, under the same noise."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -235,3 +237,18 @@ def test_drawn_scales_are_rounded_up(sigma, K):
     assert plan.scale1 * den >= num * GRID > (plan.scale1 - 1) * den
     assert (plan.scale2(K) * den) ** 2 >= (num**2) * K * GRID
     assert ((plan.scale2(K) - 1) * den) ** 2 < (num**2) * K * GRID
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.sampled_from([0, 1, 7, 10**4, 10**9, 10**14]))
+def test_the_contrast_charge_covers_what_a_rounded_release_can_show(seed, c, left):
+    """P times the rounded noisy votes hides a common shift by whole units only: |F - t|² for the best integer t."""
+    rng = np.random.default_rng(seed)
+    plan = Plan(0.5, 3.0, 0.3, c, contrast=True)
+    n = int(rng.integers(1, 2 * c + 1))
+    near = Neighbours(np.zeros(n, dtype=np.int64), rng.integers(GRID // 2, GRID, size=n), rng.integers(c, size=n))
+    K, remaining = 30 * GRID, np.array([left])
+    settled = mechanism.settle(mechanism.group(near, plan), remaining, K, plan)
+    votes = [int(v) for v in settled.votes]
+    t = round(Fraction(sum(votes), c))
+    exact = Fraction(sum((v - t) ** 2 for v in votes), 2 * plan.scale2(K) ** 2)
+    assert exact <= Fraction(int(settled.charges[0]), UNIT) <= Fraction(left, UNIT)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from indknn import IndKNNClassifier
 from indknn.accounting import to_units
+from indknn.engine import Engine, Settings
 from indknn.indexes import make_index
 from indknn.kernels import make_kernel, tau_on_grid
 from indknn.ledgers import MemoryLedger
@@ -179,3 +180,35 @@ def test_the_secure_path_ends_with_the_same_promise():
     spent = model.privacy_spent()
     assert spent.max() <= model.budget_
     assert np.median(spent) > 0.99 * model.budget_
+
+
+class Kept:
+    """A journal in memory."""
+
+    def __init__(self):
+        self.noted = []
+
+    def note(self, *release):
+        self.noted.append(release)
+
+    def flush(self):
+        pass
+
+
+@pytest.mark.parametrize("prior", ["none", "statistics"])
+def test_an_adviser_read_back_plans_as_the_one_that_never_stopped(prior):
+    rng, kept = np.random.default_rng(0), Kept()
+    X = rng.normal(size=(300, 4))
+    modes = Settings(4, (0, 1), epsilon=2.0, max_queries=None, reuse="student", prior=prior)
+    old, new = Engine(modes, SeededNoise(1), journal=kept), Engine(modes, SeededNoise(1))
+    old.add(X, (X[:, 0] > 0).astype(int))
+    old.predict(rng.normal(size=(300, 4)))
+    for analyst, query, label, release in kept.noted:
+        new.predictor.remember(analyst, None if label < 0 else query, label, release)
+    a, b = old.predictor.adviser(), new.predictor.adviser()
+    assert b.due() is None
+    b.advise(modes.quantise(X[:1], "q"))
+    for name in ("tau", "since", "answered", "asked", "left", "_next_card", "_fresh_at"):
+        assert getattr(a, name) == getattr(b, name), name
+    assert (a.density.records, a.sigma2(), a.trust.answers) == (b.density.records, b.sigma2(), b.trust.answers)
+    assert new.shard.epoch == old.shard.epoch

@@ -18,7 +18,7 @@ from indknn import accounting
 from indknn.advice import Adviser, RidgeStudent, Student, density
 from indknn.advice.adviser import Terms
 from indknn.calibrate import DEFAULT_TAU, ENDLESS, plan_from_queries, sigma1_for, sigma2_for, tau_from_queries
-from indknn.errors import InvalidInputError
+from indknn.errors import InvalidInputError, PrivacyError
 from indknn.indexes import Index, make_index
 from indknn.inputs import as_owner_list, encode_labels
 from indknn.kernels import Kernel, make_kernel
@@ -246,6 +246,12 @@ class Engine:
 
     def restarted(self, settings: Settings, noise: Noise, student: Callable[[], Student] = RidgeStudent) -> Engine:
         """An empty engine under other settings for the same people, who keep what they have spent."""
+        self.ledger.ranged |= self.settings.vote == "exponential"
+        if self.ledger.ranged and settings.accountant == "gdp":
+            raise PrivacyError(
+                "these people may have answered by the exponential vote, which the gdp filter cannot add up; "
+                "keep accountant='rdp'"
+            )
         fresh = settings.new_ledger()
         successor = Engine(settings, noise, self.ledger, student=student)  # may refuse: nothing changed yet
         with self.shard.lock:

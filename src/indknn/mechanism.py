@@ -124,8 +124,8 @@ def settle(group: Group, remaining: IntArray, K: int, plan: Plan) -> Settlement:
     _require("gaussian", plan)
     scale = plan.scale2(K)
     whole, limit = group.entry_vote, largest_squared_shift(remaining, scale)
-    if plan.contrast:  # rounding votes down can lengthen P F by up to sqrt(c) units of the grid
-        limit = np.maximum(np.sqrt(limit) - np.sqrt(plan.n_classes), 0.0) ** 2
+    if plan.contrast:  # rounding votes down can lengthen P F by up to sqrt(c) units of the grid; and c/2 are added
+        limit = np.maximum(np.sqrt(limit) - 2.0 * np.sqrt(plan.n_classes), 0.0) ** 2
     vote = _clip(group, whole, _squared_norms(group, whole, plan), limit)
     return _settled(group, vote, charge_units(_squared_norms(group, vote, plan), scale), remaining, plan)
 
@@ -196,8 +196,11 @@ def _squared_norms(group: Group, vote: IntArray, plan: Plan) -> FloatArray:
         totals = np.bincount(group.entry_owner, totals, minlength=len(group.owners)).astype(np.float64)
     if not plan.contrast:
         return norms
-    # The difference of two rounded numbers: the slack of `charge_units` does not cover that, this does.
-    return np.maximum(norms - totals * totals / plan.n_classes, 0.0) + norms * 2.0**-46
+    # The difference of two rounded numbers: the slack of `charge_units` does not cover that, norms * 2^-46 does.
+    # And noise is rounded to the grid before the common part goes, which is free to move by whole units only: the
+    # shift is F - t for the best integer t, |P F|² and up to c/4 long.
+    rounded = (norms > 0.0) * (plan.n_classes // 2)
+    return np.maximum(norms - totals * totals / plan.n_classes, 0.0) + norms * 2.0**-46 + rounded
 
 
 def _squared_tops(group: Group, vote: IntArray) -> FloatArray:

@@ -224,6 +224,8 @@ class Predictor:
         votes = release if isinstance(release, Votes) else None
         self._transcript(analyst).add(query, query_key(query), label, votes if self.keep_votes else None)
         if adviser is not None and isinstance(release, Alone | Votes):
+            if isinstance(release, Votes) and release.count:
+                adviser.density.counted(release.share, release.count)
             adviser.note(query, release)
 
     def purge(self) -> None:

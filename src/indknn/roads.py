@@ -143,4 +143,4 @@ def _sum(due: Due, adviser: Adviser, source: Source, analyst: Scope) -> MomentsR
         return np.stack([o + m.cells(values, labels) for o, m in zip(offsets, models, strict=True)], axis=1)
 
     counts = np.sum([s.tally(cells, since, n_cells, scale, units, analyst).sums[0] for s in shards], axis=0)
-    return TallyRelease(len(models), scale, counts + source.noise.draw(scale, n_cells))
+    return TallyRelease(len(models), scale, sums.noisy_tally(counts, scale, source.noise))

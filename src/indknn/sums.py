@@ -131,6 +131,11 @@ def tally(cells: IntArray, owners: IntArray, limits: IntArray, n_cells: int, sca
     return Contribution((sums.astype(np.int64),), names, charges)
 
 
+def noisy_tally(counts: IntArray, scale: int, source: Noise) -> IntArray:
+    """The release: every cell with noise of its own."""
+    return counts + source.draw(scale, len(counts))
+
+
 def tally_scale(price: float, n_tables: int) -> int:
     """The noise on a cell, in grid units, at which one record pays at most `price` for being in all tables."""
     return _up(sqrt(n_tables / (2.0 * price)) * GRID)
@@ -182,10 +187,11 @@ def _owner_shifts(rows: npt.NDArray[np.int16], labels: IntArray, c: int) -> tupl
     if len(rows) > _GRAM:
         A, b = wide.T @ wide, wide.T @ _contrasts(labels, c)
         return float((A * A).sum()) * (1 + 2.0**-40), float((b * b).sum()) * (1 + 2.0**-40)
-    gram = wide @ wide.T
-    alike = np.where(labels[:, None] == labels[None, :], c * c - c, -c)
-    magnitude = float((np.abs(gram) * np.abs(alike)).sum())
-    return float((gram * gram).sum()) * (1 + 2.0**-40), max(float((gram * alike).sum()), 0.0) + magnitude * 2.0**-40
+    gram = (wide @ wide.T).astype(np.int64)
+    alike = int(gram[labels[:, None] == labels[None, :]].sum())
+    # Sums of integers, exact in whatever order the records stand: who else was here decides about their slots.
+    of_a, of_b = sum((gram * gram).sum(axis=1).tolist()), c * c * alike - c * int(gram.sum())
+    return float(of_a) * (1 + 2.0**-40), float(of_b) * (1 + 2.0**-40)
 
 
 def _factor(a: FloatArray, b: FloatArray, limits: IntArray, noise: MomentNoise) -> FloatArray:

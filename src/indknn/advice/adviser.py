@@ -243,7 +243,7 @@ class Adviser:
             Q = np.array(self._block)
             self._scatter = (self._scatter * self._m + Q.T @ Q) / (self._m + len(Q))
             self._m, self._block = self._m + len(Q), []
-        if self.terms.tau is None and 0 < now <= _TAU_SETTLED:
+        if self.terms.tau is None and now and (now <= _TAU_SETTLED or self.tau is None):  # None: read back from a file
             self.tau = self._choose_tau(self.density.queries()) or self.tau
         if self.moments is not None:
             self._prior = weights(self.moments, self._scatter, self._m)

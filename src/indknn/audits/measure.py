@@ -113,6 +113,8 @@ def _measured(
 ) -> Measured:
     delta = scenario.settings.delta
     bounds = lower_bounds(*scores, delta, error)
+    if scenario.settings.vote == "exponential":  # not GDP, so what follows from a bound on μ does not
+        bounds = replace(bounds, mu=0.0)
     return Measured(
         name=scenario.name,
         about=scenario.about,

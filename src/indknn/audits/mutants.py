@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from indknn import mechanism
+from indknn import mechanism, roads, sums
 from indknn.accounting import UNIT, charge_units
 from indknn.engine import Engine
 from indknn.indexes import make_index
@@ -22,9 +22,11 @@ from indknn.mechanism import Count, Group, Settlement
 from indknn.noise import Noise, SeededNoise
 from indknn.predictor import Predictor
 from indknn.quantise import quantise
+from indknn.releases import Votes
 from indknn.reuse import Transcript
 from indknn.shard import Pending, Shard
-from indknn.types import GRID, MIN_K, IntArray, OwnerId, Plan, Selection, Vectors
+from indknn.sums import Contribution, MomentNoise
+from indknn.types import GRID, MIN_K, FloatArray, Int8Array, IntArray, OwnerId, Plan, Selection, Vectors
 
 Replacement = tuple[object, str, Callable[..., Any]]
 
@@ -245,6 +247,153 @@ def _wrong_norm() -> Sequence[Replacement]:
     return [(mechanism, "_squared_norms", halved)]
 
 
+def _free_b() -> Sequence[Replacement]:
+    def charge(a: FloatArray, b: FloatArray, noise: MomentNoise) -> IntArray:
+        return charge_units(np.asarray(a), noise.scale_a)
+
+    return [(sums, "_charge", charge)]
+
+
+def _thin_off_diagonal() -> Sequence[Replacement]:
+    def noisy_moments(A: IntArray, b: IntArray, noise: MomentNoise, source: Noise) -> tuple[IntArray, IntArray]:
+        upper, half = np.triu_indices(len(A), 1), np.zeros_like(A)
+        half[upper] = A[upper] + source.draw(noise.scale_a // 2, len(upper[0]))
+        diagonal = np.diag(A) + source.draw(noise.scale_a, len(A))
+        return half + half.T + np.diag(diagonal), b + source.draw(noise.scale_b, b.size).reshape(b.shape)
+
+    return [(sums, "noisy_moments", noisy_moments)]
+
+
+def _moments_per_record() -> Sequence[Replacement]:
+    def shifts(rows: Any, labels: IntArray, c: int) -> tuple[float, float]:
+        squared = sums._lengths(rows)
+        return float((squared * squared).sum()), float(squared.sum()) * c * (c - 1)
+
+    return [(sums, "_owner_shifts", shifts)]
+
+
+def _sums_unclipped() -> Sequence[Replacement]:
+    clip_singles, clip_owner = sums._clip_singles, sums._clip_owner
+    return [
+        (sums, "_clip_singles", lambda rows, *rest: (rows, clip_singles(rows.copy(), *rest)[1])),
+        (sums, "_clip_owner", lambda rows, *rest: (rows, clip_owner(rows.copy(), *rest)[1])),
+    ]
+
+
+def _one_table() -> Sequence[Replacement]:
+    original = sums.tally
+
+    def tally(cells: IntArray, *rest: Any) -> Contribution:
+        given = original(cells, *rest)
+        return replace(given, charges=given.charges // max(cells.shape[1], 1))
+
+    return [(sums, "tally", tally)]
+
+
+def _reused_card() -> Sequence[Replacement]:
+    kept: dict[int, IntArray] = {}
+
+    def noisy_tally(counts: IntArray, scale: int, source: Noise) -> IntArray:
+        return counts + kept.setdefault(len(counts), source.draw(scale, len(counts)))
+
+    return [(sums, "noisy_tally", noisy_tally)]
+
+
+def _stale_epochs() -> Sequence[Replacement]:
+    original = Shard.moments
+
+    def moments(self: Shard, since: int, *rest: Any) -> Contribution:
+        budget = {scope: self.ledger.column(scope).copy() for scope in self.ledger.scopes}  # type: ignore[attr-defined]
+        everybody = original(self, 0, *rest)
+        if since:
+            for scope, spent in budget.items():
+                self.ledger.column(scope)[:] = spent  # type: ignore[attr-defined]
+            original(self, since, *rest)
+        return everybody
+
+    return [(Shard, "moments", moments)]
+
+
+def _free_after_forget() -> Sequence[Replacement]:
+    forget, pay = Engine.forget_owners, Shard._pay
+
+    def new_forget(self: Engine, owners: list[OwnerId]) -> int:
+        for adviser in self.predictor._advisers.values():
+            adviser.moments, adviser.since = None, 0
+        self.shard.__dict__["_again"] = True
+        return forget(self, owners)
+
+    def new_pay(self: Shard, given: Contribution, scope: Scope) -> Contribution:
+        return given if len(given.sums) == 2 and "_again" in self.__dict__ else pay(self, given, scope)
+
+    return [(Engine, "forget_owners", new_forget), (Shard, "_pay", new_pay)]
+
+
+def _private_centre() -> Sequence[Replacement]:
+    original = sums.unit_rows
+
+    def unit_rows(values: Int8Array) -> Any:
+        mean = values.mean(axis=0) if len(values) > 1 else 0.0
+        return original(np.clip(np.rint(values - mean), -127, 127).astype(np.int8))
+
+    return [(sums, "unit_rows", unit_rows)]
+
+
+def _uncentred() -> Sequence[Replacement]:
+    return [(mechanism, "centred", lambda noisy: len(noisy) * noisy)]
+
+
+def _foretold_unclipped() -> Sequence[Replacement]:
+    select, settle = Shard.select, Shard.settle
+
+    def new_select(self: Shard, selection: Selection, plan: Plan, scope: Scope, *, counted: bool = True) -> Pending:
+        pending = select(self, selection, plan, scope, counted=counted)
+        return pending if counted else replace(pending, total=-1)
+
+    def new_settle(self: Shard, pending: Pending, K: int, plan: Plan) -> IntArray:
+        if pending.total >= 0:
+            return settle(self, pending, K, plan)
+        settle(self, pending, K, plan)
+        return _whole(pending.group, pending.group.m, plan).votes
+
+    return [(Shard, "select", new_select), (Shard, "settle", new_settle)]
+
+
+def _range_for_gauss() -> Sequence[Replacement]:
+    def argmax(votes: IntArray, K: int, plan: Plan, noise: Noise) -> int:
+        return int(np.argmax(votes + noise.draw(plan.scale2(K), plan.n_classes)))
+
+    return [(mechanism, "exponential_argmax", argmax)]
+
+
+def _voted_range() -> Sequence[Replacement]:
+    def settle(group: Group, remaining: IntArray, K: int, plan: Plan) -> Settlement:
+        top = np.zeros(len(group.owners), dtype=np.int64)
+        least = np.full(len(group.owners), np.iinfo(np.int64).max)
+        np.maximum.at(top, group.entry_owner, group.entry_vote)
+        np.minimum.at(least, group.entry_owner, group.entry_vote)
+        charges = charge_units((top - least).astype(float) ** 2, 2 * plan.scale2(K))
+        return _whole(group, np.minimum(charges, remaining), plan)
+
+    return [(mechanism, "settle_range", settle)]
+
+
+def _private_adviser() -> Sequence[Replacement]:
+    original = roads._asked
+
+    def asked(query: Vectors, near: tuple[Selection, ...], plan: Plan, *rest: Any) -> Votes:
+        if any(len(one.slots) for one in near):
+            return original(query, near, plan, *rest)
+        return Votes(MIN_K * GRID, GRID, 0, 0.0, 1.0, np.zeros(plan.n_classes, dtype=np.int64))
+
+    return [(roads, "_asked", asked)]
+
+
+def _shared_adviser() -> Sequence[Replacement]:
+    original = Predictor.adviser
+    return [(Predictor, "adviser", lambda self, analyst=None: original(self, None))]
+
+
 MUTANTS: list[Mutant] = [
     Mutant("empty answers 0", "an empty neighbourhood is answered 0 without noise", _empty_is_zero),
     Mutant("any budget left", "admits z > 0 instead of z >= the charge", _any_budget_left),
@@ -266,4 +415,19 @@ MUTANTS: list[Mutant] = [
     Mutant("no global budget", "the common ledger is ignored", _no_global),
     Mutant("rounded down", "charges are rounded down", _rounded_down),
     Mutant("wrong norm", "an owner's vote is charged by half its squared length", _wrong_norm),
+    Mutant("free labels in sums", "statistics are charged for A alone, not for b", _free_b),
+    Mutant("thin off the diagonal", "noise beside the diagonal of A is too small by sqrt(2)", _thin_off_diagonal),
+    Mutant("sums per record", "an owner's records are charged one by one in statistics", _moments_per_record),
+    Mutant("sums unclipped", "records are charged as clipped but added whole", _sums_unclipped),
+    Mutant("one table", "a report card of two models is charged as one", _one_table),
+    Mutant("reused card", "the same noise on every report card", _reused_card),
+    Mutant("stale epochs", "old records are in later statistics again, and only fresh ones pay", _stale_epochs),
+    Mutant("free after forget", "forgetting has statistics released again, for nothing", _free_after_forget),
+    Mutant("private centre", "statistics are centred by the mean of the records", _private_centre),
+    Mutant("uncentred votes", "votes leave whole, with the charge for centred ones", _uncentred),
+    Mutant("foretold, unclipped", "votes are not clipped where K is foretold", _foretold_unclipped),
+    Mutant("range for Gauss", "the charge of the exponential vote, with Gaussian noise", _range_for_gauss),
+    Mutant("range of the voted", "the range is taken over the classes that have votes", _voted_range),
+    Mutant("private adviser", "nobody is asked, without noise, where nobody is near", _private_adviser),
+    Mutant("shared adviser", "analysts share statistics and what was learned", _shared_adviser),
 ]

@@ -23,6 +23,8 @@ Script = Callable[[View, np.random.Generator], Iterator[Event]]
 BASE = Settings(
     n_features=D, classes=(0, 1), epsilon=EPSILON, delta=DELTA, tau=0.5, max_queries=24, sigma2=0.5, free_repeats=False
 )
+STATISTICS = replace(BASE, prior="statistics", prior_share=0.9)
+ENDLESS = replace(BASE, prior="statistics", reuse="student", prior_share=0.4, max_queries=None)
 LABELS = replace(BASE, max_queries=1000, sigma2=0.3)  # counting is cheap, so that the budget goes into votes
 
 
@@ -127,6 +129,17 @@ def bystander(view: View, rng: np.random.Generator) -> Iterator[Event]:
         yield Ask(near(i))
 
 
+def joining_later(view: View, rng: np.random.Generator) -> Iterator[Event]:
+    """The target comes with a crowd after the statistics were released: all of them are fresh, and counted as such."""
+    yield from natural(3, 4)
+    for i in range(2):
+        yield Ask(near(i))
+    yield Add(np.stack([near(i) for i in range(40)]), (0, 1) * 20, tuple(range(100, 140)))
+    yield target()
+    for i in range(2, 8):
+        yield Ask(near(i))
+
+
 def pooled_epsilon(settings: Settings, views: int) -> float:
     """The claim for analysts who pool their views: their budgets add up."""
     return accounting.epsilon(views * settings.budget, settings.delta, settings.accountant)
@@ -136,6 +149,9 @@ def scenarios() -> list[Scenario]:
     """All of them. Every configuration here is correct, so none may exceed its claim."""
     owner = replace(BASE, max_queries=300)
     reuse = replace(BASE, reuse="labels", free_repeats=True)
+    votes = replace(BASE, reuse="votes", free_repeats=True)
+    choice = replace(BASE, vote="exponential", accountant="rdp", max_queries=300, sigma2=0.15)
+    several = replace(choice, classes=(0, 1, 2))
     shared = replace(BASE, epsilon=3.0, global_epsilon=EPSILON)
     lsh, sketch = {"n_tables": 8, "n_bits": 4, "seed": 3}, {"n_bits": 128, "seed": 3}
     return [
@@ -191,5 +207,31 @@ def scenarios() -> list[Scenario]:
             analysts(("a", "b", "c"), ("a", "b", "c"), 3),
             claimed_epsilon=EPSILON,
         ),
+        Scenario(
+            "statistics", "nearly all of B in the sums", replace(STATISTICS, prior_share=0.99), asking(1), share=2
+        ),
+        Scenario("statistics, five records", "one owner", STATISTICS, asking(3, 5, (1, 1, 0))),
+        Scenario("statistics and student", "sums, votes, report cards", ENDLESS, asking(6, people=5), hurried=True),
+        Scenario(
+            "student",
+            "counts and votes, report cards",
+            replace(ENDLESS, prior="none"),
+            asking(6, people=5),
+            hurried=True,
+        ),
+        Scenario("fresh records", "the target joins after the sums", ENDLESS, joining_later, hurried=True),
+        Scenario(
+            "statistics, forget and return", "nothing is refunded", ENDLESS, coming_and_going, hurried=True, share=0.5
+        ),
+        Scenario(
+            "statistics, two analysts pool",
+            "2B",
+            ENDLESS,
+            analysts(("a", "b"), ("a", "b"), 3),
+            claimed_epsilon=pooled_epsilon(ENDLESS, 2),
+        ),
+        Scenario("reuse of votes", "centred votes are seen and vote again", votes, asking(5, repeats=2, people=3)),
+        Scenario("exponential", "the exponential vote", choice, asking(6)),
+        Scenario("exponential, five records", "one owner, three labels", several, asking(4, 5, (1, 1, 0))),
         Scenario("bystander", "near no query", replace(BASE, sigma2=0.1), bystander),
     ]

@@ -43,6 +43,7 @@ class MemoryLedger:
         self.budget = budget
         self.global_budget = global_budget
         self.next_number = 0
+        self.ranged = False  # whether charges may be for choices by the exponential mechanism, which are not Gaussian
         self._key = secrets.token_bytes(32) if key is None else key
         self.lock = RLock()  # here, because the ledger outlives every store of records
         self._roster = Roster()
