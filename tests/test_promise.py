@@ -2,6 +2,8 @@
 queries in any order.
 """
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from indknn import IndKNNClassifier
 from indknn.accounting import to_units
+from indknn.advice import RidgeStudent
 from indknn.audits.worlds import hurried
 from indknn.engine import Engine, Settings
 from indknn.indexes import make_index
@@ -195,23 +198,25 @@ def test_one_at_a_time_equals_a_batch_under_the_same_seed(seed, values):
     assert (a.privacy_spent() == b.privacy_spent()).all()
 
 
-@given(seeds)
+@given(seeds, st.booleans())
 @settings(max_examples=20)
-def test_several_shards_answer_as_one(seed):
+def test_several_shards_answer_as_one(seed, advised):
     rng = np.random.default_rng(seed)
     n = 60
     X, y, Q = quantise(rng.normal(size=(n, D))), rng.integers(3, size=n), quantise(rng.normal(size=(20, D)))
     owners = rng.integers(20, size=n)
     kernel, B = make_kernel("cosine"), to_units(0.5)
-    plan = Plan(0.3, 3.0, 0.3, 3)
+    plan = Plan(0.3, 3.0, 0.3, 3, contrast=advised)
+    modes = Settings(D, (0, 1, 2), epsilon=4.0, tau=0.3, reuse="student", prior="statistics")
+    advice = {"make_adviser": partial(modes.new_adviser, RidgeStudent)} if advised else {}
 
     def shard_of(rows):
         shard = Shard(make_index("exact", kernel, D), MemoryLedger(B))
         shard.add(X[rows], y[rows], owners[rows].tolist())
         return shard
 
-    one = Predictor([shard_of(np.arange(n))], plan, SeededNoise(seed))
-    three = Predictor([shard_of(np.flatnonzero(owners % 3 == k)) for k in range(3)], plan, SeededNoise(seed))
+    one = Predictor([shard_of(np.arange(n))], plan, SeededNoise(seed), **advice)
+    three = Predictor([shard_of(np.flatnonzero(owners % 3 == k)) for k in range(3)], plan, SeededNoise(seed), **advice)
     assert (one.predict(Q) == three.predict(Q)).all()
     for owner in set(owners.tolist()):
         (whole,) = one.shards[0].ledger.total_spent([owner])

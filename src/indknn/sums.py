@@ -190,8 +190,8 @@ def _owner_shifts(rows: npt.NDArray[np.int16], labels: IntArray, c: int) -> tupl
     gram = (wide @ wide.T).astype(np.int64)
     alike = int(gram[labels[:, None] == labels[None, :]].sum())
     # Sums of integers, exact in whatever order the records stand: who else was here decides about their slots.
-    a, b = sum((gram * gram).sum(axis=1).tolist()), c * c * alike - c * int(gram.sum())
-    return float(a) * (1 + 2.0**-40), float(b) * (1 + 2.0**-40)
+    of_a, of_b = sum((gram * gram).sum(axis=1).tolist()), c * c * alike - c * int(gram.sum())
+    return float(of_a) * (1 + 2.0**-40), float(of_b) * (1 + 2.0**-40)
 
 
 def _factor(a: FloatArray, b: FloatArray, limits: IntArray, noise: MomentNoise) -> FloatArray:
