@@ -2,6 +2,8 @@
 queries in any order.
 """
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,8 @@ from hypothesis import strategies as st
 
 from indknn import IndKNNClassifier
 from indknn.accounting import to_units
+from indknn.advice import RidgeStudent
+from indknn.audits.worlds import hurried
 from indknn.engine import Engine, Settings
 from indknn.indexes import make_index
 from indknn.kernels import make_kernel, tau_on_grid
@@ -21,20 +25,43 @@ from indknn.types import Plan
 
 D, CLASSES = 5, [0, 1, 2]
 seeds = st.integers(0, 2**32 - 1)
-params = st.fixed_dictionaries(
-    {
-        "epsilon": st.sampled_from([0.1, 1.0, 4.0]),
-        "max_queries": st.sampled_from([1, 10, 300]),
-        "tau": st.sampled_from([0.01, 0.3, 0.8]),
-        "sigma2": st.sampled_from([0.05, 0.5, 2.0]),
-        "kernel": st.sampled_from(["cosine", "rbf"]),
-        "accountant": st.sampled_from(["gdp", "rdp"]),
-        "max_records_per_query": st.sampled_from([None, 1, 2]),
-        "reuse": st.booleans(),
-        "free_repeats": st.booleans(),
-        "random_state": st.just(5),
-    }
+GAUSSIAN = [
+    {"reuse": reuse, "prior": prior}
+    for reuse, prior in [
+        ("none", "none"),
+        ("labels", "none"),
+        ("votes", "none"),
+        ("student", "none"),
+        ("none", "statistics"),
+        ("student", "statistics"),
+    ]
+]
+EXPONENTIAL = [{"vote": "exponential", "accountant": "rdp", "reuse": reuse} for reuse in ("none", "labels")]
+params = st.builds(
+    lambda values, mode: {**values, **mode},
+    st.fixed_dictionaries(
+        {
+            "epsilon": st.sampled_from([0.1, 1.0, 4.0]),
+            "max_queries": st.sampled_from([1, 10, 300, None]),
+            "tau": st.sampled_from([0.01, 0.3, 0.8]),
+            "sigma2": st.sampled_from([0.05, 0.5, 2.0, None]),
+            "kernel": st.sampled_from(["cosine", "rbf"]),
+            "accountant": st.sampled_from(["gdp", "rdp"]),
+            "max_records_per_query": st.sampled_from([None, 1, 2]),
+            "prior_share": st.sampled_from([0.05, 0.5, 0.95]),
+            "free_repeats": st.booleans(),
+            "random_state": st.just(5),
+        }
+    ),
+    st.sampled_from([*GAUSSIAN, *EXPONENTIAL]),
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def hurry():
+    """Lessons, report cards and counts of fresh records after a few answers, so that short histories reach them."""
+    with hurried():
+        yield
 
 
 def people(rng, n):
@@ -66,14 +93,21 @@ def test_nobody_ever_spends_more_than_b_and_spent_only_grows(seed, values, steps
             spent[owner] = rho
 
 
-@given(seeds, st.sampled_from(["cosine", "rbf"]), st.booleans())
-def test_who_is_not_near_pays_exactly_nothing(seed, kernel, normalize):
+@given(seeds, st.sampled_from(["cosine", "rbf"]), st.booleans(), st.sampled_from(["labels", "votes", "student"]))
+def test_who_is_not_near_pays_exactly_nothing(seed, kernel, normalize, reuse):
     rng = np.random.default_rng(seed)
     owners = people(rng, 15)
     X, Q = rng.normal(size=(len(owners), D)), rng.normal(size=(1, D))
     tau = 0.6
     model = IndKNNClassifier(
-        tau=tau, kernel=kernel, normalize=normalize, random_state=1, classes=CLASSES, max_queries=1000
+        tau=tau,
+        kernel=kernel,
+        normalize=normalize,
+        random_state=1,
+        classes=CLASSES,
+        max_queries=1000,
+        reuse=reuse,
+        prior="none",
     ).fit(X, rng.choice(CLASSES, len(owners)), owners=owners)
     model.predict(Q)
     if kernel == "cosine":
@@ -87,6 +121,44 @@ def test_who_is_not_near_pays_exactly_nothing(seed, kernel, normalize):
             assert rho == 0.0
         elif near > tau + 0.02:
             assert rho > 0.0
+
+
+@given(seeds, st.sampled_from([0.2, 0.9]))
+@settings(max_examples=30)
+def test_statistics_cost_their_share_at_most_and_nothing_the_second_time(seed, share):
+    """Nobody is near the queries, so the sums are all there is to pay for; the newcomer has not been in any."""
+    rng = np.random.default_rng(seed)
+    owners = people(rng, 10)
+    X = np.abs(rng.normal(size=(len(owners), D))) + 0.1
+    modes = Settings(D, (0, 1, 2), tau=0.9, prior="statistics", prior_share=share)
+    engine = Engine(modes, SeededNoise(1))
+    engine.add(X, rng.choice(CLASSES, len(owners)), owners.tolist())
+    engine.predict(-np.ones((1, D)))
+    spent = engine.spent()
+    assert ((spent > 0.0) & (spent <= share * modes.budget)).all()
+    engine.add(X[:1], [0], ["newcomer"])
+    engine.predict(-np.ones((1, D)) - 0.1 * np.eye(D)[:1])
+    assert engine.spent().tolist() == [*spent.tolist(), 0.0]
+
+
+def test_fresh_records_pay_when_they_are_summed_and_those_before_them_do_not_pay_again():
+    rng = np.random.default_rng(7)
+    engine = Engine(
+        Settings(D, (0, 1), tau=0.999, epsilon=4.0, prior="statistics", prior_share=0.2, sigma2=50.0), SeededNoise(1)
+    )
+    engine.add(rng.normal(size=(4, D)), [0, 1, 0, 1], ["a", "b", "c", "d"])
+    engine.predict(rng.normal(size=(1, D)))
+    first = engine.spent(["a"])[0]
+    engine.add(rng.normal(size=(80, D)), rng.integers(2, size=80), list(range(80)))
+    price = engine.settings.prior_share * engine.settings.budget
+    while engine.shard.epoch < 2:
+        engine.predict(rng.normal(size=(1, D)))
+    cards = 0.1 * engine.settings.budget * 3  # at 2, 4 and 8 answers at most
+    assert engine.spent(["a"])[0] <= first + cards
+    assert (engine.spent(list(range(80))) > 0.9 * price).all()
+    engine.forget_owners(["a"])
+    engine.add(rng.normal(size=(1, D)), [0], ["a"])
+    assert engine.spent(["a"])[0] >= first
 
 
 def select(X, Q, kernel, tau, rows=None):
@@ -120,29 +192,31 @@ def test_one_at_a_time_equals_a_batch_under_the_same_seed(seed, values):
     Q[40] = Q[3]  # an exact repeat inside the batch
     a = IndKNNClassifier(**values).fit(X, y, owners=owners)
     b = IndKNNClassifier(**values).fit(X, y, owners=owners)
-    batch = a.predict(Q)
+    batch = np.concatenate([a.predict(Q[:23]), a.predict(Q[23:])])
     single = np.concatenate([b.predict(Q[i : i + 1]) for i in range(len(Q))])
     assert (batch == single).all()
     assert (a.privacy_spent() == b.privacy_spent()).all()
 
 
-@given(seeds)
+@given(seeds, st.booleans())
 @settings(max_examples=20)
-def test_several_shards_answer_as_one(seed):
+def test_several_shards_answer_as_one(seed, advised):
     rng = np.random.default_rng(seed)
     n = 60
     X, y, Q = quantise(rng.normal(size=(n, D))), rng.integers(3, size=n), quantise(rng.normal(size=(20, D)))
     owners = rng.integers(20, size=n)
     kernel, B = make_kernel("cosine"), to_units(0.5)
-    plan = Plan(0.3, 3.0, 0.3, 3)
+    plan = Plan(0.3, 3.0, 0.3, 3, contrast=advised)
+    modes = Settings(D, (0, 1, 2), epsilon=4.0, tau=0.3, reuse="student", prior="statistics")
+    advice = {"make_adviser": partial(modes.new_adviser, RidgeStudent)} if advised else {}
 
     def shard_of(rows):
         shard = Shard(make_index("exact", kernel, D), MemoryLedger(B))
         shard.add(X[rows], y[rows], owners[rows].tolist())
         return shard
 
-    one = Predictor([shard_of(np.arange(n))], plan, SeededNoise(seed))
-    three = Predictor([shard_of(np.flatnonzero(owners % 3 == k)) for k in range(3)], plan, SeededNoise(seed))
+    one = Predictor([shard_of(np.arange(n))], plan, SeededNoise(seed), **advice)
+    three = Predictor([shard_of(np.flatnonzero(owners % 3 == k)) for k in range(3)], plan, SeededNoise(seed), **advice)
     assert (one.predict(Q) == three.predict(Q)).all()
     for owner in set(owners.tolist()):
         (whole,) = one.shards[0].ledger.total_spent([owner])
@@ -151,11 +225,14 @@ def test_several_shards_answer_as_one(seed):
 
 
 @pytest.mark.parametrize("drain", ["far away", "forgotten", "exhausted", "one class left"])
-def test_where_nobody_votes_every_label_has_positive_frequency(drain):
+@pytest.mark.parametrize(("reuse", "more"), [("none", {}), ("none", {"vote": "exponential", "accountant": "rdp"})])
+def test_where_nobody_votes_every_label_has_positive_frequency(drain, reuse, more):
     """Rule 3, with the noise that serves: the answer must not give away that nobody was there."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, D)) + 3, rng.choice(CLASSES, 60)
-    model = IndKNNClassifier(epsilon=0.05, tau=0.5, free_repeats=False, max_queries=1, classes=CLASSES).fit(X, y)
+    model = IndKNNClassifier(
+        epsilon=0.05, tau=0.5, free_repeats=False, max_queries=1, classes=CLASSES, reuse=reuse, **more
+    ).fit(X, y)
     query = np.full((1, D), 1.0)
     if drain == "far away":
         query = -query
@@ -170,45 +247,14 @@ def test_where_nobody_votes_every_label_has_positive_frequency(drain):
     assert set(answers.tolist()) == set(CLASSES)
 
 
-def test_the_secure_path_ends_with_the_same_promise():
+@pytest.mark.parametrize("mode", [*GAUSSIAN, EXPONENTIAL[0]], ids=lambda m: "-".join(m.values()))
+def test_the_secure_path_ends_with_the_same_promise(mode):
     """Nothing above depends on the seed: the same with noise from the system, until all are exhausted."""
     rng = np.random.default_rng(3)
     X, y = rng.normal(size=(200, D)), rng.choice(CLASSES, 200)
-    model = IndKNNClassifier(epsilon=1.0, tau=0.01, sigma2=0.1, max_queries=20).fit(X, y)
+    model = IndKNNClassifier(epsilon=1.0, tau=0.01, sigma2=0.1, max_queries=20, **mode).fit(X, y)
     assert isinstance(model._engine.noise, SecureNoise)
     model.predict(rng.normal(size=(300, D)))
     spent = model.privacy_spent()
     assert spent.max() <= model.budget_
     assert np.median(spent) > 0.99 * model.budget_
-
-
-class Kept:
-    """A journal in memory."""
-
-    def __init__(self):
-        self.noted = []
-
-    def note(self, *release):
-        self.noted.append(release)
-
-    def flush(self):
-        pass
-
-
-@pytest.mark.parametrize("prior", ["none", "statistics"])
-def test_an_adviser_read_back_plans_as_the_one_that_never_stopped(prior):
-    rng, kept = np.random.default_rng(0), Kept()
-    X = rng.normal(size=(300, 4))
-    modes = Settings(4, (0, 1), epsilon=2.0, max_queries=None, reuse="student", prior=prior)
-    old, new = Engine(modes, SeededNoise(1), journal=kept), Engine(modes, SeededNoise(1))
-    old.add(X, (X[:, 0] > 0).astype(int))
-    old.predict(rng.normal(size=(300, 4)))
-    for analyst, query, label, release in kept.noted:
-        new.predictor.remember(analyst, None if label < 0 else query, label, release)
-    a, b = old.predictor.adviser(), new.predictor.adviser()
-    assert b.due() is None
-    b.advise(modes.quantise(X[:1], "q"))
-    for name in ("tau", "since", "answered", "asked", "left", "_next_card", "_fresh_at"):
-        assert getattr(a, name) == getattr(b, name), name
-    assert (a.density.records, a.sigma2(), a.trust.answers) == (b.density.records, b.sigma2(), b.trust.answers)
-    assert new.shard.epoch == old.shard.epoch

@@ -17,6 +17,9 @@ def small(monkeypatch):
     """A few seconds instead of two minutes."""
     monkeypatch.setattr(runner, "simulations", lambda whole=runner.simulations: whole()[:1])
     monkeypatch.setattr(runner, "one_run", lambda canaries, seed, error, run=runner.one_run: run(300, seed, error))
+    monkeypatch.setattr(
+        runner, "measure_statistics", lambda n, seed, error, run=runner.measure_statistics: run(200, seed, error)
+    )
     monkeypatch.setattr(runner, "scenarios", lambda whole=runner.scenarios: whole()[:2])
     monkeypatch.setattr(runner, "MUTANTS", runner.MUTANTS[:2])
     monkeypatch.setattr(runner, "TRIALS", 10)

@@ -111,6 +111,7 @@ class Adviser:
 
     def until_change(self) -> int:
         """How many answers may come before the adviser may change its mind."""
+        self._catch_up()  # or the next lesson is not known yet
         coming = [self._next_lesson, self._next_card, self._fresh_at + FRESH_EVERY]
         return min((at - self.answered for at in coming if at > self.answered), default=1)
 

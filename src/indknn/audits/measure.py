@@ -8,10 +8,11 @@ from math import sqrt
 
 import numpy as np
 
-from indknn import accounting
+from indknn import accounting, sums
 from indknn.audits.bounds import lower_bounds
-from indknn.audits.scenarios import BASE
+from indknn.audits.scenarios import BASE, STATISTICS
 from indknn.audits.simulate import Run, Shot, random_draw, simulate
+from indknn.audits.tap import halves, tap
 from indknn.audits.worlds import Scenario, play
 from indknn.engine import Settings
 from indknn.noise import Noise, SecureNoise, SeededNoise
@@ -106,6 +107,38 @@ def measure_simulated(scenario: Scenario, shots: list[Shot], trials: int, seed: 
         return np.concatenate(parts)
 
     return _measured(scenario, "simulation", (losses(True), losses(False)), seed, error, start)
+
+
+def measure_statistics(trials: int, seed: int, error: float) -> Measured:
+    """One record, all of B in the sums: the product's own sum, clip and noise, without anything around them."""
+    start = time.perf_counter()
+    scenario = Scenario(
+        "many trials, statistics",
+        "one record, all of B in the sums",
+        replace(STATISTICS, prior_share=0.9999),
+        lambda view, rng: iter(()),
+    )
+    settings, source = scenario.settings, SeededNoise(seed)
+    c, price = len(settings.classes), settings.prior_share * settings.budget
+    noise = sums.MomentNoise.for_price(price, c)
+    vectors, labels = settings.prepare(np.ones((1, settings.n_features)), np.array([1]))
+    nobody, limits = np.zeros(1, dtype=np.int64), np.array([accounting.to_units(price)])
+    A, b = sums.moments(vectors.values, labels, nobody, limits, c, noise).sums
+    shift = np.concatenate(halves(A, b)).astype(np.float64)
+
+    def scores(present: int) -> FloatArray:
+        found = np.zeros((trials, len(shift)))
+        for i in range(trials):
+            found[i] = np.concatenate(halves(*sums.noisy_moments(present * A, present * b, noise, source)))
+        with tap() as tape:  # for the scales that were drawn
+            sums.noisy_moments(A, b, noise, source)
+        scale = np.concatenate(
+            [np.full(len(part), float(s)) for part, s in zip(halves(A, b), tape.sums[0].scales, strict=True)]
+        )
+        result: FloatArray = (found / scale) @ (shift / scale) - ((shift / scale) ** 2).sum() / 2.0
+        return result
+
+    return _measured(scenario, "the release alone", (scores(1), scores(0)), seed, error, start)
 
 
 def _measured(

@@ -17,7 +17,7 @@ from indknn.audits.attacks import floats
 from indknn.audits.attacks.floats import FloatAttack
 from indknn.audits.attacks.membership import Membership, membership
 from indknn.audits.attacks.timing import Timing, timing
-from indknn.audits.measure import Measured, measure, measure_simulated, simulations
+from indknn.audits.measure import Measured, measure, measure_simulated, measure_statistics, simulations
 from indknn.audits.mutants import MUTANTS
 from indknn.audits.one_run import OneRun, one_run
 from indknn.audits.probes import TRIALS, Verdict, failed_checks, failed_probes, judge
@@ -73,7 +73,7 @@ def run(minutes: float = 2.0, seed: int = 1, progress: Progress = lambda label, 
         raise InvalidInputError(f"minutes must be between 0.05 and 1000, got {minutes!r}")
     start = time.perf_counter()
     product, simulated = scenarios(), simulations()
-    bounds = 2 * (len(product) + len(simulated)) + 2
+    bounds = 2 * (len(product) + len(simulated) + 1) + 2
     error = (1.0 - CONFIDENCE) / bounds
     trials, many = max(40, int(125 * minutes)), max(4000, int(50_000 * minutes))
 
@@ -85,6 +85,7 @@ def run(minutes: float = 2.0, seed: int = 1, progress: Progress = lambda label, 
     for i, (scenario, shots) in enumerate(simulated):
         progress("simulations", i, len(simulated))
         measured.append(measure_simulated(scenario, shots, many, seed + 10_000 + i, error))
+    measured.append(measure_statistics(many // 4, seed + 20_000, error))
     progress("simulations", len(simulated), len(simulated))
 
     verdicts = []

@@ -211,7 +211,9 @@ def scenarios() -> list[Scenario]:
             "statistics", "nearly all of B in the sums", replace(STATISTICS, prior_share=0.99), asking(1), share=2
         ),
         Scenario("statistics, five records", "one owner", STATISTICS, asking(3, 5, (1, 1, 0))),
-        Scenario("statistics and student", "sums, votes, report cards", ENDLESS, asking(6, people=5), hurried=True),
+        Scenario(
+            "statistics and student", "sums, votes, report cards", ENDLESS, asking(6, people=5), hurried=True, share=0.6
+        ),
         Scenario(
             "student",
             "counts and votes, report cards",
@@ -219,9 +221,9 @@ def scenarios() -> list[Scenario]:
             asking(6, people=5),
             hurried=True,
         ),
-        Scenario("fresh records", "the target joins after the sums", ENDLESS, joining_later, hurried=True),
+        Scenario("fresh records", "the target joins after the sums", ENDLESS, joining_later, hurried=True, share=0.6),
         Scenario(
-            "statistics, forget and return", "nothing is refunded", ENDLESS, coming_and_going, hurried=True, share=0.5
+            "statistics, forget and return", "nothing is refunded", ENDLESS, coming_and_going, hurried=True, share=0.6
         ),
         Scenario(
             "statistics, two analysts pool",
