@@ -96,12 +96,13 @@ def _add_store_commands() -> None:
     """The commands that need apsw; without it they say so."""
     try:
         from indknn.cli.doctor import doctor  # noqa: PLC0415
+        from indknn.cli.forecast import forecast_command  # noqa: PLC0415
         from indknn.cli.stores import COMMANDS  # noqa: PLC0415
     except ModuleNotFoundError as missing:
         if missing.name != "apsw":
             raise
         return
-    for command in (*COMMANDS, doctor):
+    for command in (*COMMANDS, doctor, forecast_command):
         app.add_command(command)
 
 

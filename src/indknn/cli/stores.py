@@ -6,22 +6,24 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import numpy as np
 
+from indknn.cli.counts import QUERIES
 from indknn.cli.files import Columns, Piece, as_json, digest, labels_in, pieces, write_answers
 from indknn.cli.progress import counting
 from indknn.engine import Settings, index_options
 from indknn.errors import InvalidInputError, UnknownOwnerError
 from indknn.indexes import INDEXES
 from indknn.inputs import as_owner_list
+from indknn.modes import Prior, Reuse, default_prior
 from indknn.store import Store
 from indknn.store.chain import entries
 from indknn.store.reports import statement, status
 from indknn.store.verify import problems
-from indknn.types import OwnerId
+from indknn.types import OwnerId, Vote
 
 _STORE = click.argument("store", type=click.Path(path_type=Path))
 _FILE = click.argument("file", type=click.Path(path_type=Path))
@@ -38,12 +40,29 @@ _BATCH = 256
 @click.option("--tau", type=float, help="How similar a record must be to take part. Default: from the first queries.")
 @click.option("--sigma2", type=float, help="Noise on the votes. Default: from the budget and --max-queries.")
 @click.option("--bandwidth", type=float, help="Width of the rbf kernel. Default: e^0.75.")
-@click.option("--max-queries", default=1000, show_default=True, help="How many queries to plan for.")
+@click.option("--max-queries", type=QUERIES, default="1000", show_default=True, help="How many to plan for; or none.")
 @click.option("--index", type=click.Choice(sorted(INDEXES)), default="exact", show_default=True)
 @click.option("--n-tables", default=30, show_default=True, help="Hash tables, for --index lsh.")
 @click.option("--n-bits", type=int, help="Bits per table (lsh, default 8) or of the sketch (default 512).")
 @click.option("--accountant", type=click.Choice(["gdp", "rdp"]), default="gdp", show_default=True)
-@click.option("--reuse", is_flag=True, help="Let released answers vote on later queries.")
+@click.option(
+    "--reuse",
+    type=click.Choice(get_args(Reuse)),
+    is_flag=False,
+    flag_value="labels",
+    default="none",
+    show_default=True,
+    help="What is made of released answers. Without a word after it: labels.",
+)
+@click.option(
+    "--vote", type=click.Choice(get_args(Vote)), default="gaussian", show_default=True, help="The noise on votes."
+)
+@click.option(
+    "--prior",
+    type=click.Choice(get_args(Prior)),
+    help="A model from noisy sums over all records. Default: statistics with --reuse student, else none.",
+)
+@click.option("--prior-share", default=0.5, show_default=True, help="The share of B that it costs.")
 @click.option("--global-epsilon", type=float, help="A bound on what all analysts together may learn.")
 @click.option("--classes", help="The label set, as a,b,c; it is public. Default: the labels of the first file added.")
 @_JSON
@@ -54,11 +73,13 @@ def init(store: Path, as_text: bool, classes: str | None, n_tables: int, n_bits:
     Examples:
       indknn init patients.store --epsilon 1 --tau 0.5
       indknn init patients.store --epsilon 0.5 --classes healthy,ill --max-queries 5000
+      indknn init patients.store --epsilon 1 --reuse student --max-queries none
     """
     labels: tuple[Any, ...] = ()
     if classes is not None:
         names = [name.strip() for name in classes.split(",")]
         labels = tuple(int(name) for name in names) if all(n.lstrip("-").isdigit() for n in names) else tuple(names)
+    values["prior"] = values["prior"] or default_prior(values["reuse"], 1)
     values["index_options"] = index_options(values["index"], n_tables, n_bits)
     with Store.create(store, Settings(n_features=1, classes=labels, **values), draft=True) as made:
         facts = {"store": str(store), "budget": made.settings.budget, **values}
@@ -286,7 +307,7 @@ def _rows(store: Store, what: str) -> Iterator[dict[str, Any]]:
             yield {"position": e.position, "at": e.at, "kind": e.kind, "body": e.facts, "hash": e.hash.hex()}
     elif what == "answers":
         classes = store.settings.class_array.tolist()
-        query = "SELECT seq, name, label FROM answers JOIN scopes ON scope = id ORDER BY seq"
+        query = "SELECT seq, name, label FROM answers JOIN scopes ON scope = id WHERE label >= 0 ORDER BY seq"
         for seq, analyst, label in store.db.execute(query):
             yield {"answer": seq, "analyst": analyst[1:] or None, "label": classes[label]}
     else:
