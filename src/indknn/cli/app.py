@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from indknn import __version__, accounting, demo
+from indknn.cli.advise import advise
 from indknn.cli.audit import audit
 from indknn.cli.bench import bench
 from indknn.cli.progress import stages
@@ -88,6 +89,7 @@ def budget_command(epsilon: float, delta: float, queries: int) -> None:
         click.echo(f"{accountant:<8}{B:>12.6g}{f'{3 * B / max(queries, 6):.3g}':>30}")
 
 
+app.add_command(advise)
 app.add_command(audit)
 app.add_command(bench)
 
@@ -98,11 +100,12 @@ def _add_store_commands() -> None:
         from indknn.cli.doctor import doctor  # noqa: PLC0415
         from indknn.cli.forecast import forecast_command  # noqa: PLC0415
         from indknn.cli.stores import COMMANDS  # noqa: PLC0415
+        from indknn.cli.tune import tune_command  # noqa: PLC0415
     except ModuleNotFoundError as missing:
         if missing.name != "apsw":
             raise
         return
-    for command in (*COMMANDS, doctor, forecast_command):
+    for command in (*COMMANDS, doctor, forecast_command, tune_command):
         app.add_command(command)
 
 

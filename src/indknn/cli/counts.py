@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 
-class Queries(click.ParamType):
+class Queries(click.ParamType[int | None]):
     """A positive integer, or the word none: plan for no number."""
 
     name = "INTEGER|none"

@@ -59,9 +59,8 @@ def words(found: Forecast, planned: int | None, daily: float | None) -> list[str
     elif found.left is not None:
         lines.append("How many more queries that allows: unknown before the first answers, or without --n.")
     if planned is not None and found.planned_left is not None:
-        lines.append(
-            f"The noise is planned for {planned:,} queries: {found.planned_left:,} more{in_time(found.planned_left, daily)}."
-        )
+        more = found.planned_left
+        lines.append(f"The noise is planned for {planned:,} queries: {more:,} more{in_time(more, daily)}.")
     if found.ends:
         lines.append("Then people drop out one by one, and answers turn into noise; the promise stays.")
         lines.append(

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
-import numpy as np
 
 from indknn.cli.counts import QUERIES
 from indknn.cli.files import Columns, Piece, as_json, digest, labels_in, pieces, write_answers
+from indknn.cli.labels import as_stored
 from indknn.cli.progress import counting
 from indknn.engine import Settings, index_options
 from indknn.errors import InvalidInputError, UnknownOwnerError
@@ -124,18 +124,8 @@ def _records(file: Path, columns: Columns, store: Store, count: Any) -> Iterator
         if piece.y is None:
             raise InvalidInputError(f"{file} has no labels: an array y, or a column named by --label")
         owners = None if piece.owners is None else as_owner_list(piece.owners)
-        yield piece.X, piece.y if store.draft else _typed(piece.y, store), owners
+        yield piece.X, piece.y if store.draft else as_stored(piece.y, store.settings), owners
         count(piece.first + len(piece.X))
-
-
-def _typed(y: Any, store: Store) -> Any:
-    """Labels from text files, as the store has them."""
-    if np.asarray(y).dtype.kind == "U" and store.settings.class_array.dtype.kind in "iu":
-        try:
-            return np.array([int(label) for label in y])
-        except ValueError as error:
-            raise InvalidInputError(f"labels must be integers here: {error}") from None
-    return y
 
 
 @click.command("predict")

@@ -35,7 +35,9 @@ class Past:
 
 def past(store: Store, analyst: Scope) -> Past:
     """Read the transcript."""
-    answered, first, counts = 0, [], []
+    answered = 0
+    first: list[Vectors] = []
+    counts: list[float] = []
     asked: deque[bool] = deque(maxlen=_LATELY)
     releases: dict[bytes, Release | None] = {}
     with store.reading() as db:
