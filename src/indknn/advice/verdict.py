@@ -115,7 +115,7 @@ def _reasons(task: Task, known: Measurements, best: Option, options: list[Option
         most = max(enough, default=None)
         if best.name.startswith("Ind-KNN"):
             reasons.append(
-                f"NoisySGD would be level or better with up to {most:,} retrainings; {task.updates:,} updates are to come."
+                f"NoisySGD would be level or better with up to {most:,} retrainings; {task.updates:,} are to come."
                 if most is not None and most < task.updates
                 else "NoisySGD falls short of it even with a single retraining."
                 if most is None

@@ -107,7 +107,7 @@ class Tuning:
         t, found = self.target, []
         if self.stand_in < t.n:
             found.append(
-                f"{self.stand_in:,} public records stand in for {t.n:,}, so each plays {t.n / self.stand_in:.3g} people; "
+                f"{self.stand_in:,} public records stand in for {t.n:,}, each for {t.n / self.stand_in:.3g} people; "
                 "real records are all different, some of them nearer: expect the store to do a little better"
             )
         if self.people < t.n:
