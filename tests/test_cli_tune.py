@@ -87,7 +87,7 @@ def test_rows_play_either_record_or_query():
     assert abs(found.best.accuracy - 0.5) < 0.12
 
 
-@pytest.mark.parametrize("crowd", [50_000, 3_000])
+@pytest.mark.parametrize("crowd", [20_000, 3_000])
 def test_a_stand_in_of_any_size_foretells_the_store(crowd, monkeypatch):
     """The same store, foretold by a third of its records, as many people or scaled; unscaled it would be .13 lower."""
     monkeypatch.setattr("indknn.tuning.public.CROWD", crowd)
@@ -107,7 +107,7 @@ def test_bad_public_sets_are_named(tmp_path, public):
     for words, complaint in (
         ((tmp_path / "few.npz",), "tuning needs at least 200 labelled public rows, got 50"),
         ((tmp_path / "bare.npz",), "has no labels"),
-        ((public, "--n", 10**9), "a stand-in of 50000 people cannot be stretched to n=1000000000"),
+        ((public, "--n", 10**9), "a stand-in of 20000 people cannot be stretched to n=1000000000"),
         ((public, "--yes"), "--yes goes with --paid FILE"),
         ((public, "--max-queries", "0"), "at least 1, or none, got '0'"),
     ):
@@ -129,7 +129,7 @@ def test_nothing_is_spent_before_it_is_confirmed(store, tmp_path, monkeypatch):
     assert "--yes" in refused.output
     assert answers(store) == (0, 0.0)
 
-    monkeypatch.setattr("indknn.cli.tune._at_a_terminal", lambda: True)
+    monkeypatch.setattr("indknn.cli.paid._at_a_terminal", lambda: True)
     declined = run(*words, input="n\n")
     assert declined.exit_code == 2
     assert "nothing was spent" in declined.output

@@ -29,7 +29,7 @@ from indknn.types import Accountant, KernelName
 LEAST_ROWS = 200
 LONGEST = 10_000
 """Streams are tried no longer than this."""
-CROWD = 50_000
+CROWD = 20_000
 """A stand-in store has no more people than this."""
 _QUERIES_SHARE = 0.25
 _BATCH = 512
