@@ -53,7 +53,7 @@ BATCH = 2000
 FACTORS = (0.25, 0.5, 1.0)
 VALIDATION, TEST = 1_000, 4_000
 RATIOS, KS = (0.05, 0.2, 1.0), (25, 50, 100, 200, 400, 800, 1600)
-RATES = (2.5, 10.0, 40.0, 160.0)
+RATES = (10.0, 40.0, 160.0)
 
 
 Points: TypeAlias = Iterator[tuple[int, float]]
@@ -174,8 +174,12 @@ def noisy_sgd(case: Case, epsilon: float, loads: Sequence[int]) -> Points:
         accuracy = [float((model.predict(case.X[r]) == case.y[r]).mean()) for r in (case.valid(), case.test())]
         return accuracy[0], accuracy[1]
 
-    for retrainings in loads:
-        yield retrainings, max(train(rate, retrainings) for rate in RATES)[1]
+    rates = RATES
+    for retrainings in loads:  # more noise asks for smaller steps, never for larger ones
+        tried = {rate: train(rate, retrainings) for rate in rates}
+        best = max(tried, key=lambda rate, found=tried: found[rate])
+        yield retrainings, tried[best][1]
+        rates = (best, best / 4.0)
 
 
 METHODS: dict[str, Callable[[Case, float, Sequence[int]], Points]] = {

@@ -61,12 +61,14 @@ class Measurements:
             by_epsilon = [_over_load(sizes[size][e], load, method) for e in sorted(sizes[size])]
             rising = np.maximum.accumulate(by_epsilon)  # what falls with ε is the noise of measuring
             found.append(_between(np.log(sorted(sizes[size])), rising, np.log(epsilon)))
-        loads = {x for by_epsilon in sizes.values() for at in by_epsilon.values() for x in at}
-        epsilons = {e for by_epsilon in sizes.values() for e in by_epsilon}
+        every = [at for by_epsilon in sizes.values() for at in by_epsilon.values()]
+        loads = max(min(at) for at in every), min(max(at) for at in every)  # what was measured for all
+        epsilons = max(map(min, sizes.values())), min(map(max, sizes.values()))
         what = "retrainings" if method == "noisy_sgd" else "queries"
-        for name, value, measured in (("n", n, set(sizes)), ("epsilon", epsilon, epsilons), (what, load, loads)):
-            if not min(measured) <= value <= max(measured):
-                outside.append(f"{name} {value:,g} (measured: {min(measured):,g} to {max(measured):,g})")
+        spans = (("n", n, (min(sizes), max(sizes))), ("epsilon", epsilon, epsilons), (what, load, loads))
+        for name, value, (least, most) in spans:
+            if not least <= value <= most:
+                outside.append(f"{name} {value:,.10g} (measured: {least:,.10g} to {most:,.10g})")
         return Estimate(_between(np.log(sorted(sizes)), np.array(found), np.log(n)), tuple(outside))
 
 

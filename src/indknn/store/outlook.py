@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from indknn.advice import density
 from indknn.advice.forecast import Crowd, Stream, advised_stream, price_of_question
-from indknn.calibrate import DEFAULT_TAU, ENDLESS, pairs_of, tau_from_queries
+from indknn.calibrate import DEFAULT_TAU, ENDLESS, SELECTED_SHARE, pairs_of, tau_from_queries
 from indknn.engine import Settings
 from indknn.errors import InvalidInputError
 from indknn.kernels import tau_on_grid
@@ -91,10 +92,10 @@ def crowd_of(settings: Settings, queries: Vectors) -> Crowd | None:
     kappa = pairs_of(queries, settings.kernel_)
     if kappa is None:
         return None
-    tau = settings.tau or tau_from_queries(queries, settings.kernel_) or DEFAULT_TAU
+    share = density.SHARE if settings.advised else SELECTED_SHARE
+    tau = settings.tau or tau_from_queries(queries, settings.kernel_, share) or DEFAULT_TAU
     near = kappa[kappa >= tau_on_grid(tau)] / GRID
-    share = max(len(near), 1) / len(kappa)
-    return Crowd(share, float((near * near).mean()) if len(near) else tau * tau)
+    return Crowd(max(len(near), 1) / len(kappa), float((near * near).mean()) if len(near) else tau * tau)
 
 
 def _together(queries: list[Vectors]) -> Vectors:
