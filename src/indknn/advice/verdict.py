@@ -104,7 +104,7 @@ def _options(task: Task, known: Measurements) -> list[Option]:
 def _reasons(task: Task, known: Measurements, best: Option, options: list[Option], split: dict[str, str]) -> list[str]:
     fit = [o for o in options if o.fit and o is not best]
     reasons = [f"At epsilon = {task.epsilon:g} it is expected to be right in {best.mean:.1%} of answers, "]
-    reasons[0] += f"{100 * (best.mean - fit[0].mean):.1f} points before {fit[0].name}."
+    reasons[0] += f"{100 * (best.mean - fit[0].mean):.1f} points ahead of {fit[0].name}."
     if task.updates:
         enough = [
             int(r)
@@ -135,7 +135,14 @@ def _reasons(task: Task, known: Measurements, best: Option, options: list[Option
 
 
 def _cautions(task: Task, known: Measurements, options: list[Option]) -> list[str]:
-    found = [f"{option.name}: outside what was measured in {text}" for option in options for text in option.outside]
+    who: dict[str, list[str]] = {}
+    for option in options:
+        for text in option.outside:
+            who.setdefault(text, []).append(option.name)
+    found = [
+        f"outside what was measured: {text}" + ("" if len(names) == len(options) else f", for {' and '.join(names)}")
+        for text, names in who.items()
+    ]
     for name, value in (("classes", task.classes), ("features", task.features)):
         measured = [int(known.about[data][name]) for data in known.data]
         if value is not None and not min(measured) / 2 <= value <= max(measured) * 2:
