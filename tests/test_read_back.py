@@ -35,5 +35,5 @@ def test_an_adviser_read_back_plans_as_the_one_that_never_stopped(prior):
     b.advise(modes.quantise(X[:1], "q"))
     for name in ("tau", "since", "answered", "asked", "left", "_next_card", "_fresh_at"):
         assert getattr(a, name) == getattr(b, name), name
-    assert (a.density.records, a.sigma2(), a.trust.answers) == (b.density.records, b.sigma2(), b.trust.answers)
+    assert (a.density.records, a.sigma2(), a.answers) == (b.density.records, b.sigma2(), b.answers)
     assert new.shard.epoch == old.shard.epoch

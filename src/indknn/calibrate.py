@@ -10,7 +10,7 @@ import numpy as np
 
 from indknn.indexes.exact import integer_dots
 from indknn.kernels import Kernel
-from indknn.types import GRID, Plan, Vectors
+from indknn.types import GRID, IntArray, Plan, Vectors
 
 SELECTED_SHARE = 0.03
 """The share of pairs that an automatic τ aims at. 2% to 5% did best on AG News, CIFAR-10 and Fashion-MNIST, judged by
@@ -53,6 +53,15 @@ def tau_from_queries(queries: Vectors, kernel: Kernel, share: float = SELECTED_S
     Queries are public, so this costs nothing. If the private records are spread like the queries, about
     as many of them will be near a query.
     """
+    kappa = pairs_of(queries, kernel)
+    if kappa is None:
+        return None
+    quantile = float(np.quantile(kappa, 1.0 - share)) / GRID
+    return min(max(quantile, _LOWEST_TAU), 1.0)
+
+
+def pairs_of(queries: Vectors, kernel: Kernel) -> IntArray | None:
+    """κ on the grid for the pairs of the first few hundred distinct queries; None if they are too few to tell."""
     queries = queries[slice(0, _MAX_QUERIES)]
     _, first = np.unique(queries.values, axis=0, return_index=True)
     if len(first) < MIN_QUERIES:
@@ -63,8 +72,7 @@ def tau_from_queries(queries: Vectors, kernel: Kernel, share: float = SELECTED_S
         np.delete(kernel.values(dot, distinct.root_norm, distinct.scale, float(root), float(scale)), i)
         for i, (dot, root, scale) in enumerate(zip(dots, distinct.root_norm, distinct.scale, strict=True))
     ]
-    quantile = float(np.quantile(np.concatenate(kappa), 1.0 - share)) / GRID
-    return min(max(quantile, _LOWEST_TAU), 1.0)
+    return np.concatenate(kappa)
 
 
 def plan_from_queries(kernel: Kernel, plan: Callable[[float], Plan], queries: Vectors) -> Plan:

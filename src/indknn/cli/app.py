@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from indknn import __version__, accounting, demo
+from indknn.cli.advise import advise
 from indknn.cli.audit import audit
 from indknn.cli.bench import bench
 from indknn.cli.keys import keys
@@ -91,6 +92,7 @@ def budget_command(epsilon: float, delta: float, queries: int) -> None:
         click.echo(f"{accountant:<8}{B:>12.6g}{f'{3 * B / max(queries, 6):.3g}':>30}")
 
 
+app.add_command(advise)
 app.add_command(audit)
 app.add_command(bench)
 
@@ -99,12 +101,14 @@ def _add_store_commands() -> None:
     """The commands that need apsw; without it they say so."""
     try:
         from indknn.cli.doctor import doctor  # noqa: PLC0415
+        from indknn.cli.forecast import forecast_command  # noqa: PLC0415
         from indknn.cli.stores import COMMANDS  # noqa: PLC0415
+        from indknn.cli.tune import tune_command  # noqa: PLC0415
     except ModuleNotFoundError as missing:
         if missing.name != "apsw":
             raise
         return
-    for command in (*COMMANDS, doctor):
+    for command in (*COMMANDS, doctor, forecast_command, tune_command):
         app.add_command(command)
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
-import numpy as np
 
+from indknn.cli.counts import QUERIES
 from indknn.cli.files import Columns, Piece, as_json, digest, labels_in, pieces, write_answers
+from indknn.cli.labels import as_stored
 from indknn.cli.progress import counting
 from indknn.engine import Settings, index_options
 from indknn.errors import InvalidInputError
@@ -40,7 +41,7 @@ _BATCH = 256
 @click.option("--tau", type=float, help="How similar a record must be to take part. Default: from the first queries.")
 @click.option("--sigma2", type=float, help="Noise on the votes. Default: from the budget and --max-queries.")
 @click.option("--bandwidth", type=float, help="Width of the rbf kernel. Default: e^0.75.")
-@click.option("--max-queries", type=int, help="How many queries to plan for. Default: no number.")
+@click.option("--max-queries", type=QUERIES, default="none", show_default=True, help="How many to plan for; or none.")
 @click.option("--index", type=click.Choice(sorted(INDEXES)), default="exact", show_default=True)
 @click.option("--n-tables", default=30, show_default=True, help="Hash tables, for --index lsh.")
 @click.option("--n-bits", type=int, help="Bits per table (lsh, default 8) or of the sketch (default 512).")
@@ -122,18 +123,8 @@ def _records(file: Path, columns: Columns, store: Store, count: Any) -> Iterator
         if piece.y is None:
             raise InvalidInputError(f"{file} has no labels: an array y, or a column named by --label")
         owners = None if piece.owners is None else as_owner_list(piece.owners)
-        yield piece.X, piece.y if store.draft else _typed(piece.y, store), owners
+        yield piece.X, piece.y if store.draft else as_stored(piece.y, store.settings), owners
         count(piece.first + len(piece.X))
-
-
-def _typed(y: Any, store: Store) -> Any:
-    """Labels from text files, as the store has them."""
-    if np.asarray(y).dtype.kind == "U" and store.settings.class_array.dtype.kind in "iu":
-        try:
-            return np.array([int(label) for label in y])
-        except ValueError as error:
-            raise InvalidInputError(f"labels must be integers here: {error}") from None
-    return y
 
 
 @click.command("predict")

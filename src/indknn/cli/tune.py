@@ -1,0 +1,138 @@
+"""`indknn tune`: on public data for nothing, or on a store for a price that is told before."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+
+from indknn.cli.counts import QUERIES
+from indknn.cli.files import Columns, as_json
+from indknn.cli.labels import labelled
+from indknn.cli.paid import measure
+from indknn.cli.progress import stages
+from indknn.errors import InvalidInputError
+from indknn.tuning.candidates import USUAL
+from indknn.tuning.public import Target, Trial, Tuning, possible, tune
+
+
+@click.command("tune")
+@click.argument("source", type=click.Path(path_type=Path), metavar="PUBLIC|STORE")
+@click.option(
+    "--n", type=click.IntRange(1), help="How many records the store will hold. Default: as many as PUBLIC has."
+)
+@click.option("--epsilon", default=1.0, show_default=True, help="The promise of the store that is to be.")
+@click.option("--delta", default=1e-5, show_default=True, help="The chance that it may fail.")
+@click.option("--max-queries", type=QUERIES, default="none", show_default=True, help="How many to plan for; or none.")
+@click.option("--accountant", type=click.Choice(["gdp", "rdp"]), default="gdp", show_default=True)
+@click.option("--kernel", type=click.Choice(["cosine", "rbf"]), default="cosine", show_default=True)
+@click.option("--bandwidth", type=float, help="Width of the rbf kernel. Default: e^0.75.")
+@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="How many splits to try.")
+@click.option("--paid", type=click.Path(path_type=Path), help="Labelled queries to ask STORE, charged as any others.")
+@click.option("--analyst", help="With --paid: whose ledger to charge.")
+@click.option("--yes", is_flag=True, help="With --paid: spend without asking.")
+@click.option("--label", default="y", show_default=True, help="Column of the label (csv, parquet).")
+@click.option("--features", help="Columns of the features (csv, parquet), as a,b,c. Default: all others.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Write the result to this file as JSON as well.")
+@click.option("--json", "as_text", is_flag=True, help="Print JSON.")
+def tune_command(
+    source: Path,
+    paid: Path | None,
+    analyst: str | None,
+    yes: bool,
+    label: str,
+    features: str | None,
+    out: Path | None,
+    as_text: bool,
+    seeds: int,
+    n: int | None,
+    **target: Any,
+) -> None:
+    """Choose tau, sigma2 and the way to answer, without leaking.
+
+    PUBLIC is a labelled public set (npz with X and y, csv, parquet) that stands in for the private one: nothing is
+    spent, and the command to make the store is printed. With --paid FILE the argument is a STORE, which is asked the
+    labelled queries of FILE under its own plan; they are charged as ordinary ones and stay in the transcript. The
+    cost is printed before it is spent, and confirmed. See docs/tuning.md.
+
+    \b
+    Examples:
+      indknn tune public.npz --epsilon 1 --n 50000 --max-queries 2000
+      indknn tune patients.store --paid validation.npz --analyst alice
+    """
+    columns = Columns(label, "owner", tuple(features.split(",")) if features else ())
+    if paid is not None:
+        facts = measure(source, paid, columns, analyst, n, yes, as_text)
+    else:
+        for name, given in (("--analyst", analyst is not None), ("--yes", yes)):
+            if given:
+                raise InvalidInputError(f"{name} goes with --paid FILE, which was not given")
+        facts = _public(source, columns, seeds, n, target, as_text)
+    if out is not None:
+        out.write_text(as_json(facts) + "\n")
+    if as_text:
+        click.echo(as_json(facts))
+
+
+def _public(path: Path, columns: Columns, seeds: int, n: int | None, target: Any, as_text: bool) -> dict[str, Any]:
+    X, y = labelled(path, columns)
+    aim = Target(n=n or len(X), **target)
+    with stages() if not as_text else nullcontext(lambda *_: None) as show:
+        found = tune(
+            X, y, aim, possible(USUAL, X.shape[1]), seeds=seeds, progress=lambda done, total: show("runs", done, total)
+        )
+    line = init_line(found)
+    notes = found.extrapolated()
+    if not as_text:
+        click.echo(f"{'tried on public data':<44}{'tau':>8}{'sigma2':>8}{'accuracy':>10}  least to greatest")
+        for trial in found.trials:
+            click.echo(_row(trial))
+        click.echo(f"Differences below {found.error:.3f} mean little.")
+        for note in notes:
+            click.echo(f"Extrapolated: {note}.")
+        click.echo("Nothing was spent: public data and seeded noise alone.")
+        click.echo(f"\n  {line}")
+    return {
+        "spent": 0.0,
+        "public_records": found.stand_in,
+        "queries": found.queries,
+        "differences_below_mean_little": found.error,
+        "extrapolated": notes,
+        "trials": [_facts(trial) for trial in found.trials],
+        "init": line,
+    }
+
+
+def _row(trial: Trial) -> str:
+    tau, sigma2 = ("auto" if value is None else f"{value:.3f}" for value in (trial.tau, trial.sigma2))
+    spread = f"{min(trial.accuracies):.3f} to {max(trial.accuracies):.3f}"
+    return f"{trial.candidate.describe():<44}{tau:>8}{sigma2:>8}{trial.accuracy:>10.3f}  {spread}"
+
+
+def _facts(trial: Trial) -> dict[str, Any]:
+    c = trial.candidate
+    about = {"mode": c.mode, "share": c.share, "factor": c.factor, "prior_share": c.prior_share}
+    return {**about, "tau": trial.tau, "sigma2": trial.sigma2, "accuracy": trial.accuracy, "runs": trial.accuracies}
+
+
+def init_line(found: Tuning) -> str:
+    """The command that makes a store of the best candidate."""
+    target, best = found.target, found.best
+    words = [f"indknn init STORE --epsilon {target.epsilon:g} --delta {target.delta:g}"]
+    if best.candidate.mode == "algorithm3":
+        words.append(f"--max-queries {target.planned} --reuse none --sigma2 {best.sigma2:g}")
+    else:
+        share = best.candidate.prior_share
+        words.append(f"--max-queries {target.max_queries or 'none'} --reuse student")
+        words.append("--prior none" if share is None else f"--prior statistics --prior-share {share:g}")
+    if best.tau is not None:
+        words.append(f"--tau {best.tau:g}")
+    if target.kernel != "cosine":
+        words.append(f"--kernel {target.kernel}")
+    if target.bandwidth is not None:
+        words.append(f"--bandwidth {target.bandwidth:g}")
+    if target.accountant != "gdp":
+        words.append(f"--accountant {target.accountant}")
+    return " ".join(words)

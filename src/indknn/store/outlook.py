@@ -1,0 +1,106 @@
+"""What the transcript of an analyst tells of the time to come. No ledger and no record is looked at (rule 8)."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from indknn.advice import density
+from indknn.advice.forecast import Crowd, Stream, advised_stream, price_of_question
+from indknn.calibrate import DEFAULT_TAU, ENDLESS, SELECTED_SHARE, pairs_of, tau_from_queries
+from indknn.engine import Settings
+from indknn.errors import InvalidInputError
+from indknn.kernels import tau_on_grid
+from indknn.ledgers import Scope
+from indknn.releases import Release, Votes
+from indknn.reuse import query_key
+from indknn.store.database import read_answers
+from indknn.store.store import Store
+from indknn.types import GRID, Vectors
+
+_FIRST, _LATELY = 256, 1000
+
+
+@dataclass(frozen=True)
+class Past:
+    """The answers given to one analyst: how many, the first queries, which were asked for, and counts released."""
+
+    answered: int
+    queries: Vectors | None
+    asked: list[bool]
+    counts: list[float]
+    releases: dict[bytes, Release | None]
+
+
+def past(store: Store, analyst: Scope) -> Past:
+    """Read the transcript."""
+    answered = 0
+    first: list[Vectors] = []
+    counts: list[float] = []
+    asked: deque[bool] = deque(maxlen=_LATELY)
+    releases: dict[bytes, Release | None] = {}
+    with store.reading() as db:
+        for scope, query, _, release in read_answers(db, store.settings.n_features):
+            if scope != analyst or query is None:
+                continue
+            answered += 1
+            if len(first) < _FIRST:
+                first.append(query)
+            asked.append(release is None or isinstance(release, Votes))
+            if isinstance(release, Votes) and release.count:
+                counts.append(release.count / GRID)
+            releases[query_key(query)] = release
+    return Past(answered, _together(first) if first else None, list(asked), counts, releases)
+
+
+def stream(store: Store, analyst: Scope = None, records: int | None = None) -> Stream:
+    """All that a forecast may be made of. `records` is a *public* number of records, where there is one."""
+    if records is not None and records < 1:
+        raise InvalidInputError(f"the number of records must be at least 1, got {records!r}")
+    history, settings = past(store, analyst), store.settings
+    adviser = None if store.draft else store.engine.predictor.adviser(analyst)
+    if adviser is not None:
+        return advised_stream(adviser, np.array(history.asked, dtype=np.float64))
+    crowd = None if history.queries is None else crowd_of(settings, history.queries)
+    if records is None and crowd is not None and history.counts:
+        records = max(round(float(np.mean(history.counts)) / crowd.near), 1)
+    price = None
+    if crowd is not None and records is not None:
+        price = plain_price(settings, crowd, records)
+    left = 1.0 if not history.answered else None if price is None else max(1.0 - history.answered * price, 0.0)
+    planned = settings.max_queries or ENDLESS
+    return Stream(history.answered, history.answered, 1.0, left, price, planned)
+
+
+def plain_price(settings: Settings, crowd: Crowd, records: float) -> float:
+    """What a question to Algorithm 3 costs an average person, as a share of B."""
+    contrast = 1.0 - 1.0 / max(len(settings.class_array), 2) if settings.reuse == "votes" else 1.0
+    return price_of_question(
+        crowd,
+        budget=settings.budget,
+        sigma1=settings.sigma1_,
+        sigma2=settings.sigma2_ * (2.0 if settings.vote == "exponential" else 1.0),  # what costs the same
+        records=records,
+        contrast=contrast,
+    )
+
+
+def crowd_of(settings: Settings, queries: Vectors) -> Crowd | None:
+    """Who would be near, if records are spread like these queries; None if the queries are too few to tell."""
+    kappa = pairs_of(queries, settings.kernel_)
+    if kappa is None:
+        return None
+    share = density.SHARE if settings.advised else SELECTED_SHARE
+    tau = settings.tau or tau_from_queries(queries, settings.kernel_, share) or DEFAULT_TAU
+    near = kappa[kappa >= tau_on_grid(tau)] / GRID
+    return Crowd(max(len(near), 1) / len(kappa), float((near * near).mean()) if len(near) else tau * tau)
+
+
+def _together(queries: list[Vectors]) -> Vectors:
+    return Vectors(
+        np.concatenate([q.values for q in queries]),
+        np.concatenate([q.root_norm for q in queries]),
+        np.concatenate([q.scale for q in queries]),
+    )

@@ -1,0 +1,38 @@
+"""What is worth trying: a few ways to answer, with a few parameters each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Mode: TypeAlias = Literal["algorithm3", "student", "prior+student"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to answer. `share` of pairs sets τ (None: the store chooses from its own queries), `factor` scales σ2."""
+
+    mode: Mode
+    share: float | None = None
+    factor: float = 1.0
+    prior_share: float | None = None
+
+    def describe(self) -> str:
+        """In words.
+
+        >>> Candidate("algorithm3", 0.03, 2.0).describe()
+        'Algorithm 3, 3% near, sigma2 x 2'
+        """
+        near = "" if self.share is None else f", {100 * self.share:g}% near"
+        if self.mode == "algorithm3":
+            return f"Algorithm 3{near}, sigma2 x {self.factor:g}"
+        prior = "" if self.prior_share is None else f", prior for {self.prior_share:.0%} of B"
+        return f"student{prior}{near}"
+
+
+USUAL = (
+    *(Candidate("algorithm3", share, factor) for share in (0.015, 0.03, 0.06) for factor in (0.25, 0.5, 1.0)),
+    *(Candidate("student", share) for share in (None, 0.04)),
+    *(Candidate("prior+student", None, prior_share=share) for share in (0.25, 0.5, 0.75)),
+    Candidate("prior+student", 0.04, prior_share=0.5),
+)
