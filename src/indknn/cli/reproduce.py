@@ -26,7 +26,11 @@ from indknn.errors import IndKNNError
 )
 @click.option("--quick", is_flag=True, help="Few records, queries and grid points: a rehearsal of minutes, no results.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="How many processes.")
-@click.option("--seeds", type=click.IntRange(1), help="Runs of everything in `endless`; without it 5, 3 or 1.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    help="Runs of everything in `endless`; without it 5 where a goal is judged, else 1.",
+)
 @click.option("--epsilon", multiple=True, type=float, help="Of those in `endless` only this one; may be repeated.")
 @click.option("--fresh", is_flag=True, help="Forget earlier results of these items first.")
 def reproduce_command(
