@@ -26,18 +26,35 @@ from indknn.errors import IndKNNError
 )
 @click.option("--quick", is_flag=True, help="Few records, queries and grid points: a rehearsal of minutes, no results.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="How many processes.")
-def reproduce_command(name: str, data: Path | None, out: Path, quick: bool, jobs: int) -> None:
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    help="Runs of everything in `endless`; without it 5 where a goal is judged, else 1.",
+)
+@click.option("--epsilon", multiple=True, type=float, help="Of those in `endless` only this one; may be repeated.")
+@click.option("--fresh", is_flag=True, help="Forget earlier results of these items first.")
+def reproduce_command(
+    name: str,
+    data: Path | None,
+    out: Path,
+    quick: bool,
+    jobs: int,
+    seeds: int | None,
+    epsilon: tuple[float, ...],
+    fresh: bool,
+) -> None:
     """Reproduce tables and figures of the paper on your own features.
 
-    NAME is one item, `all`, `list` (which items there are and what each needs), or `report` (draw the report
-    of an earlier run anew). Hyper-parameters are searched on validation queries that, as in the paper, nobody
-    pays for; the output says so.
+    NAME is one item, `all`, `endless` (queries without end: goals of this package, not of the paper), `list`
+    (which items there are and what each needs), or `report` (draw the report of an earlier run anew).
+    Hyper-parameters are searched on validation queries that, as in the paper, nobody pays for; the output says so.
 
     \b
     Examples:
       indknn reproduce list
       indknn reproduce all --quick
       indknn reproduce figure1a --data features --out out/reproduce
+      indknn reproduce endless --data features --seeds 1 --epsilon 1
     """
     try:
         from indknn.experiments.reproduce import ITEMS, choose, reproduce  # noqa: PLC0415
@@ -53,13 +70,14 @@ def reproduce_command(name: str, data: Path | None, out: Path, quick: bool, jobs
     if name == "report":
         click.echo(f"Report: {write_report(out)}")
         return
-    items, setting = choose(name), find(data, quick=quick)
+    items, setting = choose(name), find(data, quick=quick, seeds=seeds, only=epsilon or None)
     with stages() as show:
-        outcomes = reproduce(items, setting, out, show, jobs=jobs)
+        outcomes = reproduce(items, setting, out, show, jobs=jobs, fresh=fresh)
     for outcome in outcomes:
         click.echo(f"{outcome.name:<17}{_status(outcome.status, outcome.not_run)}")
         for finding in outcome.findings:
-            verdict = {True: "agrees", False: "DIFFERS", None: "open"}[finding.agrees]
+            good, bad = ("reached", "MISSED") if finding.by == "goal" else ("agrees", "DIFFERS")
+            verdict = {True: good, False: bad, None: "open"}[finding.agrees]
             click.echo(f"    {verdict:<9}{finding.here}")
     click.echo(NOT_PAID_FOR)
     if quick:

@@ -50,12 +50,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Finding:
-    """A statement of the paper beside what was found. `agrees` is None where the two cannot be compared."""
+    """A statement of the paper beside what was found. `agrees` is None where the two cannot be compared.
+
+    Where `by` is "goal" the statement is no claim of the paper but what this package set itself.
+    """
 
     paper: str
     here: str
     agrees: bool | None
     why: str = ""
+    by: Literal["paper", "goal"] = "paper"
 
 
 @dataclass(frozen=True)

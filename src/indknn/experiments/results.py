@@ -36,6 +36,10 @@ class Results:
         stored = {"config": unit.config, "seconds": round(seconds, 2), "checksum": _checksum(result), "result": result}
         write_json(self._path(unit), stored)
 
+    def discard(self, unit: Unit) -> None:
+        """Forget a result, if there is one."""
+        self._path(unit).unlink(missing_ok=True)
+
     def __getitem__(self, unit: Unit) -> Result:
         result = self.get(unit)
         if result is None:

@@ -13,10 +13,11 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from indknn.experiments.fields import load
-from indknn.experiments.methods import indknn, noisy_sgd, plain, private_knn, timing
+from indknn.experiments.methods import endless, indknn, noisy_sgd, plain, private_knn, timing
 from indknn.experiments.queries import query_sets
 from indknn.experiments.results import Results
 from indknn.experiments.setting import Setting
+from indknn.experiments.trials import Trial
 from indknn.experiments.units import Result, Unit
 
 Progress = Callable[[str, int, int], None]
@@ -34,6 +35,8 @@ _MEASURES = {
 def measure(unit: Unit, path: Path) -> Result:
     """Do one unit."""
     data = load(path, unit.records)
+    if isinstance(unit, Trial):
+        return endless.measure(unit, data)
     sets = query_sets(unit.data, len(data.truth), unit.T, unit.effort.sets)
     return {**_MEASURES[unit.kind](unit, data, sets), "disjoint": sets.disjoint, "classes": data.n_classes}
 

@@ -47,6 +47,9 @@ class Setting:
     quick: bool = False
     stand_in: tuple[str, ...] = ()
     epsilons: tuple[float, ...] = field(default=(0.5, 1.0, 1.5, 2.0))
+    seeds: int | None = None
+    only: tuple[float, ...] | None = None
+    """How many seeds and which epsilons the endless items run; None for their own."""
 
     @property
     def effort(self) -> Effort:
@@ -90,7 +93,9 @@ class Setting:
         ]
 
 
-def find(folder: Path | None, *, quick: bool = False) -> Setting:
+def find(
+    folder: Path | None, *, quick: bool = False, seeds: int | None = None, only: tuple[float, ...] | None = None
+) -> Setting:
     """The feature files in a folder; without one, or with none in it, the packaged Fashion-MNIST.
 
     The packaged features then also play CIFAR-10, whose items would otherwise not run at all; every result
@@ -110,4 +115,4 @@ def find(folder: Path | None, *, quick: bool = False) -> Setting:
             packaged = Source.of(path)
         sources, stand_in = {"cifar10": (packaged,), "fmnist": (packaged,)}, ("cifar10",)
     epsilons = (1.0, 2.0) if quick else (0.5, 1.0, 1.5, 2.0)
-    return Setting(sources, quick, stand_in, epsilons)
+    return Setting(sources, quick, stand_in, epsilons, seeds, only)

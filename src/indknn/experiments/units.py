@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-Kind: TypeAlias = Literal["indknn", "private_knn", "noisy_sgd", "plain", "timing"]
+Kind: TypeAlias = Literal["indknn", "private_knn", "noisy_sgd", "plain", "timing", "endless"]
 Result: TypeAlias = dict[str, Any]
 
 VERSION = 1

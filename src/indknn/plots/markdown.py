@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from indknn.plots.outcomes import VERDICTS, read, summary
+from indknn.plots.outcomes import of_goal, read, summary, verdict
 
 
 def write_markdown(out: Path) -> Path:
@@ -22,7 +22,7 @@ def _section(outcome: dict[str, Any]) -> str:
     lines += [""] if outcome["not_run"] else []
     for f in outcome["findings"]:
         why = f" *{f['why']}*" if f["why"] else ""
-        lines.append(f"- **{VERDICTS[f['agrees']]}**. Paper: {f['paper']} Here: {f['here']}{why}")
+        lines.append(f"- **{verdict(f)}**. {'Goal' if of_goal(f) else 'Paper'}: {f['paper']} Here: {f['here']}{why}")
     lines.append("")
     for panel in outcome["panels"]:
         lines += [_curves(panel), ""]

@@ -9,7 +9,7 @@ from typing import Any
 
 from indknn.plots.figures import draw
 from indknn.plots.markdown import write_markdown
-from indknn.plots.outcomes import VERDICTS, read, summary
+from indknn.plots.outcomes import of_goal, read, summary, verdict
 
 _CSS = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1060px;margin:2em auto;padding:0 1em;color:#222}
@@ -74,10 +74,11 @@ def _section(outcome: dict[str, Any], pictures: list[Path]) -> str:
 def _findings(findings: list[dict[str, Any]]) -> str:
     rows = []
     for f in findings:
-        verdict = f'<b class="v {_CLASSES[f["agrees"]]}">{VERDICTS[f["agrees"]]}</b>'
+        word = f'<b class="v {_CLASSES[f["agrees"]]}">{verdict(f)}</b>'
         why = f"<br><i>{escape(f['why'])}</i>" if f["why"] else ""
-        rows.append(f"<tr><td>{escape(f['paper'])}</td><td>{escape(f['here'])}{why}</td><td>{verdict}</td></tr>")
-    return f"<table><tr><th>the paper</th><th>here</th><th></th></tr>{''.join(rows)}</table>"
+        rows.append(f"<tr><td>{escape(f['paper'])}</td><td>{escape(f['here'])}{why}</td><td>{word}</td></tr>")
+    said = "the goal" if all(of_goal(f) for f in findings) else "the paper"
+    return f"<table><tr><th>{said}</th><th>here</th><th></th></tr>{''.join(rows)}</table>"
 
 
 def _table(table: dict[str, Any], css: str = "") -> str:

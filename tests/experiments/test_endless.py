@@ -1,0 +1,214 @@
+"""Queries without end: who is private and who asks, what is measured, and what is kept."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from indknn.cli.app import app
+from indknn.engine import Engine
+from indknn.experiments import endless_change, endless_figures, endless_streams, runner, trials, worlds
+from indknn.experiments.endless_figures import accuracy
+from indknn.experiments.fields import load
+from indknn.experiments.methods import endless, tuned
+from indknn.experiments.reproduce import choose, reproduce
+from indknn.experiments.results import Results
+from indknn.experiments.setting import find
+from indknn.experiments.trials import trial
+from indknn.plots.outcomes import summary, verdict
+
+quiet = lambda *_: None  # noqa: E731
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, make_features):
+    """An agnews-toy.npz that is large enough for 400 queries."""
+    folder = tmp_path_factory.mktemp("endless")
+    make_features(folder, "agnews-toy", n=3000, queries=400, classes=4)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(folder):
+    return load(folder / "agnews-toy.npz", None)
+
+
+@pytest.fixture(scope="module")
+def setting(folder):
+    return find(folder, quick=True)
+
+
+def rows_of(X):
+    return {row.tobytes() for row in X}
+
+
+def test_nobody_who_asks_in_a_stream_is_private_and_all_queries_differ(data):
+    T = 6000
+    world = worlds.stream(data, T, seed=1)
+    n = worlds.distinct(len(data.X), len(data.Q))
+    assert len(world.first) == 1200
+    assert len(rows_of(world.Q)) == T
+    assert not rows_of(world.X) & rows_of(world.Q)
+    assert rows_of(world.Q[:n]) <= rows_of(data.X) | rows_of(data.Q)
+    other = worlds.stream(data, T, seed=2)
+    assert rows_of(other.X) == rows_of(world.X)  # what was tuned for one seed is tuned for all
+    assert (other.truth != world.truth).any()
+    moved = np.linalg.norm(world.Q[n:] - data.Q[0], axis=1)
+    assert np.isfinite(moved).all()
+
+
+def test_every_hundred_queries_one_leaves_or_arrives(data):
+    world = worlds.changing(data, 400, seed=0)
+    assert [(c.at, len(c.leave), len(c.arrive)) for c in world.changes] == [(100, 1, 0), (200, 0, 1), (300, 1, 0)]
+    assert len(world.present(0)) == len(world.first)
+    assert len(world.present(100)) == len(world.first) - 1
+    assert len(world.present(299)) == len(world.first)
+    gone, come = world.changes[0].leave[0], world.changes[1].arrive[0]
+    assert gone not in world.present(100)
+    assert come not in world.first
+    assert come in world.present(200)
+
+
+def test_new_classes_come_at_half_time_with_records_and_queries(data):
+    world = worlds.drifting(data, 400, seed=0)
+    assert not (world.truth[:200] == 3).any()
+    assert (world.truth[200:] == 3).any()
+    assert not (world.y[world.present(199)] == 3).any()
+    assert (world.y[world.present(200)] == 3).sum() == (data.labels == 3).sum()
+    assert len(world.Q) == 400
+
+
+def test_tuning_sees_private_records_only(data):
+    world = worlds.stream(data, 1000, seed=0)
+    held_out = worlds.validation(world)
+    assert rows_of(held_out.X) | rows_of(held_out.Q) == rows_of(world.X)
+    assert not rows_of(held_out.Q) & rows_of(held_out.X)
+    assert len(held_out.truth) == 120
+
+
+def test_the_engine_is_told_of_every_change(data, setting, monkeypatch):
+    told = []
+    forget, add = Engine.forget_owners, Engine.add
+    monkeypatch.setattr(Engine, "forget_owners", lambda s, o: told.append(("-", o)) or forget(s, o))
+    monkeypatch.setattr(Engine, "add", lambda s, X, y, o: told.append(("+", o)) or add(s, X, y, o))
+    unit = trial(setting, "drift", "agnews", "open", 400, 1.0)
+    result = endless.measure(unit, data)
+    world = worlds.drifting(data, 400, 0)
+    assert [sign for sign, _ in told] == ["+", "-", "+", "-"]
+    assert told[0][1] == world.first.tolist()
+    assert len(told[2][1]) == 1 + (data.labels == 3).sum()
+    assert accuracy(result, 200, 400) > 0.6  # the new class was learned: without it no more than half is right
+    assert len(result["right"]) == 4
+
+
+def test_the_mixture_and_its_parts_are_other_settings(data, setting):
+    found = {}
+    for method in ("default", "open", "statistics", "student"):
+        unit = trial(setting, "figures", "agnews", method, 400, 1.0)
+        told = endless._settings(unit, worlds.figures(data, 400, 0))
+        found[method] = (told["reuse"], told["prior"], told["max_queries"])
+    assert found == {
+        "default": ("student", "statistics", 400),
+        "open": ("student", "statistics", None),
+        "statistics": ("none", "statistics", 400),
+        "student": ("student", "none", 400),
+    }
+
+
+def test_algorithm_3_of_a_stream_is_tuned_for_a_fifth_of_it(data, setting):
+    unit = trial(setting, "streams", "agnews", "votes", 1000, 1.0)
+    world = worlds.stream(data, 1000, 0)
+    told = endless._settings(unit, world)
+    assert told["max_queries"] == 200
+    assert (told["tau"], told["sigma2"]) == tuned.votes(unit, world, 200)
+    assert tuned.votes(unit, world, 200) != tuned.votes(unit, world, 100_000)
+
+
+def test_all_retrainings_are_paid_for(data, setting):
+    often, once = (
+        endless.measure(trial(setting, "change", "agnews", method, 400, 1.0), data)
+        for method in ("noisy_sgd_retrained", "noisy_sgd")
+    )
+    assert (often["trainings_paid"], often["trainings_done"]) == (4, 4)
+    assert (once["trainings_paid"], once["trainings_done"]) == (1, 1)
+    assert often["noise_multiplier"] > 1.3 * once["noise_multiplier"]
+
+
+def test_ceilings_are_refitted(data, setting):
+    for method in ("ridge", "kernel"):
+        result = endless.measure(trial(setting, "drift", "agnews", method, 400, None), data)
+        assert accuracy(result, 200, 400) > 0.8
+
+
+def test_other_code_makes_other_units_of_the_mixture_alone(setting, monkeypatch):
+    methods = ("default", "votes", "noisy_sgd")
+    before = [trial(setting, "figures", "agnews", m, 400, 1.0).name for m in methods]
+    real = trials.code_of
+    monkeypatch.setattr(trials, "code_of", lambda advised: "changed" if advised else real(advised))
+    after = [trial(setting, "figures", "agnews", m, 400, 1.0).name for m in methods]
+    assert [a == b for a, b in zip(before, after, strict=True)] == [False, True, True]
+    assert real(True) != real(False)
+
+
+def test_a_run_goes_on_and_fresh_begins_anew(folder, tmp_path, monkeypatch):
+    done, measure = [], runner.measure
+    monkeypatch.setattr(runner, "measure", lambda unit, path: done.append(unit) or measure(unit, path))
+    setting = find(folder, quick=True)
+    items = choose("endless_figures")
+    first = reproduce(items, setting, tmp_path, quiet, jobs=1)
+    n = len(done)
+    assert n == 5 + 2
+    assert reproduce(items, setting, tmp_path, quiet, jobs=1) == first
+    assert len(done) == n
+    assert reproduce(items, setting, tmp_path, quiet, jobs=1, fresh=True) == first
+    assert len(done) == 2 * n
+    reproduce(items, find(folder, quick=True, seeds=2), tmp_path, quiet, jobs=1)
+    assert len(done) == 2 * n + 5
+
+
+def test_seeds_and_epsilons_are_those_asked_for(folder):
+    full = endless_figures.ITEM.units(find(folder))
+    assert {(u.method, u.seed) for u in full if u.method != "default"} >= {("votes", 0)}
+    assert {u.seed for u in full if u.method == "default"} == set(range(5))
+    few = endless_streams.ITEM.units(find(folder, seeds=2, only=(0.25,)))
+    assert {(u.epsilon, u.seed) for u in few if u.method == "open"} == {(0.25, 0), (0.25, 1)}
+    with pytest.raises(trials.InvalidInputError, match=r"epsilon must be one of 0\.25"):
+        endless_change.ITEM.units(find(folder, only=(3.0,)))
+
+
+@pytest.mark.parametrize(("right", "reached"), [(88, True), (86, False)])
+def test_goals_are_judged(tmp_path, make_features, right, reached):
+    make_features(tmp_path, "agnews-toy", n=500, queries=400, classes=4)
+    setting, results = find(tmp_path, only=(0.5,)), Results(tmp_path / "units")
+    for unit in endless_figures.ITEM.units(setting):
+        share = 87.5 if unit.method == "votes" else right
+        results.put(unit, {"block": 100, "right": [share] * 4, "length": 400}, 0.0)
+    goal, parts = endless_figures.ITEM.outcome(setting, results).findings
+    assert (goal.agrees, parts.agrees) == (reached, reached)
+    assert f"{right / 100 - 0.877:+.4f}" in goal.here
+
+
+def test_a_stream_that_falls_is_found_out(tmp_path, folder):
+    setting, results = find(folder, only=(1.0,)), Results(tmp_path)
+    one = endless_streams.once(setting, "agnews")
+    for last in (90, 88):
+        for unit in endless_streams.ITEM.units(setting):
+            counts = [90 if i < 4 * one // 100 else last for i in range(unit.T // 100)]
+            results.put(unit, {"block": 100, "right": counts, "length": unit.T}, 0.0)
+        (finding,) = endless_streams.ITEM.outcome(setting, results).findings
+        assert finding.agrees == (last == 90)
+
+
+def test_the_command_runs_all_three_and_tells_goals_from_claims(folder, tmp_path):
+    words = ["reproduce", "endless", "--data", str(folder), "--out", str(tmp_path), "--quick", "--jobs", "1"]
+    done = CliRunner().invoke(app, [*words, "--epsilon", "1"])
+    assert done.exit_code == 0, done.output
+    outcomes = [json.loads((tmp_path / "items" / f"{item.name}.json").read_text()) for item in choose("endless")]
+    assert [o["status"] for o in outcomes] == ["partly"] * 3
+    findings = [f for o in outcomes for f in o["findings"]]
+    assert {verdict(f) for f in findings} <= {"reached", "not reached"}
+    assert f"Of {len(findings)} goals" in summary(outcomes)
+    assert summary(outcomes).startswith("Of 0 statements of the paper")
+    assert "Goal: " in (tmp_path / "results.md").read_text()
+    assert "the goal" in (tmp_path / "report.html").read_text()
