@@ -2,6 +2,7 @@
 
 python benchmarks/server.py                  n = 50,000 at d = 64 and d = 768, 16 connections, 20 seconds each
 python benchmarks/server.py --seconds 5      quick
+python benchmarks/server.py --mode endless   the default of `indknn init`, instead of Algorithm 3
 python benchmarks/server.py --json           for machines
 
 Every query is new, one per request, and is durably charged before it is answered. Meanwhile records are added and
@@ -48,9 +49,15 @@ def points(n: int, d: int, rng: np.random.Generator) -> tuple[Any, Any]:
     return clusters(d)[which] + rng.standard_normal((n, d)) * (0.5 / np.sqrt(d)), which % len(CLASSES)
 
 
-def build(path: Path, n: int, d: int) -> dict[str, str]:
+MODES: dict[str, dict[str, Any]] = {
+    "algorithm3": {"tau": 0.6, "max_queries": 200_000},
+    "endless": {"reuse": "student", "prior": "statistics", "max_queries": None},
+}
+
+
+def build(path: Path, n: int, d: int, mode: str) -> dict[str, str]:
     """A store, and the keys of four analysts and a curator."""
-    settings = Settings(n_features=d, classes=CLASSES, epsilon=4.0, tau=0.6, max_queries=200_000, free_repeats=True)
+    settings = Settings(n_features=d, classes=CLASSES, epsilon=4.0, **MODES[mode])
     with Store.create(path, settings) as store:
         X, y = points(n, d, np.random.default_rng(1))
         store.add(X, y, [f"person-{i}" for i in range(n)])
@@ -191,9 +198,9 @@ def served(path: Path, d: int, keys: dict[str, str], connections: int, seconds: 
     return result
 
 
-def measure(folder: Path, n: int, d: int, connections: int, seconds: float) -> dict[str, Any]:
+def measure(folder: Path, n: int, d: int, connections: int, seconds: float, mode: str) -> dict[str, Any]:
     path = folder / f"{d}.store"
-    keys = build(path, n, d)
+    keys = build(path, n, d, mode)
     result = {"alone": alone(path, d, min(seconds, 3.0)), **served(path, d, keys, connections, seconds)}
     verify = [sys.executable, "-m", "indknn", "verify", str(path)]
     result["verify"] = subprocess.run(verify, capture_output=True, text=True, check=False).stdout.strip()
@@ -208,6 +215,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--records", type=int, default=50_000)
     parser.add_argument("--features", type=int, nargs="+", default=[64, 768])
+    parser.add_argument("--mode", choices=sorted(MODES), default="algorithm3", help="how the store answers")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--folder", type=Path, help="where the stores are made; by default a temporary folder")
     for name, kind in (("--drive", str), ("--port", int), ("--d", int), ("--seed", int)):
@@ -219,7 +227,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=asked.folder))
     try:
         result = {
-            f"{asked.records}x{d}": measure(folder, asked.records, d, asked.connections, asked.seconds)
+            f"{asked.records}x{d}": measure(folder, asked.records, d, asked.connections, asked.seconds, asked.mode)
             for d in asked.features
         }
     finally:

@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from server.killing import Campaign
+from server.killing import ENDLESS, Campaign
 
 KILLS_PER_STORE = 25
 
@@ -28,7 +28,8 @@ def main():
         while done < asked.kills:
             home = Path(folder) / str(done)
             home.mkdir()
-            campaign = Campaign(home, rng.getrandbits(30), verify=True)
+            mode = ENDLESS if len(list(Path(folder).iterdir())) % 2 == 0 else {}  # every second store
+            campaign = Campaign(home, rng.getrandbits(30), verify=True, **mode)
             while campaign.kills < KILLS_PER_STORE and done < asked.kills:
                 campaign.round(rng.uniform(0.05, 1.0))
                 done += 1

@@ -16,7 +16,7 @@ from indknn.server import keys as book
 from indknn.server import protocol
 from indknn.store import Store
 from indknn.store.verify import problems
-from server.killing import ANALYSTS, Campaign
+from server.killing import ANALYSTS, ENDLESS, Campaign
 from server.serving import INFER, Server, make_store, question, rows, wait_until
 
 
@@ -46,8 +46,9 @@ def talk(server, data, seconds=5.0):
         return got
 
 
-def test_killed_under_load_what_was_answered_is_charged(tmp_path):
-    campaign = Campaign(tmp_path)
+@pytest.mark.parametrize("mode", [{}, ENDLESS], ids=["Algorithm 3", "endless"])
+def test_killed_under_load_what_was_answered_is_charged(tmp_path, mode):
+    campaign = Campaign(tmp_path, **mode)
     for seconds in (0.4, 0.15, 0.7):
         campaign.round(seconds)
     assert campaign.kills == 3
