@@ -82,7 +82,11 @@ def judge(task: Task, known: Measurements) -> Verdict:
 def _options(task: Task, known: Measurements) -> list[Option]:
     def option(name: str, method: Method, load: int, fit: bool, note: str) -> Option:
         found = {data: known.estimate(data, method, task.n, task.epsilon, load) for data in known.data}
-        outside = dict.fromkeys(text for estimate in found.values() for text in estimate.outside)
+        where: dict[str, list[str]] = {}
+        for data, estimate in found.items():
+            for text in estimate.outside:
+                where.setdefault(text, []).append(str(known.about[data]["title"]))
+        outside = (t if len(on) == len(found) else f"{t} on {' and '.join(on)}" for t, on in where.items())
         return Option(name, {d: e.accuracy for d, e in found.items()}, fit, note, tuple(outside))
 
     q, r = task.queries, task.updates
