@@ -115,6 +115,14 @@ def test_an_error_about_a_record_does_not_repeat_it(client):
     assert "somebody" not in text
 
 
+def test_a_curator_may_purge_what_was_derived_and_an_owner_may_not(store):
+    with application(store, roles=("curator", "owner")) as client:
+        assert client("DELETE", "/v1/owners/p1?derived=purge", client.keys["owner"]).status_code == 403
+        assert "purged" in client("DELETE", "/v1/owners/p2?derived=purge", client.keys["curator"]).json()["derived"]
+        assert "kept" in client("DELETE", "/v1/owners/p1", client.keys["owner"]).json()["derived"]
+        assert client("DELETE", "/v1/owners/p3?derived=maybe", client.keys["curator"]).status_code == 422
+
+
 def test_forgetting_gives_a_receipt_that_the_trail_confirms(client, store):
     receipt = client("DELETE", "/v1/owners/p7").json()
     assert (receipt["records"], receipt["owners_forgotten"], receipt["owners"]) == (1, 1, ["p7"])

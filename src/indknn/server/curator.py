@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from indknn.modes import Derived
 from indknn.server import openapi
 from indknn.server.access import Visitor
 from indknn.server.body import read_body
@@ -68,10 +69,17 @@ def routes(service: Service) -> APIRouter:
         return await run(lambda: statement(store, find_owner(store, id)))
 
     @router.delete("/v1/owners/{id:path}", tags=["owner"], responses=openapi.example(openapi.RECEIPT))
-    async def forget_owner(id: str, request: Request) -> dict[str, Any]:  # noqa: A002
-        """Forget a person: every record goes, what was spent stays on the books. Gives a receipt."""
-        _refuse_others(request.state.visitor, id)
-        return await run(lambda: store.forget([find_owner(store, id)]))
+    async def forget_owner(id: str, request: Request, derived: Derived = "keep") -> dict[str, Any]:  # noqa: A002
+        """Forget a person: every record goes, what was spent stays on the books. Gives a receipt.
+
+        What was released while they were here is kept, or purged and made anew from those who remain, who pay again:
+        that is for curators to decide.
+        """
+        who = request.state.visitor
+        _refuse_others(who, id)
+        if derived == "purge" and who.key is not None and who.key.role == "owner":
+            raise Problem(403, "derived=purge is for curators: those who remain would pay again")
+        return await run(lambda: store.forget([find_owner(store, id)], derived=derived))
 
     return router
 
