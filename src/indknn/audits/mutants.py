@@ -35,7 +35,7 @@ Replacement = tuple[object, str, Callable[..., Any]]
 class Mutant:
     """A broken variant: what it is called, what is wrong with it, and how to put it in place.
 
-    `sums` where sums over records are wrong, not answers.
+    `sums` where it takes statistics to notice.
     """
 
     name: str
@@ -435,7 +435,7 @@ MUTANTS: list[Mutant] = [
     Mutant("free after forget", "forgetting has statistics released again, for nothing", _free_after_forget, sums=True),
     Mutant("private centre", "statistics are centred by the mean of the records", _private_centre, sums=True),
     Mutant("uncentred votes", "votes leave whole, with the charge for centred ones", _uncentred),
-    Mutant("foretold, unclipped", "votes are not clipped where K is foretold", _foretold_unclipped),
+    Mutant("foretold, unclipped", "votes are not clipped where K is foretold", _foretold_unclipped, sums=True),
     Mutant("range for Gauss", "the charge of the exponential vote, with Gaussian noise", _range_for_gauss),
     Mutant("range of the voted", "the range is taken over the classes that have votes", _voted_range),
     Mutant("private adviser", "nobody is asked, without noise, where nobody is near", _private_adviser),
