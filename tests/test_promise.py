@@ -198,6 +198,26 @@ def test_one_at_a_time_equals_a_batch_under_the_same_seed(seed, values):
     assert (a.privacy_spent() == b.privacy_spent()).all()
 
 
+@pytest.mark.parametrize("prior", ["none", "statistics"])
+def test_one_at_a_time_equals_a_batch_where_models_answer_alone(prior):
+    modes = Settings(
+        D, (0, 1), epsilon=50.0, tau=0.5, reuse="student", prior=prior, free_repeats=False, max_queries=None
+    )
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X, Q = rng.normal(size=(400, D)), rng.normal(size=(60, D))
+        Q[30:40] = Q[3:13]
+        seen = []
+        for step in (60, 7, 1):
+            engine = Engine(modes, SeededNoise(seed))
+            engine.add(X, (X[:, 0] > 0).astype(int))
+            labels = np.concatenate([engine.predict(Q[i : i + step]) for i in range(0, 60, step)])
+            adviser = engine.predictor.adviser()
+            seen.append((labels.tolist(), engine.spent().tolist(), adviser.asked))
+        assert seen[0] == seen[1] == seen[2]
+        assert adviser.asked < adviser.answered
+
+
 @given(seeds, st.booleans())
 @settings(max_examples=20)
 def test_several_shards_answer_as_one(seed, advised):

@@ -127,7 +127,7 @@ def scales() -> str | None:
     engine, plan = Engine(settings, SeededNoise(3)), settings.plan(0.5)
     engine.add(np.repeat(AXIS[None, :], 60, axis=0), np.zeros(60, dtype=int), list(range(60)))
     with tap() as releases:
-        engine.predict(np.stack([near(i) for i in range(1200)]))
+        engine.predict(np.stack([near(i) for i in range(600)]))
     units = []
     for release in releases:
         if release.scales != [plan.scale1, plan.scale2(release.K)]:
@@ -142,7 +142,7 @@ def scales() -> str | None:
 def _scales_of_sums() -> str | None:
     """Every part of a sum has noise of the size that it was drawn at."""
     units: list[list[float]] = [[], [], [], []]
-    for seed in range(30):
+    for seed in range(15):
         with hurried(), tap() as releases:
             engine = Engine(ENDLESS, SeededNoise(seed))
             engine.add(np.stack([near(i) for i in range(9)]), np.arange(9) % 2, list(range(9)))

@@ -33,11 +33,15 @@ Replacement = tuple[object, str, Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken variant: what it is called, what is wrong with it, and how to put it in place."""
+    """A broken variant: what it is called, what is wrong with it, and how to put it in place.
+
+    `sums` where it takes statistics to notice.
+    """
 
     name: str
     wrong: str
     replacements: Callable[[], Sequence[Replacement]]
+    sums: bool = False
 
     def __call__(self) -> AbstractContextManager[None]:
         """In place within the `with`, gone after it."""
@@ -415,19 +419,25 @@ MUTANTS: list[Mutant] = [
     Mutant("no global budget", "the common ledger is ignored", _no_global),
     Mutant("rounded down", "charges are rounded down", _rounded_down),
     Mutant("wrong norm", "an owner's vote is charged by half its squared length", _wrong_norm),
-    Mutant("free labels in sums", "statistics are charged for A alone, not for b", _free_b),
-    Mutant("thin off the diagonal", "noise beside the diagonal of A is too small by sqrt(2)", _thin_off_diagonal),
-    Mutant("sums per record", "an owner's records are charged one by one in statistics", _moments_per_record),
-    Mutant("sums unclipped", "records are charged as clipped but added whole", _sums_unclipped),
-    Mutant("one table", "a report card of two models is charged as one", _one_table),
-    Mutant("reused card", "the same noise on every report card", _reused_card),
-    Mutant("stale epochs", "old records are in later statistics again, and only fresh ones pay", _stale_epochs),
-    Mutant("free after forget", "forgetting has statistics released again, for nothing", _free_after_forget),
-    Mutant("private centre", "statistics are centred by the mean of the records", _private_centre),
+    Mutant("free labels in sums", "statistics are charged for A alone, not for b", _free_b, sums=True),
+    Mutant(
+        "thin off the diagonal", "noise beside the diagonal of A is too small by sqrt(2)", _thin_off_diagonal, sums=True
+    ),
+    Mutant(
+        "sums per record", "an owner's records are charged one by one in statistics", _moments_per_record, sums=True
+    ),
+    Mutant("sums unclipped", "records are charged as clipped but added whole", _sums_unclipped, sums=True),
+    Mutant("one table", "a report card of two models is charged as one", _one_table, sums=True),
+    Mutant("reused card", "the same noise on every report card", _reused_card, sums=True),
+    Mutant(
+        "stale epochs", "old records are in later statistics again, and only fresh ones pay", _stale_epochs, sums=True
+    ),
+    Mutant("free after forget", "forgetting has statistics released again, for nothing", _free_after_forget, sums=True),
+    Mutant("private centre", "statistics are centred by the mean of the records", _private_centre, sums=True),
     Mutant("uncentred votes", "votes leave whole, with the charge for centred ones", _uncentred),
-    Mutant("foretold, unclipped", "votes are not clipped where K is foretold", _foretold_unclipped),
+    Mutant("foretold, unclipped", "votes are not clipped where K is foretold", _foretold_unclipped, sums=True),
     Mutant("range for Gauss", "the charge of the exponential vote, with Gaussian noise", _range_for_gauss),
     Mutant("range of the voted", "the range is taken over the classes that have votes", _voted_range),
     Mutant("private adviser", "nobody is asked, without noise, where nobody is near", _private_adviser),
-    Mutant("shared adviser", "analysts share statistics and what was learned", _shared_adviser),
+    Mutant("shared adviser", "analysts share statistics and what was learned", _shared_adviser, sums=True),
 ]
