@@ -41,7 +41,7 @@ def everything(store):
         ledger.owners(),
         [ledger.column(s).tolist() for s in sorted(ledger.scopes, key=str)],
         ledger.participation.tolist(),
-        ledger.tombstones,
+        dict(ledger.tombstones),
         sorted(store.engine.shard.record_ids().tolist()),
     )
 
@@ -376,4 +376,22 @@ def test_a_draft_takes_its_shape_from_the_first_records(path):
         assert not again.draft
         assert again.settings.n_features == 8
         assert len(again.predict(QUERIES)) == 100
+        assert not list(problems(again))
+
+
+def test_replacing_all_records_is_all_or_nothing(store, monkeypatch):
+    store.predict(QUERIES[:10])
+    before, spent = everything(store), store.spent(["person-1"])
+    prepared = store.settings.prepare(RECORDS[:50], Y[:50])
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "_count_added", lambda *_: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            store.replace_all(*prepared, OWNERS[:50])
+    assert everything(store) == before  # read anew from the file
+    ids = store.replace_all(*prepared, OWNERS[:50])
+    assert len(store.shard) == len(ids) == 50
+    assert (store.spent(["person-1"]) == spent).all()
+    assert not list(problems(store))
+    with reopened(store) as again:
+        assert len(again.shard) == 50
         assert not list(problems(again))

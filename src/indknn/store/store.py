@@ -36,6 +36,7 @@ from indknn.store.files import Ballast, Lock, Witness
 from indknn.store.journal import StoreJournal
 from indknn.store.opening import compare, journaled_engine, load
 from indknn.store.space import ballast_bytes, truncate_log
+from indknn.store.upsert import erase
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 FOLD_BYTES = 8 << 20
@@ -231,15 +232,19 @@ class Store:
         return ids
 
     def replace_all(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]) -> IntArray:
-        """Forget everybody, then add these records; their ids. What was spent stays.
-
-        These are two transactions: a crash between them leaves an empty store, and the caller adds again.
-        """
+        """Put these records in the place of all that are here, all or nothing; their ids. What was spent stays."""
+        names = _names(owners, vectors)
         with self._lock:
-            everybody = self.engine.ledger.owners()
-            if everybody:
-                self.forget(everybody)
-            return self.put(vectors, labels, owners)
+            with self._change() as db:
+                old = self._engine.shard.record_ids()
+                if len(old):
+                    erase(self, db, old.tolist(), old & 0xFFFFFFFF)
+                ids = self._put(db, vectors, labels, names)
+                self._count_added(db, len(ids))
+            if len(old) and truncate_log(self._db, self.path, self._ballast):
+                self._fill_ballast()
+        self._keep_ballast()
+        return ids
 
     def forget_owners(self, owners: Sequence[OwnerId], derived: Derived = "keep") -> int:
         """Remove every record of these owners; how many. `forget` gives a receipt as well."""

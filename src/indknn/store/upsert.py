@@ -53,14 +53,15 @@ def put_items(store: Store, X: FloatArray, items: Sequence[Item]) -> IntArray:
             ids = store._put(db, *prepared, owners)
             store._count_added(db, len(ids))
             if gone:
-                _erase(store, db, gone, slots)
+                erase(store, db, gone, slots)
         if gone and truncate_log(store._db, store.path, store._ballast):
             store._fill_ballast()
     store._keep_ballast()
     return ids
 
 
-def _erase(store: Store, db: apsw.Connection, ids: list[int], slots: IntArray) -> None:
+def erase(store: Store, db: apsw.Connection, ids: list[int], slots: IntArray) -> None:
+    """Remove these records, and whoever has none left, inside the transaction of a change."""
     shard, ledger = store._engine.shard, store._engine.ledger
     concerned = {slot: ledger.name_of(slot) for slot in np.unique(shard.owners_of(slots)).tolist()}
     count = shard.forget_records(ids)
