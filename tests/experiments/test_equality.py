@@ -29,9 +29,9 @@ def ours(data, rows, tau, *, kernel="cosine", reuse=False, copies=1, index="exac
     return answer(near, len(data.labels), B, plan, SeededNoise(11), copies=copies, released=earlier)
 
 
-def product(data, rows, tau, copies=1, **options):
+def product(data, rows, tau, copies=1, reuse=False, **options):
     model = IndKNNClassifier(
-        EPSILON, 1e-5, max_queries=T, tau=tau, sigma2=SIGMA2, accountant="rdp", random_state=11, **options
+        EPSILON, 1e-5, max_queries=T, tau=tau, sigma2=SIGMA2, accountant="rdp", random_state=11, reuse=reuse, **options
     )
     model.fit(np.tile(data.X, (copies, 1)), np.tile(data.labels, copies))
     return model, model.predict(data.Q[rows])
