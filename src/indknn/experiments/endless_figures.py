@@ -78,7 +78,7 @@ def _assemble(setting: Setting, results: Results) -> Body:
         T = length(setting, name)
         title = f"{setting.title(name)}, {T:,} queries"
         found = {m: [_scores(setting, results, name, m, e) for e in x] for m in (*MIXTURES, *PARTS)}
-        rows = [[LABELS[m], *(spread(s) for s in many)] for m, many in found.items()]
+        rows = [[LABELS[m], *(_text(s) for s in many)] for m, many in found.items()]
         for m in CEILINGS:
             value = accuracy(results[trial(setting, "figures", name, m, T, None)], 0, T)
             rows.append([LABELS[m], *[points(value)] * len(x)])
@@ -91,6 +91,10 @@ def _assemble(setting: Setting, results: Results) -> Body:
             findings += [_goal(title, e, GOALS[name][e], found["default"][i]) for i, e in enumerate(x)]
         findings.append(_parts(title, x, medians))
     return Body(panels, tables, findings=findings, notes=[NOT_PAID_FOR, TUNED])
+
+
+def _text(scores: list[float]) -> str:
+    return spread(scores) if len(scores) > 1 else points(scores[0])
 
 
 def _curves(x: list[float], found: dict[str, list[list[float]]]) -> list[Series]:
@@ -111,7 +115,7 @@ def _goal(title: str, epsilon: float, goal: float, scores: list[float]) -> Findi
     got = median(scores)
     return Finding(
         f"{title}: at least {points(goal)} at ε = {epsilon:g}.",
-        f"{title}, ε = {epsilon:g}: {spread(scores)} over {len(scores)} seeds, {got - goal:+.4f} against the goal.",
+        f"{title}, ε = {epsilon:g}: {_text(scores)} over {len(scores)} seeds, {got - goal:+.4f} against the goal.",
         got >= goal,
         by="goal",
     )
