@@ -126,12 +126,15 @@ class Trust:
 
     shares: FloatArray
     cards: list[Card] = field(default_factory=list)
+    wrong: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     def told(self, cards: list[Card]) -> None:
         """Trust falls with a high power of how often a source is wrong; where that is in doubt, it evens out."""
-        self.cards = cards
         doubt = 2.0 * max(card.overall_error for card in cards)
         wrong = np.array([1.0 - card.overall + doubt for card in cards])
+        if len(self.wrong) == len(wrong):
+            wrong = 0.5 * (wrong + self.wrong)  # earlier cards of much the same models, with noise of their own
+        self.cards, self.wrong = cards, wrong
         power = (wrong.min() / wrong) ** _POWER
         self.shares = power / power.sum()
 
