@@ -134,6 +134,7 @@ def test_the_exponential_vote_answers_under_rdp_only():
         ({"prior": "statistics", "prior_share": 1.0}, "prior_share must be above 0 and below 1, got 1.0"),
         ({"vote": "exponential", "accountant": "rdp", "reuse": "student"}, "reuse must be 'none' or 'labels'"),
         ({"prior": "statistics", "n_features": 5000}, "at most 4096 features, got 5000"),
+        ({"reuse": "student", "n_features": 5000}, "use reuse='none' and prior='none'"),
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name(options, complaint):

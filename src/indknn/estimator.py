@@ -74,7 +74,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     prior : {"statistics", "none"} or None
         "statistics" releases noisy sums over all records before the first answer, from which a linear model is
         solved. It costs ``prior_share`` of B once, and never runs out. None means "statistics" with
-        reuse="student", where there are at most 4096 features, and "none" with the others.
+        reuse="student" and "none" with the others.
     prior_share : float
         That share.
     student : classifier or None
@@ -342,7 +342,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             index_options=index_options(self.index, self.n_tables, self.n_bits, self.index_seed),
             reuse=as_reuse(self.reuse),
             vote=self.vote,  # type: ignore[arg-type]
-            prior=default_prior(self.reuse, n_features) if self.prior is None else self.prior,  # type: ignore[arg-type]
+            prior=default_prior(self.reuse) if self.prior is None else self.prior,  # type: ignore[arg-type]
             prior_share=float(self.prior_share),
             center=as_center(self.center),
             normalize=bool(self.normalize),

@@ -35,9 +35,9 @@ def as_reuse(value: Any) -> Reuse:
     return cast(Reuse, _one_of("reuse", value, Reuse))
 
 
-def default_prior(reuse: Any, n_features: int) -> Prior:
+def default_prior(reuse: Any) -> Prior:
     """The prior of somebody who did not say: there is one where a student makes the most of it."""
-    return "statistics" if reuse == "student" and n_features <= MAX_FEATURES else "none"
+    return "statistics" if reuse == "student" else "none"
 
 
 def check_modes(
@@ -58,13 +58,13 @@ def check_modes(
                 "vote='exponential' releases labels alone, so reuse must be 'none' or 'labels' and prior 'none', "
                 f"got reuse={reuse!r}, prior={prior!r}"
             )
-    if prior == "statistics":
-        if reuse in {"labels", "votes"}:
-            raise InvalidInputError(f"prior='statistics' goes with reuse='none' or 'student', got {reuse!r}")
-        if n_features > MAX_FEATURES:
-            raise InvalidInputError(
-                f"prior='statistics' takes at most {MAX_FEATURES} features, got {n_features}; use prior='none'"
-            )
+    if prior == "statistics" and reuse in {"labels", "votes"}:
+        raise InvalidInputError(f"prior='statistics' goes with reuse='none' or 'student', got {reuse!r}")
+    if n_features > MAX_FEATURES and (prior == "statistics" or reuse == "student"):
+        raise InvalidInputError(
+            f"statistics and a student take at most {MAX_FEATURES} features, got {n_features}; "
+            "use reuse='none' and prior='none'"
+        )
 
 
 def _one_of(name: str, value: Any, names: Any) -> Any:

@@ -36,10 +36,10 @@ FRESH_SHARE = 0.1
 CARD_PRICE, FRESH_PRICE = 0.03, 0.002
 """What a person may be charged for one report card, or for being counted as fresh, as a share of B."""
 _STEP = 512  # answers at least between lessons, each of which costs two eigenproblems
-_ENDLESS = 2000
-_SPREAD = 2.0
-_USUAL_MISFIT = 0.02
-_ENOUGH = 50
+_ENDLESS = 2000  # questions that are planned for at least where no number of queries was given
+_SPREAD = 2.0  # those who are near more often than others shall not run out early
+_USUAL_MISFIT = 0.02  # the variance of shares of votes around the models' scores, before it is known
+_ENOUGH = 50  # answers to learn from
 _TAU_SETTLED = 256  # answers: later ones would no longer compare with what was learned
 DEFAULT_TAU = 0.5
 

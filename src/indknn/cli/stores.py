@@ -74,7 +74,7 @@ def init(store: Path, as_text: bool, classes: str | None, n_tables: int, n_bits:
       indknn init patients.store --epsilon 0.5 --classes healthy,ill --max-queries 5000
       indknn init patients.store --reuse none --max-queries 1000     the paper's Algorithm 3
     """
-    values["prior"] = values["prior"] or default_prior(values["reuse"], 1)
+    values["prior"] = values["prior"] or default_prior(values["reuse"])
     labels: tuple[Any, ...] = ()
     if classes is not None:
         names = [name.strip() for name in classes.split(",")]
