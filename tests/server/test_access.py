@@ -25,7 +25,7 @@ REQUESTS = {
     "statement": ("GET", "/v1/owners/p1", {}),
     "forget": ("DELETE", "/v1/owners/p1", {}),
 }
-PUBLIC = {"/", "/console/{name}", "/v2/health/live", "/v2/health/ready", "/v2", "/openapi.json"}
+PUBLIC = {"/", "/console/{name}", "/v2/health/live", "/v2/health/ready", "/v2"}
 EXPECTED = {
     "analyst": {"session", "model", "predict"},
     "curator": {"session", "model", "status", "audit", "metrics", "curate", "statement", "forget"},
@@ -69,6 +69,16 @@ def test_without_a_key_nothing_but_health_is_told(store):
                 assert response.headers["www-authenticate"] == "Bearer"
         for path in ("/v2/health/live", "/v2/health/ready"):
             assert client("GET", path).status_code == 200
+
+
+def test_a_newline_at_the_end_of_a_path_opens_nothing(store):
+    """The routes' patterns end in `$`, which matches before it: `/metrics%0A` must not be another path to the guard."""
+    with application(store, roles=["analyst", "admin"]) as client:
+        for method, path, options in REQUESTS.values():
+            for key in (None, *client.keys.values()):
+                assert client(method, path + "%0A", key, **options).status_code in {401, 404}, path
+        assert len(store.shard) == 200
+        assert client("GET", "/openapi.json").status_code == 401  # it tells the classes
 
 
 def test_no_route_was_forgotten(client):
