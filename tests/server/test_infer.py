@@ -119,6 +119,9 @@ def test_analysts_do_not_meet_each_others_ids(store):
         (json.dumps({"inputs": [{**tensor(rows(1)), "data": ["1", "2", "3", "4"]}]}).encode(), 422),
         (json.dumps({"inputs": [{**tensor(rows(1)), "data": [[1, 2], [3]]}]}).encode(), 422),
         (json.dumps({"inputs": [{**tensor(rows(1)), "data": {"a": 1}}]}).encode(), 422),
+        (json.dumps({"inputs": [{**tensor(rows(1)), "data": [1, 2, 3, None]}]}).encode(), 422),
+        (json.dumps({"inputs": [{**tensor(rows(1)), "data": [[1, 2, 3, "4"]]}]}).encode(), 422),
+        (json.dumps({"inputs": [{**tensor(rows(1)), "data": [[1, 2, 3, 4], {}]}]}).encode(), 422),
         (json.dumps({"inputs": [{**tensor(rows(1)), "shape": [1 << 40, 1 << 40]}]}).encode(), 422),
         (json.dumps({"inputs": [{**tensor(rows(1)), "shape": [True, 4]}]}).encode(), 422),
         (json.dumps({"inputs": [{**tensor(rows(1)), "datatype": ["FP32"]}]}).encode(), 422),
@@ -130,6 +133,13 @@ def test_bad_bodies_are_refused_and_cost_nothing(store, body, status):
         assert response.status_code in ({400, 422} if status is None else {status}), response.text
         assert set(response.json()["error"]) == {"code", "message"}
     assert answers(store) == 0
+
+
+def test_one_long_text_among_numbers_does_not_fill_the_memory(store):
+    data = ["x" * 100_000] + [1] * 100_000  # as a table of texts it would take 40 GB
+    body = {"inputs": [{**tensor(rows(1)), "data": data}]}
+    with application(store) as client:
+        assert code(client("POST", INFER, json=body), 422) == "invalid_input"
 
 
 def test_bad_raw_bodies_are_refused(store):
