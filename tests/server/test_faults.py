@@ -111,6 +111,7 @@ def test_headers_have_an_end(server):
     assert b" 431 " in talk(server, line + b"X: " + b"x" * 40_000 + b"\r\n\r\n")
     assert b" 431 " in talk(server, line + b"".join(b"X%d: %s\r\n" % (i, b"x" * 100) for i in range(500)) + b"\r\n")
     assert b" 431 " in talk(server, b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\n\r\n")
+    assert b" 431 " in talk(server, line + b"X: " + b"x" * 40_000)  # a header that never ends
 
 
 def test_a_body_that_is_too_long_is_refused_before_it_is_read(server):
