@@ -324,3 +324,33 @@ def test_the_unexpected_is_a_fixed_text_and_logs_no_contents(store, monkeypatch,
         assert code(response, 500) == "internal_error"
         assert "of p2" not in response.text + caplog.text
         assert "RuntimeError" in caplog.text
+
+
+def test_a_fold_that_fails_leaves_nobody_waiting(store, monkeypatch):
+    def fails(_):
+        raise MemoryError
+
+    monkeypatch.setattr("indknn.server.worker.fold_if_long", fails)
+    with application(store) as client:
+        assert [client.ask(rows(i)).status_code for i in range(3)] == [200] * 3
+
+
+def test_nothing_is_told_of_a_batch_that_was_not_written(store, monkeypatch):
+    """Whatever goes wrong between computing and committing, answers wait for the disk."""
+    from indknn.server import worker
+
+    compute = worker.compute
+
+    def odd(*given):
+        batch = compute(*given)
+        batch.fresh.append(0)  # so that the worker stumbles after it has seen the answers
+        return batch
+
+    def full(_):
+        raise OSError
+
+    with application(store) as client:
+        monkeypatch.setattr(worker, "compute", odd)
+        monkeypatch.setattr("indknn.store.journal.StoreJournal.commit", full)
+        assert code(client.ask(rows(1)), 503) == "unavailable"
+        monkeypatch.undo()
