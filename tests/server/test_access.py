@@ -112,12 +112,22 @@ def test_an_open_server_talks_to_this_machine_only(store):
         assert client("GET", "/v1/status", headers={"origin": "http://127.0.0.1"}).status_code == 200
 
 
+def test_an_open_server_serves_nobody_through_a_proxy(client):
+    """The proxy is on loopback, those whom it lets in are not."""
+    for name in ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"):
+        response = client("GET", "/v1/status", headers={name: "for=192.0.2.7"})
+        assert response.status_code == 403
+        assert is_problem(response, "not_loopback")
+
+
 def test_beyond_loopback_there_must_be_keys_and_encryption(tmp_path):
     path = tmp_path / "a.store"
     make_store(path).close()
     refuse_exposed(path, "127.0.0.1", tls=False, behind_proxy=False)
     with pytest.raises(InvalidInputError, match="no keys"):
         refuse_exposed(path, "0.0.0.0", tls=True, behind_proxy=True)
+    with pytest.raises(InvalidInputError, match="behind-proxy lets others in and there are no keys"):
+        refuse_exposed(path, "127.0.0.1", tls=False, behind_proxy=True)
     result = CliRunner().invoke(command, ["serve", str(path), "--host", "0.0.0.0", "--port", "0"])
     assert result.exit_code == 2
     assert "beyond loopback" in result.output

@@ -21,6 +21,7 @@ CAN: dict[str, frozenset[str]] = {
 }
 _ROUTES = {"/v1/session": "session", "/v1/status": "status", "/v1/audit": "audit", "/v1/records": "curate"}
 _EVERYBODY = frozenset({"/", "/v2", "/v2/health/live", "/v2/health/ready"})
+_FORWARDED = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -90,8 +91,11 @@ def refuse(who: Visitor, what: str) -> None:
         raise Problem(403, f"a key of role {who.role} may not {what}; roles that may: {sorted(CAN[what])}")
 
 
-def refuse_strange_sites(host: bytes | None, origin: bytes | None) -> None:
-    """Without keys, a web page of somebody else in a browser on this machine must not reach us."""
+def refuse_strange_sites(headers: dict[bytes, bytes]) -> None:
+    """Without keys, neither a web page of somebody else in a browser here nor who comes through a proxy is served."""
+    if not _FORWARDED.isdisjoint(headers):
+        raise Problem(403, "without keys no requests through a proxy are served", "not_loopback")
+    host, origin = headers.get(b"host"), headers.get(b"origin")
     try:
         name = urlsplit("//" + (host or b"localhost").decode("latin-1"))
         known, site = name.hostname in _LOOPBACK, origin and urlsplit(origin.decode("latin-1")).netloc

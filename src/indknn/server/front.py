@@ -69,7 +69,7 @@ class Front:
             return Visitor(None)
         who = visitor(self.service.keys, headers.get(b"authorization"))
         if who.key is None:
-            refuse_strange_sites(headers.get(b"host"), headers.get(b"origin"))
+            refuse_strange_sites(headers)
         refuse(who, what)
         return who
 
