@@ -221,4 +221,13 @@ def test_tls(tmp_path):
         trust = ssl.create_default_context(cafile=str(cert))
         trust.check_hostname = False
         assert httpx.get(server.url + "/v2/health/live", verify=trust).status_code == 200
+        trust.maximum_version = ssl.TLSVersion.TLSv1_2
+        for ciphers, good in (("ECDHE+AESGCM", True), ("ECDHE+SHA:!AESGCM", False)):
+            trust.set_ciphers(ciphers)
+            raw = socket.create_connection(("127.0.0.1", server.port))
+            try:
+                with trust.wrap_socket(raw) as secured:
+                    assert good, secured.cipher()
+            except ssl.SSLError:
+                assert not good
         assert server.stop() == 0

@@ -92,6 +92,7 @@ def _run(app: Any, host: str, port: int, tls: tuple[Path, Path] | None, ready: C
         timeout_keep_alive=75,
         ssl_certfile=cert,
         ssl_keyfile=key,
+        ssl_ciphers="ECDHE+AESGCM:ECDHE+CHACHA20",  # of TLS 1.2; some uvicorns would allow CBC and NULL
     )
     logging.basicConfig(format="%(levelname)s %(name)s %(message)s", level=logging.WARNING)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # else every stray byte is a line in the log
