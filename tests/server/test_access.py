@@ -81,6 +81,16 @@ def test_a_newline_at_the_end_of_a_path_opens_nothing(store):
         assert client("GET", "/openapi.json").status_code == 401  # it tells the classes
 
 
+@pytest.mark.parametrize("granted", ["session", None])
+def test_a_guard_that_takes_a_path_for_another_opens_nothing(store, monkeypatch, granted):
+    monkeypatch.setattr("indknn.server.front.needed", lambda *_: granted)
+    with application(store, roles=["analyst"]) as client:
+        for what, (method, path, options) in REQUESTS.items():
+            if what not in {"session", "model", "predict"}:
+                assert client(method, path, client.keys["analyst"], **options).status_code == 404, path
+        assert len(store.shard) == 200
+
+
 def test_no_route_was_forgotten(client):
     paths = set(client("GET", "/openapi.json").json()["paths"])
     assert {path for path in paths if needed("GET", path) is None} <= PUBLIC
