@@ -187,6 +187,16 @@ class TestStore:
             assert (epochs == 1).sum() == 5
             assert again.shard.epoch == 1
 
+    def test_after_a_purge_and_a_restart_nobody_is_taken_for_fresh(self, store):
+        store.predict(QUERIES[:10])
+        store.add(RECORDS[:5], LABELS[:5], [f"new-{i}" for i in range(5)])
+        store.forget(["person-9"], derived="purge")
+        store.close()
+        with indknn.open(store.path) as again:
+            again.predict(QUERIES[:10])  # statistics of all who are here
+            epochs = again.shard.epochs_of(again.shard.record_ids() & 0xFFFFFFFF)
+            assert epochs.max() < again.predictor.adviser().since
+
     def test_status_counts_answers_not_sums(self, store):
         store.predict(QUERIES[:40])
         assert status(store)["answers"] == 40

@@ -217,7 +217,7 @@ class Predictor:
         if query is None:
             if isinstance(release, MomentsRelease):
                 for shard in self.shards:
-                    shard.epoch = max(shard.epoch, release.epoch)
+                    shard.epoch = min(max(shard.epoch, release.epoch), shard.max_epoch)
             if adviser is not None and release is not None:
                 adviser.took(release)
             return

@@ -156,6 +156,8 @@ class Shard:
         self._label[slots], self._owner[slots], self._generation[slots] = labels, owners, generations
         self._epoch[slots] = epochs
         used = slots[owners >= 0]
+        # Where statistics were purged no release tells the epoch; the next one must be behind all records that it has.
+        self.epoch = max(self.epoch, int(self._epoch[used].max(initial=0)))
         self._link(used, owners[used])
         self.index.remove(slots[owners < 0])
 

@@ -25,7 +25,7 @@ REQUESTS = {
     "statement": ("GET", "/v1/owners/p1", {}),
     "forget": ("DELETE", "/v1/owners/p1", {}),
 }
-PUBLIC = {"/", "/console/{name}", "/v2/health/live", "/v2/health/ready", "/v2", "/openapi.json"}
+PUBLIC = {"/", "/console/{name}", "/v2/health/live", "/v2/health/ready", "/v2"}
 EXPECTED = {
     "analyst": {"session", "model", "predict"},
     "curator": {"session", "model", "status", "audit", "metrics", "curate", "statement", "forget"},
@@ -71,6 +71,26 @@ def test_without_a_key_nothing_but_health_is_told(store):
             assert client("GET", path).status_code == 200
 
 
+def test_a_newline_at_the_end_of_a_path_opens_nothing(store):
+    """The routes' patterns end in `$`, which matches before it: `/metrics%0A` must not be another path to the guard."""
+    with application(store, roles=["analyst", "admin"]) as client:
+        for method, path, options in REQUESTS.values():
+            for key in (None, *client.keys.values()):
+                assert client(method, path + "%0A", key, **options).status_code in {401, 404}, path
+        assert len(store.shard) == 200
+        assert client("GET", "/openapi.json").status_code == 401  # it tells the classes
+
+
+@pytest.mark.parametrize("granted", ["session", None])
+def test_a_guard_that_takes_a_path_for_another_opens_nothing(store, monkeypatch, granted):
+    monkeypatch.setattr("indknn.server.front.needed", lambda *_: granted)
+    with application(store, roles=["analyst"]) as client:
+        for what, (method, path, options) in REQUESTS.items():
+            if what not in {"session", "model", "predict"}:
+                assert client(method, path, client.keys["analyst"], **options).status_code == 404, path
+        assert len(store.shard) == 200
+
+
 def test_no_route_was_forgotten(client):
     paths = set(client("GET", "/openapi.json").json()["paths"])
     assert {path for path in paths if needed("GET", path) is None} <= PUBLIC
@@ -102,12 +122,22 @@ def test_an_open_server_talks_to_this_machine_only(store):
         assert client("GET", "/v1/status", headers={"origin": "http://127.0.0.1"}).status_code == 200
 
 
+def test_an_open_server_serves_nobody_through_a_proxy(client):
+    """The proxy is on loopback, those whom it lets in are not."""
+    for name in ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"):
+        response = client("GET", "/v1/status", headers={name: "for=192.0.2.7"})
+        assert response.status_code == 403
+        assert is_problem(response, "not_loopback")
+
+
 def test_beyond_loopback_there_must_be_keys_and_encryption(tmp_path):
     path = tmp_path / "a.store"
     make_store(path).close()
     refuse_exposed(path, "127.0.0.1", tls=False, behind_proxy=False)
     with pytest.raises(InvalidInputError, match="no keys"):
         refuse_exposed(path, "0.0.0.0", tls=True, behind_proxy=True)
+    with pytest.raises(InvalidInputError, match="behind-proxy lets others in and there are no keys"):
+        refuse_exposed(path, "127.0.0.1", tls=False, behind_proxy=True)
     result = CliRunner().invoke(command, ["serve", str(path), "--host", "0.0.0.0", "--port", "0"])
     assert result.exit_code == 2
     assert "beyond loopback" in result.output

@@ -91,3 +91,16 @@ def test_after_a_crash_of_the_computation_the_store_reads_itself_anew(tmp_path, 
         assert np.array_equal(store.ledger.column(None), spent)
         compute(store, [ask(store, 1)]).commit()
         assert not list(problems(store))
+
+
+def test_statistics_are_not_counted_as_answers(tmp_path):
+    """They are released within a request, and must not use up the number of answers of whoever came first."""
+    endless = {"reuse": "student", "prior": "statistics", "max_queries": None, "tau": None}
+    with make_store(tmp_path / "a", **endless) as store:
+        batch = compute(store, [ask(store, 1, "alice"), ask(store, 2, "alice")])
+        batch.commit()
+        assert batch.fresh == [1, 1]
+        assert store.db.execute("SELECT count(*) FROM answers").get > 2
+        assert answers_by_analyst(store) == {"alice": 2}
+        store.forget(["p1"], derived="purge")
+        assert answers_by_analyst(store) == {"alice": 2}

@@ -111,6 +111,7 @@ def test_headers_have_an_end(server):
     assert b" 431 " in talk(server, line + b"X: " + b"x" * 40_000 + b"\r\n\r\n")
     assert b" 431 " in talk(server, line + b"".join(b"X%d: %s\r\n" % (i, b"x" * 100) for i in range(500)) + b"\r\n")
     assert b" 431 " in talk(server, b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\n\r\n")
+    assert b" 431 " in talk(server, line + b"X: " + b"x" * 40_000)  # a header that never ends
 
 
 def test_a_body_that_is_too_long_is_refused_before_it_is_read(server):
@@ -220,4 +221,13 @@ def test_tls(tmp_path):
         trust = ssl.create_default_context(cafile=str(cert))
         trust.check_hostname = False
         assert httpx.get(server.url + "/v2/health/live", verify=trust).status_code == 200
+        trust.maximum_version = ssl.TLSVersion.TLSv1_2
+        for ciphers, good in (("ECDHE+AESGCM", True), ("ECDHE+SHA:!AESGCM", False)):
+            trust.set_ciphers(ciphers)
+            raw = socket.create_connection(("127.0.0.1", server.port))
+            try:
+                with trust.wrap_socket(raw) as secured:
+                    assert good, secured.cipher()
+            except ssl.SSLError:
+                assert not good
         assert server.stop() == 0

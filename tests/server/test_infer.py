@@ -119,6 +119,9 @@ def test_analysts_do_not_meet_each_others_ids(store):
         (json.dumps({"inputs": [{**tensor(rows(1)), "data": ["1", "2", "3", "4"]}]}).encode(), 422),
         (json.dumps({"inputs": [{**tensor(rows(1)), "data": [[1, 2], [3]]}]}).encode(), 422),
         (json.dumps({"inputs": [{**tensor(rows(1)), "data": {"a": 1}}]}).encode(), 422),
+        (json.dumps({"inputs": [{**tensor(rows(1)), "data": [1, 2, 3, None]}]}).encode(), 422),
+        (json.dumps({"inputs": [{**tensor(rows(1)), "data": [[1, 2, 3, "4"]]}]}).encode(), 422),
+        (json.dumps({"inputs": [{**tensor(rows(1)), "data": [[1, 2, 3, 4], {}]}]}).encode(), 422),
         (json.dumps({"inputs": [{**tensor(rows(1)), "shape": [1 << 40, 1 << 40]}]}).encode(), 422),
         (json.dumps({"inputs": [{**tensor(rows(1)), "shape": [True, 4]}]}).encode(), 422),
         (json.dumps({"inputs": [{**tensor(rows(1)), "datatype": ["FP32"]}]}).encode(), 422),
@@ -130,6 +133,13 @@ def test_bad_bodies_are_refused_and_cost_nothing(store, body, status):
         assert response.status_code in ({400, 422} if status is None else {status}), response.text
         assert set(response.json()["error"]) == {"code", "message"}
     assert answers(store) == 0
+
+
+def test_one_long_text_among_numbers_does_not_fill_the_memory(store):
+    data = ["x" * 100_000] + [1] * 100_000  # as a table of texts it would take 40 GB
+    body = {"inputs": [{**tensor(rows(1)), "data": data}]}
+    with application(store) as client:
+        assert code(client("POST", INFER, json=body), 422) == "invalid_input"
 
 
 def test_bad_raw_bodies_are_refused(store):
@@ -314,3 +324,33 @@ def test_the_unexpected_is_a_fixed_text_and_logs_no_contents(store, monkeypatch,
         assert code(response, 500) == "internal_error"
         assert "of p2" not in response.text + caplog.text
         assert "RuntimeError" in caplog.text
+
+
+def test_a_fold_that_fails_leaves_nobody_waiting(store, monkeypatch):
+    def fails(_):
+        raise MemoryError
+
+    monkeypatch.setattr("indknn.server.worker.fold_if_long", fails)
+    with application(store) as client:
+        assert [client.ask(rows(i)).status_code for i in range(3)] == [200] * 3
+
+
+def test_nothing_is_told_of_a_batch_that_was_not_written(store, monkeypatch):
+    """Whatever goes wrong between computing and committing, answers wait for the disk."""
+    from indknn.server import worker
+
+    compute = worker.compute
+
+    def odd(*given):
+        batch = compute(*given)
+        batch.fresh.append(0)  # so that the worker stumbles after it has seen the answers
+        return batch
+
+    def full(_):
+        raise OSError
+
+    with application(store) as client:
+        monkeypatch.setattr(worker, "compute", odd)
+        monkeypatch.setattr("indknn.store.journal.StoreJournal.commit", full)
+        assert code(client.ask(rows(1)), 503) == "unavailable"
+        monkeypatch.undo()

@@ -21,7 +21,9 @@ EXAMPLES = 20
 def served(tmp_path_factory):
     path = tmp_path_factory.mktemp("schema") / "a.store"
     with make_store(path) as store, application(store, roles=ROLES, max_body=1 << 20) as client:
-        client.schema = schemathesis.openapi.from_asgi("/openapi.json", client.app)
+        client.schema = schemathesis.openapi.from_asgi(
+            "/openapi.json", client.app, headers={"authorization": f"Bearer {client.keys['admin']}"}
+        )
         yield client
         assert not list(problems(store))
 

@@ -395,3 +395,38 @@ def test_replacing_all_records_is_all_or_nothing(store, monkeypatch):
     with reopened(store) as again:
         assert len(again.shard) == 50
         assert not list(problems(again))
+
+
+@pytest.mark.parametrize("how", ["forget", "replace"])
+def test_a_write_that_fails_beside_a_change_does_not_bring_anybody_back(tmp_path, monkeypatch, how):
+    """Another thread's commit fails between looking people up and changing them: memory is read anew, not half so."""
+    from indknn.shard import Shard
+    from indknn.store.upsert import Item, put_items
+
+    settings = Settings(n_features=2, classes=("a", "b"), tau=0.3, epsilon=1.0, max_queries=100)
+    with Store.create(tmp_path / "a", settings) as store:
+        ids = store.add([[1.0, 0.0], [0.0, 1.0]], ["a", "b"], ["ann", "bob"]).tolist()
+        name = "slots_of_owners" if how == "forget" else "slots_of_records"
+        look, journal, threads = getattr(Shard, name), store._journal, []
+
+        def fail():
+            with journal.io:
+                journal.failure = OSError("the disk is gone")
+
+        def looked_up(shard, *given):
+            if not threads:
+                threads.append(threading.Thread(target=fail))
+                threads[0].start()
+                threads[0].join(0.3)
+            return look(shard, *given)
+
+        monkeypatch.setattr(Shard, name, looked_up)
+        if how == "forget":
+            store.forget(["ann"])
+        else:
+            put_items(store, np.array([[0.6, 0.8]]), [Item("b", "carl", ids[0])])
+        monkeypatch.undo()
+        in_memory = sorted(store._engine.ledger.owners())
+        threads[0].join()
+        assert sorted(store.ledger.owners()) == in_memory == (["bob"] if how == "forget" else ["bob", "carl"])
+        assert not list(problems(store))

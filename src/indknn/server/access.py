@@ -20,6 +20,8 @@ CAN: dict[str, frozenset[str]] = {
     "forget": frozenset({"curator", "admin", "owner"}),
 }
 _ROUTES = {"/v1/session": "session", "/v1/status": "status", "/v1/audit": "audit", "/v1/records": "curate"}
+_EVERYBODY = frozenset({"/", "/v2", "/v2/health/live", "/v2/health/ready"})
+_FORWARDED = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -50,7 +52,13 @@ class Visitor:
 
 
 def needed(method: str, path: str) -> str | None:
-    """What a request needs to be allowed; None for what is open to everybody."""
+    """What a request needs to be allowed; None for what is open to everybody.
+
+    What is not known here needs a key. The routes' patterns end in `$`, which also matches before a last newline:
+    `/metrics%0A` would be another path to us and the same to them, so no path with a newline gets there.
+    """
+    if "\n" in path:
+        raise Problem(404, "there is nothing at a path with a newline")
     if path.startswith("/v2/models/"):
         return "predict" if path.endswith("/infer") else "model"
     if path in _ROUTES:
@@ -59,7 +67,7 @@ def needed(method: str, path: str) -> str | None:
         return "forget" if method == "DELETE" else "statement"
     if path == "/metrics":
         return "metrics"
-    return "session" if path.startswith(("/v1/", "/v2/models")) else None
+    return None if path in _EVERYBODY or path.startswith("/console/") else "session"
 
 
 def visitor(ring: Keyring, authorization: bytes | None) -> Visitor:
@@ -83,8 +91,11 @@ def refuse(who: Visitor, what: str) -> None:
         raise Problem(403, f"a key of role {who.role} may not {what}; roles that may: {sorted(CAN[what])}")
 
 
-def refuse_strange_sites(host: bytes | None, origin: bytes | None) -> None:
-    """Without keys, a web page of somebody else in a browser on this machine must not reach us."""
+def refuse_strange_sites(headers: dict[bytes, bytes]) -> None:
+    """Without keys, neither a web page of somebody else in a browser here nor who comes through a proxy is served."""
+    if not _FORWARDED.isdisjoint(headers):
+        raise Problem(403, "without keys no requests through a proxy are served", "not_loopback")
+    host, origin = headers.get(b"host"), headers.get(b"origin")
     try:
         name = urlsplit("//" + (host or b"localhost").decode("latin-1"))
         known, site = name.hostname in _LOOPBACK, origin and urlsplit(origin.decode("latin-1")).netloc

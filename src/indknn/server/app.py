@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from indknn import __version__
 from indknn.errors import IndKNNError
 from indknn.server import curator, openapi, public
+from indknn.server.access import needed
 from indknn.server.front import Front, report
 from indknn.server.options import Options
 from indknn.server.problems import Problem, as_problem
@@ -35,6 +36,7 @@ def create_app(store: Store, *, keys: str | Path | None = None, options: Options
         redoc_url=None,
         responses=openapi.PROBLEMS,
         redirect_slashes=False,
+        dependencies=[Depends(_as_granted)],
     )
     app.include_router(public.routes(service))
     app.include_router(curator.routes(service))
@@ -50,6 +52,12 @@ def create_app(store: Store, *, keys: str | Path | None = None, options: Options
 
     app.openapi = documented  # type: ignore[method-assign]
     return Front(app, service)
+
+
+async def _as_granted(request: Request) -> None:
+    """The front decides by the path, the router by its patterns: where they do not mean the same, nothing is done."""
+    if needed(request.method, request.scope["route"].path) != request.state.granted:
+        raise Problem(404, "there is nothing at this path")
 
 
 def answer(problem: Problem) -> Response:

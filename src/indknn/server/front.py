@@ -45,14 +45,15 @@ class Front:
         path, method = scope["path"], scope["method"]
         headers: dict[bytes, bytes] = dict(scope["headers"])
         try:
-            who = self._enter(method, path, headers)
+            what = needed(method, path)
+            who = self._enter(what, headers)
             if path.startswith(_MODELS) and path.endswith(_INFER):
                 if method != "POST":
                     raise Problem(405, f"{method} is not allowed here; use POST", headers=((b"allow", b"POST"),))
                 model = path[len(_MODELS) : -len(_INFER)]
                 await self._send(send, 200, await self.infer(model, headers, receive, who), route="infer")
             else:
-                scope.setdefault("state", {})["visitor"] = who
+                scope.setdefault("state", {}).update(visitor=who, granted=what)
                 await self._behind(scope, receive, send)
         except Gone:
             pass
@@ -63,13 +64,12 @@ class Front:
             route = "infer" if path.endswith(_INFER) else "refused"
             await self._send(send, problem.status, problem.body, problem.headers, route)
 
-    def _enter(self, method: str, path: str, headers: dict[bytes, bytes]) -> Visitor:
-        what = needed(method, path)
+    def _enter(self, what: str | None, headers: dict[bytes, bytes]) -> Visitor:
         if what is None:
             return Visitor(None)
         who = visitor(self.service.keys, headers.get(b"authorization"))
         if who.key is None:
-            refuse_strange_sites(headers.get(b"host"), headers.get(b"origin"))
+            refuse_strange_sites(headers)
         refuse(who, what)
         return who
 

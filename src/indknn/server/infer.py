@@ -150,15 +150,28 @@ def _from_json(asked: Any) -> tuple[FloatArray, str | None]:
 
 def _numbers(data: Any, shape: list[int], kind: Any) -> FloatArray:
     try:
-        array = np.array(data)
-    except (ValueError, OverflowError):  # rows of different lengths, nested too deeply
+        array = np.array(data if _plain(data) else None)
+    except (ValueError, OverflowError):  # rows of different lengths
         array = np.array(None)
-    if not isinstance(data, list) or array.dtype.kind not in "iuf":
+    if array.dtype.kind not in "iuf":
         raise Problem(422, "'data' must be a list of numbers, flat or row by row")
     if array.size != prod(shape) or (array.ndim != 1 and list(array.shape) != shape):
         raise Problem(422, f"'data' has shape {list(array.shape)}, but 'shape' says {_short(shape)}")
     with np.errstate(over="ignore"):
         return array.astype(kind).astype(np.float64).reshape(shape)
+
+
+def _plain(data: Any) -> bool:
+    """Whether this can be summed: numbers, or rows of them. One text among many numbers would make NumPy write
+    each of them as long as that text. A sum is the quickest look at all."""
+    if not isinstance(data, list):
+        return False
+    try:
+        for row in data if data and isinstance(data[0], list) else [data]:
+            sum(row)
+    except TypeError:
+        return False
+    return True
 
 
 def _id(name: str) -> str | None:

@@ -13,6 +13,7 @@ MAX_HEADERS = 32 << 10
 """Bytes of the request line and all headers together."""
 ARRIVAL = 30.0
 """Seconds that a request may take to arrive, from its first byte (or from connecting) to its last."""
+_LINE = 1024  # of the request line and line ends, which `size` does not count
 _LINGER = 5.0  # seconds that a body may go on coming in after it was answered
 _SWEEP = 1.0
 
@@ -25,6 +26,8 @@ class Protocol(HttpToolsProtocol):
 
     since: float | None = None
     size = 0
+    head = 0  # bytes of a request whose headers have not ended yet
+    in_head = True
     limit = ARRIVAL
 
     def connection_made(self, transport: Any) -> None:
@@ -36,6 +39,7 @@ class Protocol(HttpToolsProtocol):
         """A request begins."""
         super().on_message_begin()
         self.since, self.size, self.limit = self.loop.time(), 0, ARRIVAL
+        self.head, self.in_head = 0, True
 
     def on_url(self, url: bytes) -> None:
         """A part of the request line."""
@@ -51,6 +55,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """All headers are here."""
+        self.in_head = False
         if self.size > MAX_HEADERS:
             self.refuse(Problem(431, f"the headers must have at most {MAX_HEADERS} bytes"))
         elif not self.transport.is_closing():
@@ -74,9 +79,15 @@ class Protocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes. Headers that never end are noticed here."""
+        """Bytes. Headers that never end are noticed here: the parser keeps one until it is whole, however long."""
+        if self.transport.is_closing():  # it was refused, and what was on its way still comes in
+            return
+        before = self.in_head
         super().data_received(data)
-        if self.since is not None and self.size > MAX_HEADERS and not self.transport.is_closing():
+        if before and self.in_head:
+            self.head += len(data)
+        size = max(self.size, self.head - _LINE)
+        if self.since is not None and size > MAX_HEADERS and not self.transport.is_closing():
             self.refuse(Problem(431, f"the headers must have at most {MAX_HEADERS} bytes"))
 
     def send_400_response(self, msg: str) -> None:

@@ -39,14 +39,13 @@ def is_loopback(host: str) -> bool:
 
 
 def refuse_exposed(store: Path, host: str, tls: bool, behind_proxy: bool) -> None:
-    """Beyond loopback there must be keys, and they must not travel in the clear."""
-    if is_loopback(host):
+    """Beyond loopback, or where a proxy lets others in, there must be keys, and they must not travel in the clear."""
+    if is_loopback(host) and not behind_proxy:
         return
     book = read_book(keys_path(store))
     if book is None or not any(key.revoked is None for key in book.keys):
-        raise InvalidInputError(
-            f"--host {host} is beyond loopback and there are no keys; make one with: indknn keys create {store}"
-        )
+        why = "--behind-proxy lets others in" if is_loopback(host) else f"--host {host} is beyond loopback"
+        raise InvalidInputError(f"{why} and there are no keys; make one with: indknn keys create {store}")
     if not (tls or behind_proxy):
         raise InvalidInputError(
             f"--host {host} is beyond loopback and keys would travel in the clear; give --tls-cert and --tls-key, "
@@ -69,6 +68,8 @@ def serve(
     refuse_exposed(path, host, tls is not None, behind_proxy)
     with Store(path, witness=witness) as store:
         app = create_app(store, keys=keys_path(path), options=options)
+        if behind_proxy or not is_loopback(host):
+            app.service.keys.open = False  # even if the file has gone since we looked
         try:
             _run(app, host, port, tls, ready)
         finally:
@@ -91,6 +92,7 @@ def _run(app: Any, host: str, port: int, tls: tuple[Path, Path] | None, ready: C
         timeout_keep_alive=75,
         ssl_certfile=cert,
         ssl_keyfile=key,
+        ssl_ciphers="ECDHE+AESGCM:ECDHE+CHACHA20",  # of TLS 1.2; some uvicorns would allow CBC and NULL
     )
     logging.basicConfig(format="%(levelname)s %(name)s %(message)s", level=logging.WARNING)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # else every stray byte is a line in the log

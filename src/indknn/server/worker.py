@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from indknn.errors import IndKNNError, InvalidInputError, StoreError
+from indknn.errors import InvalidInputError, StoreError
 from indknn.ledgers import Scope
 from indknn.server.metrics import Metrics
 from indknn.server.problems import Problem
@@ -108,7 +108,7 @@ class Worker:
                 continue
             jobs, item = self._waiting(item)
             self._commits.put(self._answer(jobs))
-            with suppress(IndKNNError):
+            with suppress(Exception):  # answers are paid for; a thread that dies would leave everybody waiting
                 fold_if_long(self.store)
             if item is _NOTHING:
                 item = self._jobs.get()
@@ -133,11 +133,10 @@ class Worker:
             ready = self._admitted(jobs, done)
             if ready:
                 requests = [Request(j.queries, j.analyst, j.request_id) for j in ready if j.queries is not None]
-                batch = compute(self.store, requests)
+                batch = done.batch = compute(self.store, requests)  # nothing of it is told before it is durable
                 for job, outcome, fresh in zip(ready, batch.outcomes, batch.fresh, strict=True):
                     self._given[job.analyst] = self._given.get(job.analyst, 0) + fresh
                     done.results.append((job.future, outcome))
-                done.batch = batch
                 self.metrics.batch(sum(len(job.rows) for job in ready))
         except BaseException as error:  # a thread that dies would leave everybody waiting
             told = {id(future) for future, _ in done.results}
@@ -149,6 +148,7 @@ class Worker:
         if self.store.draft:
             raise Problem(409, "the store has never held records, so nothing is known of its features", "no_records")
         if self.store._journal is not self._journal:  # it was read anew after a failure
+            self.store.flush()  # a batch may have been computed since that is not written yet, and counts
             self._given, self._journal = answers_by_analyst(self.store), self.store._journal
         asked = dict(self._given)
         ready = []

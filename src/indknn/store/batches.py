@@ -87,7 +87,8 @@ def fold_if_long(store: Store) -> None:
 
 def answers_by_analyst(store: Store) -> dict[Scope, int]:
     """How many answers each analyst was given, ever."""
-    query = "SELECT name, count(*) FROM answers JOIN scopes ON scope = id WHERE label <> -1 GROUP BY scope"
+    # A sum over records has no query, and still has none where it was purged.
+    query = "SELECT name, count(*) FROM answers JOIN scopes ON scope = id WHERE length(query) > 0 GROUP BY scope"
     with store.reading() as db:
         return {name[1:] or None: int(count) for name, count in db.execute(query)}
 
@@ -108,15 +109,15 @@ def _compute(
     found: dict[int, Outcome],
     fresh: dict[int, int],
 ) -> None:
-    noted = journal.last_noted
+    before = journal.answered
 
     def done(position: int, labels: IntArray) -> None:
-        nonlocal noted
+        nonlocal before
         i = numbers[position]
         request = requests[i]
         digest = request_digest(request.queries, request.analyst) if request.request_id is not None else b""
         journal.seal(request.request_id, digest, labels)
-        found[i], fresh[i], noted = labels, journal.last_noted - noted, journal.last_noted
+        found[i], fresh[i], before = labels, journal.answered - before, journal.answered
 
     try:
         store._engine.predictor.compute_many([(requests[i].queries, requests[i].analyst) for i in numbers], done)

@@ -60,6 +60,7 @@ class StoreJournal:
         self.tau: Callable[[], float | None] = lambda: None  # a threshold to be written with the next answers
         self.touched: set[tuple[Scope, int]] = set()  # blocks with debits since the last fold
         self.unfolded_bytes = int(db.execute("SELECT coalesce(sum(length(body)), 0) FROM debits").get)
+        self.answered = 0  # queries noted here; sums over records, which the journal holds too, are none
         self._on_commit = on_commit
         self._next = int(db.execute("SELECT coalesce(max(seq), 0) + 1 FROM answers").get)
         self._known: dict[str, Request] = {
@@ -97,6 +98,7 @@ class StoreJournal:
             text = None if release is None else encode(release)
             self._open.append(Answer(self._next, analyst, query, label, charged, debits, text))
             self._next += 1
+            self.answered += len(query)
 
     def seal(self, request: str | None = None, digest: bytes = b"", labels: IntArray | None = None) -> None:
         """What was noted since the last time belongs together, and to this request if there is one.

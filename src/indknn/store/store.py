@@ -330,7 +330,7 @@ class Store:
         return receipt
 
     def _forget_once(self, owners: Sequence[OwnerId], records: Sequence[int], purge: bool) -> dict[str, Any]:
-        with self._lock:
+        with self._settled():
             shard, ledger = self.engine.shard, self.engine.ledger
             slots = shard.slots_of_records(records) if records else shard.slots_of_owners(owners)
             concerned = {slot: ledger.name_of(slot) for slot in np.unique(shard.owners_of(slots)).tolist()}
@@ -386,6 +386,18 @@ class Store:
     def _touch(self, owner_slots: Iterable[int]) -> None:
         blocks = {slot // BLOCK for slot in owner_slots}
         self._journal.touched |= {(scope, b) for scope in self._engine.ledger.scopes for b in blocks}
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        """What is looked up in here still holds in a `_change` that follows: nobody else's writing can fail meanwhile.
+
+        Else memory would be read anew in between, and somebody be forgotten in the memory that was thrown away.
+        """
+        with self._lock:
+            self._ready()
+            with self._journal.io:
+                self._ready()  # writing may have failed while we waited; a journal read anew is nobody else's yet
+                yield
 
     @contextmanager
     def _change(self) -> Iterator[apsw.Connection]:

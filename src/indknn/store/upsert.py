@@ -38,8 +38,7 @@ class Item:
 def put_items(store: Store, X: FloatArray, items: Sequence[Item]) -> IntArray:
     """The new ids, in order; nothing is changed if anything is wrong."""
     y = _labels(items)
-    with store._lock:
-        store._ready()
+    with store._settled():
         gone = [item.id for item in items if item.id is not None]
         if len(set(gone)) < len(gone):
             raise InvalidInputError("a record id must not be given twice")
