@@ -430,3 +430,19 @@ def test_a_write_that_fails_beside_a_change_does_not_bring_anybody_back(tmp_path
         threads[0].join()
         assert sorted(store.ledger.owners()) == in_memory == (["bob"] if how == "forget" else ["bob", "carl"])
         assert not list(problems(store))
+
+
+def test_bad_input_that_is_told_after_somebody_was_charged_is_not_taken_for_harmless(store, monkeypatch):
+    from indknn import mechanism
+
+    def refuses(*_):
+        raise InvalidInputError("too late")
+
+    spent = store.spent().sum()
+    with monkeypatch.context() as patch:
+        patch.setattr(mechanism, "noisy_argmax", refuses)
+        with pytest.raises(InvalidInputError, match="too late"):
+            store.predict(QUERIES[:3])
+    assert store.spent().sum() == spent  # memory was read anew: nothing was answered, nothing is charged
+    store.predict(QUERIES[:3])
+    assert not list(problems(store))

@@ -121,7 +121,9 @@ def _compute(
 
     try:
         store._engine.predictor.compute_many([(requests[i].queries, requests[i].analyst) for i in numbers], done)
-    except InvalidInputError:
+    except InvalidInputError as error:
+        if not journal.untouched:  # see Store._compute
+            journal.failure = error
         raise
     except BaseException as error:  # memory may know charges that no group holds: see Store._compute
         journal.failure = error

@@ -124,6 +124,11 @@ class StoreJournal:
         found = self._known.get(request)
         return None if found is None else (found[0], np.frombuffer(found[1], "<i8").astype(np.int64))
 
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody was charged and nothing noted since answers were last sealed."""
+        return not (self._open or self.ledger.log)
+
     def forget_requests(self) -> None:
         """Their answers were purged: a request that is repeated is a new one."""
         self._known.clear()

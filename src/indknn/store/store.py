@@ -289,8 +289,10 @@ class Store:
     def _compute(self, queries: Vectors, analyst: Scope) -> IntArray:
         try:
             return self._engine.predictor.compute(queries, analyst)
-        except InvalidInputError:
-            raise  # told before anybody was charged
+        except InvalidInputError as error:
+            if not self._journal.untouched:  # else it was told before anybody was charged
+                self._journal.failure = error
+            raise
         except BaseException as error:  # an interrupt, say: memory may know charges or answers that no group holds
             self._journal.failure = error
             raise
