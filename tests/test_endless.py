@@ -199,7 +199,11 @@ class TestStore:
 
     def test_status_counts_answers_not_sums(self, store):
         store.predict(QUERIES[:40])
-        assert status(store)["answers"] == 40
+        facts = status(store)
+        assert facts["answers"] == 40
+        assert facts["exhausted"] == 0
+        left = facts["queries_left_for_median_owner"]
+        assert left is None or left > 40  # the statistics, half of everybody's budget, were paid for once
 
     def test_forgetting_keeps_what_was_derived_or_purges_it_and_says_so(self, store):
         store.predict(QUERIES[:200], request_id="r")

@@ -11,7 +11,7 @@ from indknn.store.reports import status
 
 _POINTS = 500
 _KEPT = 50 * _POINTS
-_PER_SECOND = """SELECT at, sum(json_extract(body, '$.count')) FROM audit
+_PER_SECOND = """SELECT at, sum(json_extract(body, '$.count') - coalesce(json_extract(body, '$.sums'), 0)) FROM audit
     WHERE kind = 'answers' AND position > ? AND position <= ? GROUP BY at ORDER BY at"""
 
 

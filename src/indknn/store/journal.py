@@ -186,6 +186,7 @@ class StoreJournal:
                     first=batch[0].seq,
                     last=batch[-1].seq,
                     count=len(batch),
+                    sums=sum(a.label < 0 for a in batch),
                     digest=answers_digest(rows),
                     charged=str(sum(a.charged for a in batch)),
                 )

@@ -48,6 +48,9 @@ def status(store: Store) -> dict[str, Any]:
         answers = int(db.execute("SELECT count(*) FROM answers WHERE label >= 0").get)
     price = accounting.charge_units(np.array([float(1 << 40)]), settings.plan(settings.tau or 1.0).scale1)
     median = float(np.median(share)) if len(share) else 0.0
+    paid = median - (settings.prior_share if settings.prior == "statistics" else 0.0)
+    if settings.advised:  # where counts are rare, one with next to nothing left is out
+        price = np.array([ledger.budget // 100])
     return {
         "store": str(store.path),
         "epsilon": settings.epsilon,
@@ -63,6 +66,6 @@ def status(store: Store) -> dict[str, Any]:
         "spent_share_histogram": np.histogram(share, bins=_BINS, range=(0.0, 1.0))[0].tolist(),
         "spent_share_median": median,
         "exhausted": int((ledger.budget - largest < price).sum()),
-        # at the pace so far, which only those queries tell of
-        "queries_left_for_median_owner": round(answers * (1.0 - median) / median) if median > 0 else None,
+        # at the pace so far, which only those queries tell of; statistics were paid for once, before them
+        "queries_left_for_median_owner": round(answers * (1.0 - median) / paid) if paid > 0 else None,
     }
