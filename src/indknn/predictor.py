@@ -120,7 +120,7 @@ class Predictor:
 
     def _compute(self, queries: Vectors, keys: list[bytes], analyst: Scope, scans: Scans) -> IntArray:
         fresh, known = self._split(keys, self._transcript(analyst))
-        for i, label in self._answers(queries, fresh, analyst, scans):
+        for i, label in self._answers(queries, keys, fresh, analyst, scans):
             known[i] = label
         return np.array([known[first] for first in self._first_of(keys)], dtype=np.int64)
 
@@ -155,19 +155,22 @@ class Predictor:
                 "anew; answer from one process"
             )
 
-    def _answers(self, queries: Vectors, fresh: IntArray, analyst: Scope, scans: Scans) -> Iterator[tuple[int, int]]:
+    def _answers(
+        self, queries: Vectors, keys: list[bytes], fresh: IntArray, analyst: Scope, scans: Scans
+    ) -> Iterator[tuple[int, int]]:
         """The fresh queries and their labels, each charged and noted as it comes."""
         adviser, transcript = self.adviser(analyst), self._transcript(analyst)
         plan = self._fixed_plan(queries)
+        asked = queries if len(fresh) == len(queries) else queries[fresh]
         road = (
-            answers(queries[fresh], scans, plan, transcript, self, analyst)
+            answers(asked, scans, plan, transcript, self, analyst)
             if adviser is None
-            else advised_answers(queries[fresh], scans, plan, adviser, self, analyst)
+            else advised_answers(asked, scans, plan, adviser, self, analyst)
         )
         for i, (label, release) in zip(fresh.tolist(), road, strict=True):
-            query = queries[slice(i, i + 1)]
+            query = queries if len(queries) == 1 else queries[slice(i, i + 1)]
             votes = release if self.keep_votes and isinstance(release, Votes) else None
-            transcript.add(query, query_key(query), label, votes)
+            transcript.add(query, keys[i], label, votes)
             self.note(analyst, query, label, release)
             yield i, label
 
@@ -190,7 +193,7 @@ class Predictor:
 
     def _first_of(self, keys: list[bytes]) -> list[int]:
         """For each query of a batch the first one that it repeats; itself where repeats are not free."""
-        if not self.free_repeats:
+        if not self.free_repeats or len(keys) == 1:
             return list(range(len(keys)))
         first: dict[bytes, int] = {}
         return [first.setdefault(key, i) for i, key in enumerate(keys)]

@@ -66,4 +66,6 @@ def query_key(query: Vectors) -> bytes:
 
 def keys_of(queries: Vectors) -> list[bytes]:
     """The digest of each query."""
+    if len(queries) == 1:
+        return [query_key(queries)]
     return [query_key(queries[slice(i, i + 1)]) for i in range(len(queries))]

@@ -45,7 +45,8 @@ def answers(
     tau = tau_on_grid(plan.tau)
     for i, near in enumerate(scans(queries, tau)):
         K, count, votes = _votes(near, plan, source, analyst)
-        votes = votes + transcript.votes(queries[slice(i, i + 1)], tau, plan.n_classes)
+        if transcript.pool is not None:
+            votes = votes + transcript.votes(queries[slice(i, i + 1)], tau, plan.n_classes)
         if source.keep_votes:
             noisy = mechanism.noisy_votes(votes, K, plan, source.noise)
             yield int(np.argmax(noisy)), Votes(K, plan.scale2(K), count, 0.0, 1.0, mechanism.centred(noisy))
