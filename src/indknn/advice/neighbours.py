@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from indknn.indexes.scanner import Float32Array
 from indknn.types import FloatArray, Int8Array
 
 NEAR = 0.03
 """The share of earlier queries that count as near."""
 KEPT = 2048
-_UNIT, _KAPPA, _SCORE = 256.0, 1024.0, 4096.0  # grids of coordinates, of κ and of scores
-_BLOCK = 2048
+_UNIT, _KAPPA, _SCORE = 256.0, 31.0, 255.0  # steps of a unit vector's coordinates, of κ and of the largest score
+_BLOCK = 512  # rows at a time, which stay in the cache
 
 
 class Neighbours:
@@ -24,7 +25,9 @@ class Neighbours:
 
     def __init__(self, Q: FloatArray, scores: FloatArray):
         self._rows = np.rint(Q * _UNIT).astype(np.float32)
-        self._scores = np.rint((scores - scores.mean(axis=0)) * _SCORE)
+        centred = scores - scores.mean(axis=0)
+        self._size = max(float(np.abs(centred).max(initial=0.0)), 1e-12) / _SCORE
+        self._scores = np.rint(centred / self._size).astype(np.float32)
         sample = (self._rows[:256] @ self._rows.T) / (_UNIT * _UNIT)
         self._near = max(float(np.quantile(sample, 1.0 - NEAR)), 1.0 / _KAPPA)
 
@@ -38,13 +41,15 @@ class Neighbours:
         root = np.sqrt(np.einsum("ij,ij->i", wide, wide))
         return self._average(values.astype(np.float32), np.maximum(root, 1.0))
 
-    def _average(self, rows: np.ndarray[tuple[int, int], np.dtype[np.float32]], roots: FloatArray) -> FloatArray:
+    def _average(self, rows: Float32Array, roots: FloatArray) -> FloatArray:
+        """Σ κ·score / Σ κ over those near. All sums are of integers below 2^24, where float32 is exact."""
         found = np.zeros((len(rows), self._scores.shape[1]))
         for first in range(0, len(rows), _BLOCK):
             here = slice(first, first + _BLOCK)
-            dots = (rows[here] @ self._rows.T).astype(np.float64)  # of integers: below 2^24 by Cauchy and Schwarz
-            cosine = dots / (roots[here] * _UNIT)[:, None]
-            kappa = np.where(cosine >= self._near, np.trunc(cosine * _KAPPA), 0.0)
-            total = kappa.sum(axis=1)
-            found[here] = (kappa @ self._scores) / (np.maximum(total, 1.0) * _SCORE)[:, None]
+            kappa = rows[here] @ self._rows.T  # below 2^24 by Cauchy and Schwarz
+            kappa *= (_KAPPA / (roots[here] * _UNIT)).astype(np.float32)[:, None]
+            kappa *= kappa >= np.float32(self._near * _KAPPA)
+            np.trunc(kappa, out=kappa)
+            total = np.maximum(kappa.sum(axis=1, dtype=np.float64), 1.0)
+            found[here] = (kappa @ self._scores).astype(np.float64) * (self._size / total)[:, None]
         return found
