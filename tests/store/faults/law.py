@@ -175,7 +175,8 @@ class Law:
         scopes = dict(store.db.execute("SELECT id, name FROM scopes"))
         known = defaultdict(list)
         for scope, query, label in store.db.execute("SELECT scope, query, label FROM answers"):
-            known[scopes[scope], query].append(store.settings.classes[label])
+            if scope in scopes and isinstance(label, int):  # else a damaged row, in the control without syncs
+                known[scopes[scope], query].append(store.settings.classes[label])
         for request, (analyst, n, answers) in self.answered.items():
             for values, answer in zip(quantise(rows(request, n)).values, answers, strict=True):
                 stored = known["" if analyst is None else "=" + analyst, values.tobytes()]
