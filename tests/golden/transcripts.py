@@ -1,0 +1,183 @@
+"""Small histories in every mode, played through the estimator, the engine, the store and the HTTP service.
+
+`python -m golden.transcripts` (with `tests` on the path) writes `transcripts.json`; the test plays the histories again
+and compares. Only public names are imported, so that the code behind them may move.
+"""
+
+import asyncio
+import hashlib
+import json
+import tempfile
+import warnings
+from itertools import product
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from indknn import IndKNNClassifier
+from indknn.engine import Engine, Settings
+from indknn.server.app import create_app
+from indknn.store import Store
+
+KEPT = Path(__file__).with_name("transcripts.json")
+CLASSES = ("a", "b", "c")
+FEATURES = 8
+
+ALGORITHM3 = {"reuse": "none", "prior": "none", "max_queries": 60, "tau": 0.4, "sigma2": 0.4}
+MODELS = {"reuse": "student", "prior": "statistics", "max_queries": None}
+MODES = {
+    "algorithm 3": ALGORITHM3,
+    "algorithm 3, rdp": {**ALGORITHM3, "accountant": "rdp"},
+    "algorithm 3, rbf": {**ALGORITHM3, "kernel": "rbf", "tau": 0.6},
+    "algorithm 3, rbf with lengths": {**ALGORITHM3, "kernel": "rbf", "bandwidth": 4.0, "normalize": False},
+    "algorithm 3, tau and sigma2 from queries": {**ALGORITHM3, "tau": None, "sigma2": None},
+    "algorithm 3, one record a query": {**ALGORITHM3, "max_records_per_query": 1},
+    "algorithm 3, repeats are charged": {**ALGORITHM3, "free_repeats": False},
+    "algorithm 3, a global budget": {**ALGORITHM3, "global_epsilon": 2.2},
+    "algorithm 3, centred": {**ALGORITHM3, "center": (0.1,) * FEATURES},
+    "hashing": {**ALGORITHM3, "index": "lsh"},
+    "sketch": {**ALGORITHM3, "index": "sketch"},
+    "reuse of labels": {**ALGORITHM3, "reuse": "labels"},
+    "models": MODELS,
+    "models, a number of queries and tau": {**MODELS, "max_queries": 300, "tau": 0.5},
+    "models without statistics": {**MODELS, "prior": "none"},
+    "models without a student": {**MODELS, "reuse": "none"},
+}
+INDEX_OPTIONS = {"lsh": {"seed": 0, "n_tables": 30, "n_bits": 8}, "sketch": {"seed": 0, "n_bits": 512}}
+
+
+class Replayed:
+    """Reproducible noise that a store takes for secure. For tests alone."""
+
+    secure = True
+
+    def __init__(self):
+        self._rng = np.random.default_rng(7)
+
+    def draw(self, scale, size):
+        """`size` values of round(scale·Z)."""
+        num, den = scale.as_integer_ratio()
+        return np.rint(self._rng.standard_normal(size) * (num / den)).astype(np.int64)
+
+
+def data():
+    """Records of people with one to three each, and queries."""
+    rng = np.random.default_rng(3)
+    centres = rng.normal(size=(3, FEATURES))
+    y = rng.integers(3, size=900)
+    X = centres[y] + 0.8 * rng.normal(size=(900, FEATURES))
+    return X[:700], np.array(CLASSES)[y[:700]], [f"p{i}" for i in rng.integers(400, size=700)], X[700:]
+
+
+def settings(mode):
+    """The settings of a mode, with nothing left to defaults that may change."""
+    common = {"n_features": FEATURES, "classes": CLASSES, "epsilon": 1.0, "delta": 1e-5}
+    return Settings(**common, **mode, index_options=INDEX_OPTIONS.get(mode.get("index"), {}))
+
+
+def history(model, forget):
+    """Answers, additions, erasures of both kinds, a return and a second analyst; what came of it."""
+    X, y, owners, Q = data()
+    model.add(X[:600], y[:600], owners[:600])
+    told = [
+        model.predict(Q[:40]),
+        *(model.predict(Q[i : i + 1]) for i in range(40, 60)),
+        model.predict(Q[10:90], "ann"),
+        model.predict(Q[:50]),  # repeats
+    ]
+    model.add(X[600:], y[600:], owners[600:])
+    forget(["p1", "p2"], derived="keep")
+    told.append(model.predict(Q[90:130]))
+    model.add(X[:3], y[:3], ["p1", "p1", "somebody new"])
+    told += [model.predict(Q[130:170]), model.predict(Q[170:190], "ann")]
+    forget(["p3"], derived="purge")
+    told += [model.predict(Q[:30]), model.predict(Q[80:100], "ann")]
+    names = [*sorted(set(owners)), "somebody new"]
+    return {
+        "labels": "".join("".join(part.tolist()) for part in told),
+        **{f"charges{who or ''}": fingerprint(model.spent(names, who).tolist()) for who in (None, "ann")},
+    }
+
+
+def by_engine(mode):
+    """The history through the engine."""
+    model = Engine(settings(mode), Replayed())
+    return history(model, model.forget_owners)
+
+
+def by_store(mode):
+    """The history through a store, and what its file then holds."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "people.store"
+        with Store.create(path, settings(mode), noise=Replayed()) as store:
+            told = history(store, store.forget)
+        with Store(path) as store:
+            told["answers"] = fingerprint(
+                list(store.db.execute("SELECT seq, scope, query, scale, label, charged, release FROM answers"))
+            )
+    return told
+
+
+def by_estimator(mode):
+    """The history through the estimator, under a seed."""
+    given = {name: value for name, value in mode.items() if name != "center"}
+    X, y, owners, Q = data()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = IndKNNClassifier(random_state=5, classes=CLASSES, center=mode.get("center"), **given)
+        model.fit(X[:600], y[:600], owners[:600])
+        told = [model.predict(Q[:40]), model.predict(Q[20:70], analyst="ann")]
+        model.partial_fit(X[600:], y[600:], owners[600:])
+        model.forget(["p1", "p2"])
+        told.append(model.predict(Q[40:120]))
+        model.forget(records=model.new_record_ids_[:5])
+        told.append(model.predict(Q[120:160]))
+    return {
+        "labels": "".join("".join(part.tolist()) for part in told),
+        "charges": fingerprint(model.privacy_spent(sorted(set(owners))).tolist()),
+        "tau": model.tau_,
+    }
+
+
+def by_service(mode):
+    """Queries over HTTP through the worker: one at a time, so that batches are always the same."""
+    X, y, owners, Q = data()
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store.create(Path(folder) / "people.store", settings(mode), noise=Replayed())
+        store.add(X, y, owners)
+        app = create_app(store)
+        labels = asyncio.run(_asked(app, Q))
+        app.service.close()
+        charges = fingerprint(store.spent(sorted(set(owners))).tolist())
+        store.close()
+    return {"labels": labels, "charges": charges}
+
+
+async def _asked(app, Q):
+    labels = ""
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+        for rows in (Q[:1], Q[1:30], *(Q[i : i + 1] for i in range(30, 60)), Q[20:40], Q[60:124]):
+            tensor = {"name": "features", "shape": list(rows.shape), "datatype": "FP64", "data": rows.ravel().tolist()}
+            answer = await client.post("/v2/models/indknn/infer", json={"inputs": [tensor]})
+            labels += "".join(answer.json()["outputs"][0]["data"])
+    return labels
+
+
+def fingerprint(values):
+    """A short digest of plain values."""
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:24]
+
+
+ROADS = {"engine": by_engine, "store": by_store, "estimator": by_estimator, "service": by_service}
+CASES = list(product(ROADS, MODES))
+
+
+def play(road, mode):
+    """The transcript of one mode on one road."""
+    return ROADS[road](MODES[mode])
+
+
+if __name__ == "__main__":
+    found = {f"{road}: {mode}": play(road, mode) for road, mode in CASES}
+    KEPT.write_text(json.dumps(found, indent=1) + "\n")
