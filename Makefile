@@ -19,7 +19,7 @@ help:
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml setup.py $(wildcard src/indknn/*.c src/indknn/indexes/*.c src/indknn/indexes/*.h)
+$(STAMP): pyproject.toml setup.py $(wildcard src/indknn/core/*.c src/indknn/records/indexes/*.c src/indknn/records/indexes/*.h)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip

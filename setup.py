@@ -9,10 +9,10 @@ import sys
 
 from setuptools import Extension, setup
 
-FOLDER = "src/indknn/indexes/"
+FOLDER = "src/indknn/records/indexes/"
 
 native = Extension(
-    "indknn.indexes._native",
+    "indknn.records.indexes._native",
     sources=[FOLDER + "_native.c"],
     depends=[FOLDER + name for name in ("_scan.h", "_simd.h", "_simd_x86.h")],
     # No -march: the newer instruction sets are compiled function by function and chosen at run time.
@@ -22,8 +22,8 @@ native = Extension(
 )
 
 sampler = Extension(
-    "indknn._sampler",
-    sources=["src/indknn/_sampler.c"],
+    "indknn.core._sampler",
+    sources=["src/indknn/core/_sampler.c"],
     extra_compile_args=[] if sys.platform == "win32" else ["-O2", "-std=c11"],
     optional=True,
 )

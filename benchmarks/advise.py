@@ -26,21 +26,21 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from indknn import IndKNNClassifier
-from indknn.accounting import budget
-from indknn.baselines import LinearNoisySGD
-from indknn.baselines.noisy_sgd import Schedule
-from indknn.baselines.pricing import SamplingAccountant, noise_multiplier
-from indknn.baselines.topk import SENSITIVITY
-from indknn.datasets.registry import TITLES, find_datasets
-from indknn.datasets.tables import load_features
+from indknn.core.accounting import budget
+from indknn.core.noise import SeededNoise
+from indknn.core.quantise import quantise
 from indknn.errors import PrivacyWarning
-from indknn.experiments.fields import Data, Orders
-from indknn.experiments.methods.private_knn import sampled_votes
-from indknn.experiments.results import write_json
-from indknn.noise import SeededNoise
-from indknn.quantise import quantise
-from indknn.tuning.scale import sigma2_for_store
+from indknn.store.tuning.scale import sigma2_for_store
 from indknn.types import GRID
+from indknn_lab.baselines import LinearNoisySGD
+from indknn_lab.baselines.noisy_sgd import Schedule
+from indknn_lab.baselines.pricing import SamplingAccountant, noise_multiplier
+from indknn_lab.baselines.topk import SENSITIVITY
+from indknn_lab.datasets.registry import TITLES, find_datasets
+from indknn_lab.datasets.tables import load_features
+from indknn_lab.experiments.fields import Data, Orders
+from indknn_lab.experiments.methods.private_knn import sampled_votes
+from indknn_lab.experiments.results import write_json
 
 SHIPPED = Path(__file__).parents[1] / "src" / "indknn" / "advice" / "measurements.json"
 DELTA = 1e-5

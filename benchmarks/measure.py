@@ -13,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from indknn.indexes.choose import make_scanner
-from indknn.indexes.scanner_native import cores
-from indknn.indexes.scanner_numpy import integer_dots
-from indknn.quantise import quantise
+from indknn.core.quantise import integer_dots, quantise
+from indknn.records.indexes.choose import make_scanner
+from indknn.records.indexes.scanner_native import cores
 from indknn.types import FloatArray, Vectors
 
 _RANK = 64

@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-from indknn.noise import SecureNoise, SeededNoise
+from indknn.core.noise import SecureNoise, SeededNoise
 
 CLASSES = 10
 

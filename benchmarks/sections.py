@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from indknn.indexes import ExactIndex, make_index, scanner_numpy
-from indknn.indexes.coded import CodedIndex
-from indknn.indexes.scanner_native import _native, cores
-from indknn.kernels import Cosine, tau_on_grid
+from indknn.core.kernels import Cosine, tau_on_grid
+from indknn.records.indexes import ExactIndex, make_index, scanner_numpy
+from indknn.records.indexes.coded import CodedIndex
+from indknn.records.indexes.scanner_native import _native, cores
 from indknn.types import Vectors
 from measure import features, medians, one, tau_for, unit
 

@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from indknn.engine import Settings
 from indknn.server.keys import create, keys_path
+from indknn.settings import Settings
 from indknn.store import Store
 
 CLASSES, CLUSTERS = tuple(range(10)), 40

@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from indknn.engine import Engine, Settings
-from indknn.noise import SecureNoise
+from indknn.core.noise import SecureNoise
+from indknn.engine import Engine
+from indknn.settings import Settings
 from indknn.store import Store
 
 CLASSES = tuple(range(10))

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from indknn import accounting
-from indknn.calibrate import sigma1_for
-from indknn.indexes import make_index
-from indknn.kernels import Cosine, tau_on_grid
-from indknn.ledgers import MemoryLedger
-from indknn.noise import SecureNoise
-from indknn.predictor import Predictor
-from indknn.shard import Shard
+from indknn.answering.predictor import Predictor
+from indknn.core import accounting
+from indknn.core.calibrate import sigma1_for
+from indknn.core.kernels import Cosine, tau_on_grid
+from indknn.core.noise import SecureNoise
+from indknn.ledger import MemoryLedger
+from indknn.records.indexes import make_index
+from indknn.records.shard import Shard
 from indknn.types import Plan
 from measure import features, medians, one, tau_for
 from sections import Row, filled

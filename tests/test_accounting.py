@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from indknn.accounting import (
+from indknn.core.accounting import (
     UNIT,
     budget,
     charge_units,

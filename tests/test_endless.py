@@ -7,10 +7,11 @@ from sklearn.naive_bayes import GaussianNB
 import indknn
 from conftest import blobs
 from indknn import IndKNNClassifier, InvalidInputError
-from indknn.advice import adviser as module
-from indknn.engine import Engine, Settings
-from indknn.noise import SeededNoise
-from indknn.releases import Alone, MomentsRelease, TallyRelease, Votes, decode, encode
+from indknn.core.noise import SeededNoise
+from indknn.core.releases import Alone, MomentsRelease, TallyRelease, Votes, decode, encode
+from indknn.engine import Engine
+from indknn.models import adviser as module
+from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.reports import status
 from indknn.store.verify import problems

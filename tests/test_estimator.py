@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from conftest import blobs
 from indknn import IndKNNClassifier, PrivacyError, PrivacyWarning, UnknownOwnerError, budget
-from indknn.calibrate import DEFAULT_TAU
+from indknn.core.calibrate import DEFAULT_TAU
 from indknn.errors import LedgerError
 
 CANNOT_HOLD = {

@@ -10,6 +10,6 @@ def modules_after(statement):
 
 
 def test_the_core_does_not_load_the_heavy_ones():
-    loaded = modules_after("import indknn, indknn.predictor, indknn.shard, indknn.calibrate")
+    loaded = modules_after("import indknn, indknn.answering.predictor, indknn.records.shard, indknn.core.calibrate")
     assert not {"sklearn", "click", "rich", "matplotlib", "pandas", "torch"} & loaded
     assert "sklearn" in modules_after("from indknn import IndKNNClassifier")

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from indknn.core.kernels import RBF, Cosine, make_kernel, tau_on_grid
+from indknn.core.quantise import quantise
 from indknn.errors import InvalidInputError
-from indknn.indexes import make_index
-from indknn.kernels import RBF, Cosine, make_kernel, tau_on_grid
-from indknn.quantise import quantise
+from indknn.records.indexes import make_index
 from indknn.types import GRID
 
 KERNELS = [Cosine(), RBF(), RBF(0.3), RBF(2.0, normalize=False), RBF(40.0, normalize=False)]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indknn import mechanism
-from indknn.accounting import UNIT, to_units
+from indknn.core import mechanism
+from indknn.core.accounting import UNIT, to_units
+from indknn.core.noise import SeededNoise
 from indknn.errors import InvalidInputError
-from indknn.noise import SeededNoise
 from indknn.types import GRID, MIN_K, Neighbours, Plan
 from literal import algorithm3, with_owners
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from indknn import noise as noise_module
+from indknn.core import noise as noise_module
+from indknn.core.noise import SecureNoise, SeededNoise, _less, _round_scaled, noise_from
 from indknn.errors import InvalidInputError
-from indknn.noise import SecureNoise, SeededNoise, _less, _round_scaled, noise_from
 
 MANY = 60_000
 

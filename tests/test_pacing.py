@@ -5,10 +5,11 @@ import contextlib
 import numpy as np
 import pytest
 
-from indknn.engine import Engine, Settings
+from indknn.answering.pacing import Paced
+from indknn.core.noise import SecureNoise
+from indknn.engine import Engine
 from indknn.errors import InvalidInputError
-from indknn.noise import SecureNoise
-from indknn.pacing import Paced
+from indknn.settings import Settings
 
 
 class Clock:

@@ -10,18 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indknn import IndKNNClassifier
-from indknn.accounting import to_units
-from indknn.advice import RidgeStudent
-from indknn.audits.worlds import hurried
-from indknn.engine import Engine, Settings
-from indknn.indexes import make_index
-from indknn.kernels import make_kernel, tau_on_grid
-from indknn.ledgers import MemoryLedger
-from indknn.noise import SecureNoise, SeededNoise
-from indknn.predictor import Predictor
-from indknn.quantise import quantise
-from indknn.shard import Shard
+from indknn.answering.predictor import Predictor
+from indknn.core.accounting import to_units
+from indknn.core.kernels import make_kernel, tau_on_grid
+from indknn.core.noise import SecureNoise, SeededNoise
+from indknn.core.quantise import quantise
+from indknn.engine import Engine
+from indknn.ledger import MemoryLedger
+from indknn.models import RidgeStudent
+from indknn.records.indexes import make_index
+from indknn.records.shard import Shard
+from indknn.settings import Settings
 from indknn.types import Plan
+from indknn_lab.audits.worlds import hurried
 
 D, CLASSES = 5, [0, 1, 2]
 seeds = st.integers(0, 2**32 - 1)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from indknn.engine import Engine, Settings
-from indknn.noise import SeededNoise
+from indknn.core.noise import SeededNoise
+from indknn.engine import Engine
+from indknn.settings import Settings
 
 
 class Kept:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from indknn import IndKNNClassifier
-from indknn.datasets.fashion import load_npz
+from indknn.cli.demonstration import load_npz
 
 
 @pytest.mark.slow

@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indknn.indexes import make_index
-from indknn.kernels import Cosine
-from indknn.ledgers import MemoryLedger
-from indknn.quantise import quantise
-from indknn.shard import Shard
+from indknn.core.kernels import Cosine
+from indknn.core.quantise import quantise
+from indknn.ledger import MemoryLedger
+from indknn.records.indexes import make_index
+from indknn.records.shard import Shard
 
 
 def new_shard(d=6):

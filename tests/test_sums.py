@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indknn.accounting import UNIT, to_units
-from indknn.noise import SeededNoise
-from indknn.sums import ROW, MomentNoise, moments, noisy_moments, tally, tally_scale, unit_rows
+from indknn.core.accounting import UNIT, to_units
+from indknn.core.noise import SeededNoise
+from indknn.core.statistics import ROW, MomentNoise, moments, noisy_moments, tally, tally_scale, unit_rows
 from indknn.types import GRID
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from indknn.accounting import budget, epsilon
+from indknn.core.accounting import budget, epsilon
 from indknn.errors import IndKNNError, InvalidInputError, PrivacyError, PrivacyWarning, UnknownOwnerError
 
 if TYPE_CHECKING:

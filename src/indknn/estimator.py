@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import fields, replace
-from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
-from indknn.advice import RidgeStudent, SklearnStudent, Student
-from indknn.engine import Engine, Settings, index_options
+from indknn.core.inputs import as_center, as_classes, as_owner_array, as_owner_list, as_record_ids
+from indknn.core.modes import Prior, Reuse, default_prior
+from indknn.core.noise import Noise, noise_from
+from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError, PrivacyWarning
-from indknn.indexes import INDEXES
-from indknn.inputs import as_center, as_classes, as_owner_array, as_owner_list, as_record_ids
-from indknn.modes import Prior, Reuse, as_reuse, default_prior
-from indknn.noise import Noise, noise_from
-from indknn.types import FloatArray, IntArray, Vote
+from indknn.records.indexes import INDEXES
+from indknn.settings import Settings, index_options
+from indknn.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from indknn.store import Store
@@ -63,24 +61,16 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     index : {"exact", "lsh", "sketch"}
         How neighbours are found. "exact" misses nobody; "lsh" is the paper's hashing; "sketch" is for a million
         records and more. See ``docs/performance.md``.
-    reuse : {"student", "votes", "labels", "none"}
+    reuse : {"student", "labels", "none"}
         What is made of released answers, at no cost to anybody. "student": a model learns from them, answers
-        alone where it is right often enough, and is mixed with the votes elsewhere. "votes" and "labels": they
-        vote on later queries, with their noisy votes or (as in the paper) with their label. See
-        ``docs/endless.md``.
-    vote : {"gaussian", "exponential"}
-        The noise on the votes. "exponential" has less of it for the same price, but releases nothing besides the
-        label: it needs accountant="rdp", prior="none" and reuse="none" or "labels".
+        alone where it is right often enough, and is mixed with the votes elsewhere. "labels": they vote on later
+        queries, as in the paper. See ``docs/endless.md``.
     prior : {"statistics", "none"} or None
         "statistics" releases noisy sums over all records before the first answer, from which a linear model is
         solved. It costs ``prior_share`` of B once, and never runs out. None means "statistics" with
         reuse="student" and "none" with the others.
     prior_share : float
         That share.
-    student : classifier or None
-        What learns from the answers with reuse="student": any scikit-learn classifier with ``predict_proba`` and
-        sample weights. None is a ridge regression that needs no tuning. Another one answers the report card
-        record by record, which is slow for many records.
     center : array of shape (n_features,) or None
         A *public* vector subtracted from records and queries. Never the mean of the private data.
     random_state : None, int, Generator or RandomState
@@ -140,11 +130,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         "bandwidth": [_POSITIVE, None],
         "accountant": [StrOptions({"gdp", "rdp"})],
         "index": [StrOptions(set(INDEXES))],
-        "reuse": ["boolean", StrOptions(set(get_args(Reuse)))],
-        "vote": [StrOptions(set(get_args(Vote)))],
+        "reuse": [StrOptions(set(get_args(Reuse)))],
         "prior": [StrOptions(set(get_args(Prior))), None],
         "prior_share": [Interval(Real, 0, 1, closed="neither")],
-        "student": [HasMethods(["fit", "predict_proba"]), None],
         "center": ["array-like", None],
         "random_state": ["random_state", np.random.Generator],
         "classes": ["array-like", None],
@@ -172,11 +160,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         bandwidth: float | None = None,
         accountant: str = "gdp",
         index: str = "exact",
-        reuse: str | bool = "student",
-        vote: str = "gaussian",
+        reuse: str = "student",
         prior: str | None = None,
         prior_share: float = 0.5,
-        student: Any = None,
         center: npt.ArrayLike | None = None,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
         classes: npt.ArrayLike | None = None,
@@ -199,10 +185,8 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         self.accountant = accountant
         self.index = index
         self.reuse = reuse
-        self.vote = vote
         self.prior = prior
         self.prior_share = prior_share
-        self.student = student
         self.center = center
         self.random_state = random_state
         self.classes = classes
@@ -340,8 +324,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             accountant=self.accountant,  # type: ignore[arg-type]
             index=self.index,
             index_options=index_options(self.index, self.n_tables, self.n_bits, self.index_seed),
-            reuse=as_reuse(self.reuse),
-            vote=self.vote,  # type: ignore[arg-type]
+            reuse=self.reuse,  # type: ignore[arg-type]
             prior=default_prior(self.reuse) if self.prior is None else self.prior,  # type: ignore[arg-type]
             prior_share=float(self.prior_share),
             center=as_center(self.center),
@@ -373,19 +356,12 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         if self.store is not None:
             engine = self._durable(settings, noise)
         else:
-            student = self._student()
-            engine = (
-                Engine(settings, noise, student=student) if old is None else old.restarted(settings, noise, student)
-            )
+            engine = Engine(settings, noise) if old is None else old.restarted(settings, noise)
         self._engine = engine
         validate_data(self, X, reset=True, skip_check_array=True)
         self.classes_ = settings.class_array
         self.budget_ = settings.budget
         self.sigma1_, self.sigma2_ = settings.sigma1_, settings.sigma2_
-
-    def _student(self) -> Callable[[], Student]:
-        """What makes a student: the given classifier anew for every lesson, or ridge regression."""
-        return RidgeStudent if self.student is None else partial(SklearnStudent, partial(clone, self.student))
 
     def _anything_spent(self) -> bool:
         ledger = self._engine.ledger
@@ -401,9 +377,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         if hasattr(self, "_engine"):
             opened: Any = self._engine
         elif Path(str(self.store)).exists():
-            opened = Store(str(self.store), student=self._student())
+            opened = Store(str(self.store))
         else:
-            return Store.create(str(self.store), settings, student=self._student())
+            return Store.create(str(self.store), settings)
         kept = replace(opened.settings, tau=settings.tau) if settings.tau is None else opened.settings
         if kept != settings:
             differing = [f.name for f in fields(settings) if getattr(kept, f.name) != getattr(settings, f.name)]

@@ -14,11 +14,11 @@ from indknn.errors import InvalidInputError
 Int8Array: TypeAlias = npt.NDArray[np.int8]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+Float32Array: TypeAlias = npt.NDArray[np.float32]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 OwnerId: TypeAlias = int | str | bytes
 Accountant: TypeAlias = Literal["gdp", "rdp"]
 KernelName: TypeAlias = Literal["cosine", "rbf"]
-Vote: TypeAlias = Literal["gaussian", "exponential"]
 
 GRID_BITS = 20
 GRID = 1 << GRID_BITS
@@ -51,7 +51,6 @@ class Plan:
     max_records_per_query: int | None = None
     contrast: bool = False
     """Charge votes by |P F|, P = I - 11ᵀ/c: exact while only the argmax or P times the noisy votes leaves."""
-    vote: Vote = "gaussian"
 
     def __post_init__(self) -> None:
         """Refuse what would make the mechanism meaningless."""
@@ -69,8 +68,6 @@ class Plan:
         cap = self.max_records_per_query
         if cap is not None and cap < 1:
             raise InvalidInputError(f"max_records_per_query must be None or at least 1, got {cap!r}")
-        if self.vote not in {"gaussian", "exponential"}:
-            raise InvalidInputError(f"vote must be 'gaussian' or 'exponential', got {self.vote!r}")
 
     @property
     def scale1(self) -> int:
@@ -78,10 +75,7 @@ class Plan:
         return ceil_sqrt(*_squared(self.sigma1))
 
     def scale2(self, K: int) -> int:
-        """σ2·sqrt(K) on the grid, rounded up, for a released K that is itself in grid units.
-
-        The scale of the Gaussian noise on the votes, or of the exponential choice.
-        """
+        """σ2·sqrt(K) on the grid, rounded up, the noise on the votes, for a released K in grid units."""
         num, den = _squared(self.sigma2)
         return ceil_sqrt(num * K, den * GRID)
 

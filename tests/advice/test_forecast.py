@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from conftest import blobs
-from indknn.advice.forecast import Crowd, Stream, forecast, price_of_question
 from indknn.cli.app import app
-from indknn.engine import Settings
 from indknn.errors import InvalidInputError
+from indknn.models.forecast import Crowd, Stream, forecast, price_of_question
+from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.outlook import stream
 

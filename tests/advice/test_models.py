@@ -5,11 +5,11 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from conftest import blobs
-from indknn.advice.card import BINS, Card, Linear, RowByRow, Trust
-from indknn.advice.neighbours import Neighbours
-from indknn.advice.prior import Moments, weights
-from indknn.advice.student import RidgeStudent, SklearnStudent
-from indknn.quantise import quantise
+from indknn.core.quantise import quantise
+from indknn.models.card import BINS, Card, Linear, RowByRow, Trust
+from indknn.models.neighbours import Neighbours
+from indknn.models.prior import Moments, weights
+from indknn.models.student import RidgeStudent, SklearnStudent
 
 
 def sums(n=4000, d=12, c=3, sigma_a=5.0, sigma_b=5.0, seed=0):

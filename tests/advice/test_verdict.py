@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from indknn.advice.measurements import Measurements, measured
-from indknn.advice.verdict import Task, judge
 from indknn.cli.app import app
 from indknn.errors import InvalidInputError
+from indknn_lab.advice.measurements import Measurements, measured
+from indknn_lab.advice.verdict import Task, judge
 
 LINES = {  # accuracy at (least load, greatest load)
     "endless": (0.80, 0.82),

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from indknn.audits import report as reports
-from indknn.audits import runner
-from indknn.audits.probes import Verdict
 from indknn.cli import audit as command
 from indknn.cli.app import app
+from indknn_lab.audits import report as reports
+from indknn_lab.audits import runner
+from indknn_lab.audits.probes import Verdict
 
 
 def small(monkeypatch):

@@ -3,12 +3,18 @@
 import numpy as np
 import pytest
 
-from indknn import mechanism, roads, sums
-from indknn.advice import adviser
-from indknn.audits.attacks import floats
-from indknn.audits.attacks.membership import membership
-from indknn.audits.checks import CHECKS
-from indknn.audits.measure import (
+from indknn.answering import roads
+from indknn.answering.predictor import Predictor
+from indknn.core import mechanism
+from indknn.core.noise import SeededNoise
+from indknn.engine import Engine
+from indknn.ledger import MemoryLedger
+from indknn.models import adviser
+from indknn.records.shard import Shard
+from indknn_lab.audits.attacks import floats
+from indknn_lab.audits.attacks.membership import membership
+from indknn_lab.audits.checks import CHECKS
+from indknn_lab.audits.measure import (
     claimed_mu,
     measure,
     measure_simulated,
@@ -16,15 +22,10 @@ from indknn.audits.measure import (
     scores_of,
     simulations,
 )
-from indknn.audits.mutants import MUTANTS
-from indknn.audits.one_run import one_run
-from indknn.audits.probes import failed_checks, failed_probes
-from indknn.audits.scenarios import scenarios
-from indknn.engine import Engine
-from indknn.ledgers import MemoryLedger
-from indknn.noise import SeededNoise
-from indknn.predictor import Predictor
-from indknn.shard import Shard
+from indknn_lab.audits.mutants import MUTANTS
+from indknn_lab.audits.one_run import one_run
+from indknn_lab.audits.probes import failed_checks, failed_probes
+from indknn_lab.audits.scenarios import scenarios
 
 
 def test_the_product_passes():
@@ -32,7 +33,7 @@ def test_the_product_passes():
     assert failed_probes(seed=1, trials=20) == {}
 
 
-PATCHED = (mechanism, sums, roads, adviser, MemoryLedger, SeededNoise, Shard, Engine, Predictor)
+PATCHED = (mechanism, statistics, roads, adviser, MemoryLedger, SeededNoise, Shard, Engine, Predictor)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from indknn.audits.measure import simulations
-from indknn.audits.scenarios import AXIS, BASE
-from indknn.audits.simulate import Shot, simulate
-from indknn.audits.tap import tap
-from indknn.audits.worlds import Add, Ask, Scenario, label_loss, play
+from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
-from indknn.noise import SeededNoise
 from indknn.types import GRID
+from indknn_lab.audits.measure import simulations
+from indknn_lab.audits.scenarios import AXIS, BASE
+from indknn_lab.audits.simulate import Shot, simulate
+from indknn_lab.audits.tap import tap
+from indknn_lab.audits.worlds import Add, Ask, Scenario, label_loss, play
 
 QUERIES = 12
 

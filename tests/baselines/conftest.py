@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indknn.datasets.fashion import load_npz
+from indknn.cli.demonstration import load_npz
 
 
 @pytest.fixture(scope="session")

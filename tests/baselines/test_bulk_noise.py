@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from indknn.baselines.bulk_noise import BulkNoise, _below, _bernoulli_exp_half, _less, bulk_noise_from
 from indknn.errors import InvalidInputError
+from indknn_lab.baselines.bulk_noise import BulkNoise, _below, _bernoulli_exp_half, _less, bulk_noise_from
 
 
 def source(seed):

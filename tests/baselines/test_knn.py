@@ -12,8 +12,8 @@ from dp_accounting.pld import PLDAccountant
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
-from indknn.baselines import NaivePrivateKNN, PrivateKNN
 from indknn.errors import PrivacyError, PrivacyWarning
+from indknn_lab.baselines import NaivePrivateKNN, PrivateKNN
 
 BOTH = [
     NaivePrivateKNN(max_queries=300, k=600),

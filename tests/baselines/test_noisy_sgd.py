@@ -13,10 +13,10 @@ from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
-from indknn.baselines import LinearNoisySGD, noise_multiplier_for
-from indknn.baselines.softmax import CLIP, Batch, coefficients, logits, squared_lengths, summed
+from indknn.core.quantise import quantise
 from indknn.errors import PrivacyError, PrivacyWarning
-from indknn.quantise import quantise
+from indknn_lab.baselines import LinearNoisySGD, noise_multiplier_for
+from indknn_lab.baselines.softmax import CLIP, Batch, coefficients, logits, squared_lengths, summed
 
 
 def batch_of(rng, n, d=7, c=3, spread=1.0):
@@ -111,7 +111,7 @@ def test_price_against_dp_accounting(blobs, retrainings):
 
 
 def test_the_noise_is_what_was_priced(blobs, monkeypatch):
-    from indknn.baselines import noisy_sgd
+    from indknn_lab.baselines import noisy_sgd
 
     X, y, _, _ = blobs
     drawn = []

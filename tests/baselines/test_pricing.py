@@ -7,9 +7,9 @@ from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
-from indknn import accounting
-from indknn.baselines.pricing import epsilon_of, noise_multiplier
+from indknn.core import accounting
 from indknn.errors import InvalidInputError
+from indknn_lab.baselines.pricing import epsilon_of, noise_multiplier
 
 CASES = [(0.5, 0.02, 1000), (1.0, 0.1, 500), (2.0, 0.2, 2000), (2.0, 256 / 27_520, 1075)]
 

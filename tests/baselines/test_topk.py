@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indknn.baselines.sampling import PoissonSampler, entropy_from
-from indknn.baselines.topk import SENSITIVITY, nearest, nearest_in_sample, similarities, vote
-from indknn.quantise import quantise
+from indknn.core.quantise import quantise
+from indknn_lab.baselines.sampling import PoissonSampler, entropy_from
+from indknn_lab.baselines.topk import SENSITIVITY, nearest, nearest_in_sample, similarities, vote
 
 levels = st.lists(st.sampled_from([0.1, 0.2, 0.3]), min_size=0, max_size=9)  # ties everywhere
 

@@ -11,8 +11,8 @@ import urllib.request
 
 import numpy as np
 
-from indknn.engine import Settings
 from indknn.server import keys
+from indknn.settings import Settings
 from indknn.store import Store
 
 ROLES = ("admin", "curator", "analyst", "auditor")

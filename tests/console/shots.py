@@ -14,7 +14,7 @@ from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
 from console.serving import LABELS, House
-from indknn.engine import Settings
+from indknn.settings import Settings
 from indknn.store import Store
 
 VIEWS = [  # name, width, height, scheme

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from console.serving import make_store
-from indknn.engine import Settings
+from indknn.settings import Settings
 from indknn.store import Store
 
 pytestmark = pytest.mark.chromium

@@ -8,8 +8,8 @@ import struct
 import numpy as np
 import pytest
 
-from indknn.datasets import load_ag_news, load_cifar10, load_dbpedia14, load_fashion_mnist
 from indknn.errors import InvalidInputError
+from indknn_lab.datasets import load_ag_news, load_cifar10, load_dbpedia14, load_fashion_mnist
 
 
 def python2_pickle(pixels, labels):

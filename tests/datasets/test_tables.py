@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indknn.datasets import find_datasets, load_features, load_table
 from indknn.errors import InvalidInputError
+from indknn_lab.datasets import find_datasets, load_features, load_table
 
 
 @pytest.fixture

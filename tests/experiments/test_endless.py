@@ -8,15 +8,15 @@ from click.testing import CliRunner
 
 from indknn.cli.app import app
 from indknn.engine import Engine
-from indknn.experiments import endless_change, endless_figures, endless_streams, runner, trials, worlds
-from indknn.experiments.endless_figures import accuracy
-from indknn.experiments.fields import load
-from indknn.experiments.methods import endless, tuned
-from indknn.experiments.reproduce import choose, reproduce
-from indknn.experiments.results import Results
-from indknn.experiments.setting import find
-from indknn.experiments.trials import trial
-from indknn.plots.outcomes import summary, verdict
+from indknn_lab.experiments import endless_change, endless_figures, endless_streams, runner, trials, worlds
+from indknn_lab.experiments.endless_figures import accuracy
+from indknn_lab.experiments.fields import load
+from indknn_lab.experiments.methods import endless, tuned
+from indknn_lab.experiments.reproduce import choose, reproduce
+from indknn_lab.experiments.results import Results
+from indknn_lab.experiments.setting import find
+from indknn_lab.experiments.trials import trial
+from indknn_lab.plots.outcomes import summary, verdict
 
 quiet = lambda *_: None  # noqa: E731
 

@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 
-from indknn import IndKNNClassifier, accounting
-from indknn.baselines.private_knn import PrivateKNN
-from indknn.experiments.algorithm3 import answer
-from indknn.experiments.fields import TAU_GRID, Field, Orders, load, released
-from indknn.experiments.methods.private_knn import sampled_votes
-from indknn.experiments.seeds import seed
-from indknn.noise import SeededNoise
+from indknn import IndKNNClassifier
+from indknn.core import accounting
+from indknn.core.noise import SeededNoise
 from indknn.types import GRID, Plan
+from indknn_lab.baselines.private_knn import PrivateKNN
+from indknn_lab.experiments.algorithm3 import answer
+from indknn_lab.experiments.fields import TAU_GRID, Field, Orders, load, released
+from indknn_lab.experiments.methods.private_knn import sampled_votes
+from indknn_lab.experiments.seeds import seed
 
 T, EPSILON, SIGMA2 = 80, 0.7, 0.3
 

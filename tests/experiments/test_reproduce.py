@@ -8,10 +8,10 @@ from click.testing import CliRunner
 
 from indknn.cli.app import app
 from indknn.errors import InvalidInputError
-from indknn.experiments import runner
-from indknn.experiments.reproduce import ITEMS, choose, reproduce
-from indknn.experiments.results import Results
-from indknn.experiments.setting import find
+from indknn_lab.experiments import runner
+from indknn_lab.experiments.reproduce import ITEMS, choose, reproduce
+from indknn_lab.experiments.results import Results
+from indknn_lab.experiments.setting import find
 
 quiet = lambda *_: None  # noqa: E731
 

@@ -1,9 +1,9 @@
 import pytest
 
 from indknn.errors import InvalidInputError
-from indknn.experiments.curves import first_reaching
-from indknn.experiments.queries import query_sets
-from indknn.experiments.search import Axis, search
+from indknn_lab.experiments.curves import first_reaching
+from indknn_lab.experiments.queries import query_sets
+from indknn_lab.experiments.search import Axis, search
 
 
 def test_the_grid_grows_until_the_best_is_inside_and_says_so():

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from golden.transcripts import CASES, KEPT, play
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from indknn.indexes import ExactIndex, LSHIndex, SketchIndex, scanner_native
-from indknn.indexes.scanner import Codes, Float32Array, Found, Scanner, Store
-from indknn.indexes.scanner_native import NativeScanner, levels
-from indknn.indexes.scanner_numpy import NumpyScanner
-from indknn.kernels import Kernel
-from indknn.quantise import root_norms
+from indknn.core.kernels import Kernel
+from indknn.core.quantise import root_norms
+from indknn.records.indexes import ExactIndex, LSHIndex, SketchIndex, scanner_native
+from indknn.records.indexes.scanner import Codes, Float32Array, Found, Scanner, Store
+from indknn.records.indexes.scanner_native import NativeScanner, levels
+from indknn.records.indexes.scanner_numpy import NumpyScanner
 from indknn.types import Int8Array, Vectors
 
 scanner_native._WORTH_A_THREAD = 1  # so that small stores are shared among threads too

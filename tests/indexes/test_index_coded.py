@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from indexes.index_oracle import SCANNERS, make, near, some
+from indknn.core.kernels import RBF, Cosine, tau_on_grid
 from indknn.errors import InvalidInputError
-from indknn.indexes import make_index
-from indknn.indexes.planes import hyperplanes
-from indknn.indexes.sketch import hamming_cut
-from indknn.kernels import RBF, Cosine, tau_on_grid
+from indknn.records.indexes import make_index
+from indknn.records.indexes.planes import hyperplanes
+from indknn.records.indexes.sketch import hamming_cut
 
 TAU = tau_on_grid(0.7)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexes.index_oracle import INDEXES, SCANNERS, make, near, some
-from indknn.kernels import RBF, Cosine, tau_on_grid
+from indknn.core.kernels import RBF, Cosine, tau_on_grid
 from indknn.types import Vectors
 
 KERNELS = {"cosine": Cosine(), "rbf": RBF(), "raw": RBF(3.0, normalize=False)}

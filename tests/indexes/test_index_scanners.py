@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from indexes.index_oracle import FEATURES, SCANNERS, assert_same, bits_of, brute_scan, some
 from indknn.errors import InvalidInputError
-from indknn.indexes import scanner_numpy
-from indknn.indexes.choose import make_scanner
-from indknn.indexes.scanner import Codes, Store
-from indknn.indexes.scanner_native import NativeScanner, levels
+from indknn.records.indexes import scanner_numpy
+from indknn.records.indexes.choose import make_scanner
+from indknn.records.indexes.scanner import Codes, Store
+from indknn.records.indexes.scanner_native import NativeScanner, levels
 
 EVERY = pytest.mark.parametrize("scanner", list(SCANNERS.values()), ids=list(SCANNERS))
 
@@ -183,7 +183,7 @@ def test_numpy_agrees_with_and_without_simsimd(monkeypatch):
 
 @pytest.mark.skipif(not levels(), reason="the C extension is not built here")
 def test_the_extension_checks_what_it_is_given():
-    from indknn.indexes import _native
+    from indknn.records.indexes import _native
 
     x, f = np.zeros((4, 8), np.int8), np.zeros(4, np.float32)
     _native.scan(x, 4, 8, x[:1], f, f, 1, 0)
@@ -221,7 +221,7 @@ def test_choice_of_scanner(monkeypatch):
 
 
 def test_the_environment_can_turn_the_extension_off():
-    program = "from indknn.indexes.choose import make_scanner; print(make_scanner().name)"
+    program = "from indknn.records.indexes.choose import make_scanner; print(make_scanner().name)"
     env = {**os.environ, "INDKNN_NATIVE": "0"}
     run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "numpy"

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexes.index_oracle import some, vectors
+from indknn.core.kernels import Cosine
 from indknn.errors import InvalidInputError
-from indknn.indexes import LSHIndex
-from indknn.indexes.slots import Slots
-from indknn.kernels import Cosine
+from indknn.records.indexes import LSHIndex
+from indknn.records.slots import Slots
 
 
 def test_the_norm_comes_back_to_the_last_bit():

@@ -1,7 +1,7 @@
 import pickle
 
 from contracts.ledger import LedgerContract, units
-from indknn.ledgers import MemoryLedger
+from indknn.ledger import MemoryLedger
 
 
 class TestMemoryLedger(LedgerContract):

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from indknn.errors import InvalidInputError
-from indknn.plots.figures import draw
-from indknn.plots.report import write_report
+from indknn_lab.plots.figures import draw
+from indknn_lab.plots.report import write_report
 
 SERIES = {
     "label": "Ind-KNN",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 import httpx
 import numpy as np
 
-from indknn.quantise import quantise
+from indknn.core.quantise import quantise
 from indknn.server.infer import scoped_id
 from indknn.server.keys import create, keys_path
 from indknn.store import Store

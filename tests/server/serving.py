@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from indknn.engine import Settings
 from indknn.server.app import create_app
 from indknn.server.keys import create, keys_path
 from indknn.server.options import Options
+from indknn.settings import Settings
 from indknn.store import Store
 
 FEATURES = 4

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indknn.engine import Engine, Settings
+from indknn.core.noise import SeededNoise
+from indknn.engine import Engine
 from indknn.errors import RequestConflictError
-from indknn.noise import SeededNoise
+from indknn.settings import Settings
 from indknn.store.batches import Request, answers_by_analyst, compute
 from indknn.store.verify import problems
 from server.serving import make_store

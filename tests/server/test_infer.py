@@ -282,7 +282,7 @@ def test_an_analyst_cannot_tell_who_is_exhausted(tmp_path):
 
 def test_a_draft_says_that_it_has_never_held_records(tmp_path):
     settings = {"n_features": 1, "classes": ()}
-    from indknn.engine import Settings
+    from indknn.settings import Settings
     from indknn.store import Store
 
     with Store.create(tmp_path / "a", Settings(**settings), draft=True) as store, application(store) as client:

@@ -10,9 +10,9 @@ import pytest
 import indknn
 from conftest import blobs
 from indknn import IndKNNClassifier, InvalidInputError, PrivacyError, UnknownOwnerError
-from indknn.engine import Settings
+from indknn.core.noise import SeededNoise
 from indknn.errors import StaleStoreError, StoreError, StoreLockedError
-from indknn.noise import SeededNoise
+from indknn.settings import Settings
 from indknn.store import Store, chain
 from indknn.store.reports import statement, status
 from indknn.store.verify import problems
@@ -400,7 +400,7 @@ def test_replacing_all_records_is_all_or_nothing(store, monkeypatch):
 @pytest.mark.parametrize("how", ["forget", "replace"])
 def test_a_write_that_fails_beside_a_change_does_not_bring_anybody_back(tmp_path, monkeypatch, how):
     """Another thread's commit fails between looking people up and changing them: memory is read anew, not half so."""
-    from indknn.shard import Shard
+    from indknn.records.shard import Shard
     from indknn.store.upsert import Item, put_items
 
     settings = Settings(n_features=2, classes=("a", "b"), tau=0.3, epsilon=1.0, max_queries=100)
@@ -433,7 +433,7 @@ def test_a_write_that_fails_beside_a_change_does_not_bring_anybody_back(tmp_path
 
 
 def test_bad_input_that_is_told_after_somebody_was_charged_is_not_taken_for_harmless(store, monkeypatch):
-    from indknn import mechanism
+    from indknn.core import mechanism
 
     def refuses(*_):
         raise InvalidInputError("too late")

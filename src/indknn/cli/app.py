@@ -7,14 +7,13 @@ from typing import Any
 
 import click
 
-from indknn import __version__, accounting, demo
-from indknn.cli.advise import advise
-from indknn.cli.audit import audit
-from indknn.cli.bench import bench
+from indknn import __version__
+from indknn.cli import demo
 from indknn.cli.keys import keys
+from indknn.cli.lab import lab_commands
 from indknn.cli.progress import stages
-from indknn.cli.reproduce import reproduce_command
 from indknn.cli.serve import serve_command
+from indknn.core import accounting
 from indknn.errors import IndKNNError, StoreError
 
 
@@ -92,11 +91,6 @@ def budget_command(epsilon: float, delta: float, queries: int) -> None:
         click.echo(f"{accountant:<8}{B:>12.6g}{f'{3 * B / max(queries, 6):.3g}':>30}")
 
 
-app.add_command(advise)
-app.add_command(audit)
-app.add_command(bench)
-
-
 def _add_store_commands() -> None:
     """The commands that need apsw; without it they say so."""
     try:
@@ -113,6 +107,5 @@ def _add_store_commands() -> None:
 
 
 _add_store_commands()
-app.add_command(reproduce_command)
-app.add_command(serve_command)
-app.add_command(keys)
+for command in (serve_command, keys, *lab_commands()):
+    app.add_command(command)

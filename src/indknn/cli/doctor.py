@@ -15,7 +15,7 @@ import numpy as np
 
 from indknn import __version__
 from indknn.cli.files import as_json
-from indknn.noise import SecureNoise
+from indknn.core.noise import SecureNoise
 
 _SYNCS = 20
 

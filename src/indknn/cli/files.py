@@ -164,7 +164,7 @@ def _arrow() -> tuple[Any, Any]:
         import pyarrow as pa  # noqa: PLC0415
         import pyarrow.parquet as pq  # noqa: PLC0415
     except ModuleNotFoundError:
-        raise InvalidInputError("parquet files need pyarrow: pip install 'indknn[datasets]'") from None
+        raise InvalidInputError("parquet files need pyarrow: pip install 'indknn[parquet]'") from None
     return pa, pq
 
 

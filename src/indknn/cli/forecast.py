@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from indknn.advice.forecast import Forecast, forecast
 from indknn.cli.files import as_json
 from indknn.cli.rates import in_time, per_day
+from indknn.models.forecast import Forecast, forecast
 from indknn.store import Store
 from indknn.store.outlook import stream
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from indknn.cli.files import Columns, pieces
-from indknn.engine import Settings
 from indknn.errors import InvalidInputError
+from indknn.settings import Settings
 
 
 def as_stored(y: Any, settings: Settings) -> Any:

@@ -12,10 +12,10 @@ import click
 from indknn.cli.files import Columns, digest
 from indknn.cli.labels import as_stored, labelled
 from indknn.cli.progress import counting
+from indknn.core.inputs import encode_labels
 from indknn.errors import InvalidInputError, StoreError
-from indknn.inputs import encode_labels
 from indknn.store import Store
-from indknn.tuning.paid import Cost, Score, expected_cost, validate
+from indknn.store.tuning.paid import Cost, Score, expected_cost, validate
 
 _BATCH = 256
 

@@ -14,17 +14,16 @@ from indknn.cli.counts import QUERIES
 from indknn.cli.files import Columns, Piece, as_json, digest, labels_in, pieces, write_answers
 from indknn.cli.labels import as_stored
 from indknn.cli.progress import counting
-from indknn.engine import Settings, index_options
+from indknn.core.inputs import as_owner_list
+from indknn.core.modes import Prior, Reuse, default_prior
 from indknn.errors import InvalidInputError
-from indknn.indexes import INDEXES
-from indknn.inputs import as_owner_list
-from indknn.modes import Prior, Reuse, default_prior
+from indknn.records.indexes import INDEXES
+from indknn.settings import Settings, index_options
 from indknn.store import Store
 from indknn.store.chain import entries
 from indknn.store.naming import find_owner
 from indknn.store.reports import statement, status
 from indknn.store.verify import problems
-from indknn.types import Vote
 
 _STORE = click.argument("store", type=click.Path(path_type=Path))
 _FILE = click.argument("file", type=click.Path(path_type=Path))
@@ -49,8 +48,6 @@ _BATCH = 256
 @click.option(
     "--reuse",
     type=click.Choice(get_args(Reuse)),
-    is_flag=False,
-    flag_value="labels",
     default="student",
     show_default=True,
     help="What is made of released answers: a student learns from them, or they vote on later queries.",
@@ -59,9 +56,6 @@ _BATCH = 256
     "--prior", type=click.Choice(get_args(Prior)), help="Statistics over all records. Default: with a student."
 )
 @click.option("--prior-share", default=0.5, show_default=True, help="What share of B the statistics cost, once.")
-@click.option(
-    "--vote", type=click.Choice(get_args(Vote)), default="gaussian", show_default=True, help="Noise on votes."
-)
 @click.option("--global-epsilon", type=float, help="A bound on what all analysts together may learn.")
 @click.option("--classes", help="The label set, as a,b,c; it is public. Default: the labels of the first file added.")
 @_JSON

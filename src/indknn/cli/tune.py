@@ -14,8 +14,8 @@ from indknn.cli.labels import labelled
 from indknn.cli.paid import measure
 from indknn.cli.progress import stages
 from indknn.errors import InvalidInputError
-from indknn.tuning.candidates import USUAL
-from indknn.tuning.public import Target, Trial, Tuning, possible, tune
+from indknn.store.tuning.candidates import USUAL
+from indknn.store.tuning.public import Target, Trial, Tuning, possible, tune
 
 
 @click.command("tune")

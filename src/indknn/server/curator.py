@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from indknn.modes import Derived
+from indknn.core.modes import Derived
 from indknn.server import openapi
 from indknn.server.access import Visitor
 from indknn.server.body import read_body

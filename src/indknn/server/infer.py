@@ -111,7 +111,7 @@ class Infer:
         return orjson.dumps(answer if name is not None else {k: v for k, v in answer.items() if k != "id"})
 
     async def _pace(self, start: float, allowed: float) -> None:
-        """Wait for the next multiple of what these queries are allowed; see `indknn.pacing`."""
+        """Wait for the next multiple of what these queries are allowed; see `indknn.answering.pacing`."""
         periods = max(1, ceil((time.perf_counter() - start) / allowed))
         self.service.metrics.late += periods > 1
         while (left := start + periods * allowed - time.perf_counter()) > 0:

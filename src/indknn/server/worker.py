@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from indknn.errors import InvalidInputError, StoreError
-from indknn.ledgers import Scope
+from indknn.ledger import Scope
 from indknn.server.metrics import Metrics
 from indknn.server.problems import Problem
 from indknn.store import Store

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from indknn.errors import InvalidInputError, RequestConflictError, StoreError
-from indknn.ledgers import Scope
+from indknn.ledger import Scope
 from indknn.store.journal import StoreJournal
 from indknn.store.store import request_digest
 from indknn.types import IntArray, Vectors

@@ -14,12 +14,12 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
+from indknn.core.quantise import root_norms
+from indknn.core.releases import Release, decode
 from indknn.errors import StoreError
-from indknn.ledgers import Scope
-from indknn.ledgers.memory import MemoryLedger, Tombstone
-from indknn.quantise import root_norms
-from indknn.releases import Release, decode
-from indknn.shard import Shard
+from indknn.ledger import Scope
+from indknn.ledger.memory import MemoryLedger, Tombstone
+from indknn.records.shard import Shard
 from indknn.store.codec import BLOCK, Debits, decode_name, encode_name, pack_label, record_type, unpack_label
 from indknn.store.files import sync_file
 from indknn.store.schema import check, migrate

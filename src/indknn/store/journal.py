@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 import apsw
 import numpy as np
 
+from indknn.core.releases import Release, encode
 from indknn.errors import StoreError
-from indknn.ledgers import MemoryLedger, Scope
-from indknn.releases import Release, encode
+from indknn.ledger import MemoryLedger, Scope
 from indknn.store import chain
 from indknn.store.codec import BLOCK, Debits, exact_sum
 from indknn.store.database import Balance, scope_id, set_meta, snapshot, write_balances

@@ -10,10 +10,10 @@ from typing import Any
 
 import apsw
 
-from indknn.advice import Student
-from indknn.engine import Engine, Settings
+from indknn.core.noise import Noise
+from indknn.engine import Engine, new_ledger
 from indknn.errors import StaleStoreError, StoreError
-from indknn.noise import Noise
+from indknn.settings import Settings
 from indknn.store import chain, database
 from indknn.store.journal import StoreJournal
 
@@ -33,7 +33,6 @@ def load(
     path: Path,
     noise: Noise,
     on_commit: Callable[[chain.Entry], None],
-    student: Callable[[], Student],
     **options: Any,
 ) -> State:
     """Open the file and read everything."""
@@ -48,11 +47,11 @@ def load(
         chosen = database.get_meta(db, "tau")
         if settings.tau is None and chosen is not None:
             settings = replace(settings, tau=chosen)
-        ledger = settings.new_ledger(key=database.get_meta(db, "key"))
+        ledger = new_ledger(settings, key=database.get_meta(db, "key"))
         touched = database.read_ledger(db, ledger)
         journal = StoreJournal(db, ledger, on_commit)
         journal.touched = touched
-        engine = journaled_engine(settings, noise, journal, student)
+        engine = journaled_engine(settings, noise, journal)
         database.read_records(db, settings.n_features, engine.shard)
         for scope, query, label, release in database.read_answers(db, settings.n_features):
             engine.predictor.remember(scope, query, label, release)
@@ -64,9 +63,9 @@ def load(
         raise StoreError(f"{path} cannot be read as a store: {error!r}") from error
 
 
-def journaled_engine(settings: Settings, noise: Noise, journal: StoreJournal, student: Callable[[], Student]) -> Engine:
+def journaled_engine(settings: Settings, noise: Noise, journal: StoreJournal) -> Engine:
     """An engine that writes down what it answers, and the τ it chooses where none was given."""
-    engine = Engine(settings, noise, journal.ledger, journal, student)
+    engine = Engine(settings, noise, journal.ledger, journal)
     if settings.tau is None and not settings.advised:
         journal.tau = lambda: None if engine.predictor.plan is None else engine.predictor.plan.tau
     return engine

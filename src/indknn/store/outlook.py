@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from indknn.advice import density
-from indknn.advice.forecast import Crowd, Stream, advised_stream, price_of_question
-from indknn.calibrate import DEFAULT_TAU, ENDLESS, SELECTED_SHARE, pairs_of, tau_from_queries
-from indknn.engine import Settings
+from indknn.answering.transcript import query_key
+from indknn.core.calibrate import DEFAULT_TAU, ENDLESS, NEAR_SHARE, SELECTED_SHARE, pairs_of, tau_from_queries
+from indknn.core.kernels import tau_on_grid
+from indknn.core.releases import Release, Votes
 from indknn.errors import InvalidInputError
-from indknn.kernels import tau_on_grid
-from indknn.ledgers import Scope
-from indknn.releases import Release, Votes
-from indknn.reuse import query_key
+from indknn.ledger import Scope
+from indknn.models.forecast import Crowd, Stream, advised_stream, price_of_question
+from indknn.settings import Settings
 from indknn.store.database import read_answers
 from indknn.store.store import Store
 from indknn.types import GRID, Vectors
@@ -76,14 +75,12 @@ def stream(store: Store, analyst: Scope = None, records: int | None = None) -> S
 
 def plain_price(settings: Settings, crowd: Crowd, records: float) -> float:
     """What a question to Algorithm 3 costs an average person, as a share of B."""
-    contrast = 1.0 - 1.0 / max(len(settings.class_array), 2) if settings.reuse == "votes" else 1.0
     return price_of_question(
         crowd,
         budget=settings.budget,
         sigma1=settings.sigma1_,
-        sigma2=settings.sigma2_ * (2.0 if settings.vote == "exponential" else 1.0),  # what costs the same
+        sigma2=settings.sigma2_,
         records=records,
-        contrast=contrast,
     )
 
 
@@ -92,7 +89,7 @@ def crowd_of(settings: Settings, queries: Vectors) -> Crowd | None:
     kappa = pairs_of(queries, settings.kernel_)
     if kappa is None:
         return None
-    share = density.SHARE if settings.advised else SELECTED_SHARE
+    share = NEAR_SHARE if settings.advised else SELECTED_SHARE
     tau = settings.tau or tau_from_queries(queries, settings.kernel_, share) or DEFAULT_TAU
     near = kappa[kappa >= tau_on_grid(tau)] / GRID
     return Crowd(max(len(near), 1) / len(kappa), float((near * near).mean()) if len(near) else tau * tau)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from indknn import accounting
+from indknn.core import accounting
 from indknn.store.store import Store
 from indknn.types import OwnerId
 

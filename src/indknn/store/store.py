@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from itertools import islice
@@ -21,15 +21,15 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from indknn.advice import RidgeStudent, Student
-from indknn.engine import Engine, Settings
+from indknn.answering.predictor import Predictor
+from indknn.core.inputs import as_owner_list
+from indknn.core.modes import RECEIPT, Derived, as_derived
+from indknn.core.noise import Noise, SecureNoise
+from indknn.engine import Engine, new_index
 from indknn.errors import InvalidInputError, PrivacyError, RequestConflictError, StoreError
-from indknn.inputs import as_owner_list
-from indknn.ledgers import MemoryLedger, Scope
-from indknn.modes import RECEIPT, Derived, as_derived
-from indknn.noise import Noise, SecureNoise
-from indknn.predictor import Predictor
-from indknn.shard import Shard
+from indknn.ledger import MemoryLedger, Scope
+from indknn.records.shard import Shard
+from indknn.settings import Settings
 from indknn.store import chain, creation, database
 from indknn.store.codec import BLOCK
 from indknn.store.files import Ballast, Lock, Witness
@@ -64,14 +64,12 @@ class Store:
         noise: Noise | None = None,
         synchronous: str = "FULL",
         vfs: str | None = None,
-        student: Callable[[], Student] = RidgeStudent,
     ):
         if noise is not None and not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; use an estimator in memory")
         self.path = Path(path).resolve()  # a link to a store is that store, with one lock
         self.noise = SecureNoise() if noise is None else noise
         self._options = {"synchronous": synchronous, "vfs": vfs}
-        self._student = student
         self._witness = None if witness is None else Witness(Path(witness))
         self._lock = RLock()
         self._closed = False
@@ -97,7 +95,7 @@ class Store:
     def create(cls, path: str | Path, settings: Settings, *, draft: bool = False, **options: Any) -> Store:
         """A new, empty store file. A `draft` takes the number of features and the classes from the first records."""
         path = Path(path).resolve()
-        settings.new_index()  # refuses bad settings before there is a file
+        new_index(settings)  # refuses bad settings before there is a file
         settings.plan(settings.tau or 1.0)
         creation.refuse_existing(path)
         lock = Lock(path)
@@ -273,7 +271,7 @@ class Store:
             self._ready()
             self._journal.flush()
 
-    def restarted(self, settings: Settings, noise: Noise, student: Callable[[], Student] = RidgeStudent) -> Store:
+    def restarted(self, settings: Settings, noise: Noise) -> Store:
         """A store keeps the settings it was made with."""
         raise InvalidInputError(f"{self.path} was opened by this object; store must stay {str(self.path)!r}")
 
@@ -439,7 +437,7 @@ class Store:
         settings = replace(self._engine.settings, n_features=X.shape[1], classes=labels)
         database.set_meta(db, "settings", json.dumps(asdict(settings)))
         chain.append(db, "settings", n_features=settings.n_features, classes=list(labels))
-        self._engine = journaled_engine(settings, self.noise, self._journal, self._student)
+        self._engine = journaled_engine(settings, self.noise, self._journal)
         self._draft = False
 
     def _known(self, request_id: str | None, queries: Vectors, analyst: Scope) -> IntArray | None:
@@ -467,7 +465,7 @@ class Store:
                 self._load()
 
     def _load(self) -> None:
-        state = load(self.path, self.noise, self._saw, self._student, **self._options)
+        state = load(self.path, self.noise, self._saw, **self._options)
         self._db, self._journal, self._engine = state.db, state.journal, state.engine
         self._draft, self._store_id = state.draft, state.store_id
 

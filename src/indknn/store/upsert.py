@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import numpy as np
 
+from indknn.core.inputs import as_owner_list
 from indknn.errors import InvalidInputError
-from indknn.inputs import as_owner_list
 from indknn.store import chain, database
 from indknn.store.space import truncate_log
 from indknn.types import FloatArray, IntArray, OwnerId

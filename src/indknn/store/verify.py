@@ -9,8 +9,9 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
+from indknn.engine import new_index, new_ledger
 from indknn.errors import StoreError
-from indknn.shard import Shard
+from indknn.records.shard import Shard
 from indknn.store import chain, database
 from indknn.store.codec import Debits
 from indknn.store.journal import answers_digest
@@ -106,7 +107,7 @@ def _budgets(store: Store) -> Iterator[str]:
 def _memory(store: Store) -> Iterator[str]:
     """What is in memory is what the file says, to the bit."""
     engine, settings = store.engine, store.settings
-    ledger = settings.new_ledger(key=database.get_meta(store.db, "key"))
+    ledger = new_ledger(settings, key=database.get_meta(store.db, "key"))
     database.read_ledger(store.db, ledger)
     if ledger.owners() != engine.ledger.owners():
         yield "memory and disk disagree about who is here"
@@ -118,7 +119,7 @@ def _memory(store: Store) -> Iterator[str]:
         yield "memory and disk disagree about who took part how often"
     if ledger.tombstones != engine.ledger.tombstones:
         yield "memory and disk disagree about the forgotten"
-    shard = Shard(settings.new_index(), ledger)
+    shard = Shard(new_index(settings), ledger)
     database.read_records(store.db, settings.n_features, shard)
     slots = shard.record_ids() & 0xFFFFFFFF
     if not np.array_equal(shard.record_ids(), engine.shard.record_ids()):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from indknn.engine import Settings
-from indknn.quantise import quantise
+from indknn.core.quantise import quantise
+from indknn.settings import Settings
 from indknn.store import Store, files, journal
 from indknn.store.journal import StoreJournal
 from indknn.store.verify import problems

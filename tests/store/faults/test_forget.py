@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from indknn.quantise import quantise
+from indknn.core.quantise import quantise
 from indknn.store import Store
 from indknn.store.verify import problems
 from store.faults import law, points

@@ -8,8 +8,8 @@ import apsw
 import numpy as np
 import pytest
 
-from indknn.engine import Settings
 from indknn.errors import IndKNNError, InvalidInputError, StoreError
+from indknn.settings import Settings
 from indknn.store import Store, database
 from indknn.store.verify import problems
 from store.faults import law

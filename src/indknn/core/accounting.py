@@ -1,0 +1,179 @@
+"""From (ε, δ) to a budget B and back, and the fixed-point units in which the ledgers count.
+
+Every release of the mechanism is a Gaussian mechanism. Shifting its mean by Δ at noise scale σ costs
+ρ = Δ²/2σ². The sum of a person's ρ never exceeds B. What that proves depends on the filter:
+
+``gdp``
+    Σ μ² <= μ_B² on every transcript gives exactly μ_B-GDP with μ_B = sqrt(2B) (Smith & Thakurta 2022;
+    Koskela, Tobaben & Honkela 2023). It is (ε, δ)-DP for every ε with
+    δ(ε) = Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ)  (Balle & Wang 2018).
+``rdp``
+    (α, αB)-RDP for all α > 1 (the paper; Feldman & Zrnic 2021), which is (ε, δ)-DP with
+    ε = αB + log((α-1)/α) - (log δ + log α)/(α-1) for any α > 1 (Balle et al. 2020).
+
+Both functions round to the safe side: `budget` down, `epsilon` up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import exp, expm1, inf, isfinite, log, log1p, sqrt
+
+import numpy as np
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import log_ndtr
+
+from indknn.errors import InvalidInputError
+from indknn.types import Accountant, FloatArray, IntArray
+
+UNIT_BITS = 50
+UNIT = 1 << UNIT_BITS
+"""Ledgers hold ρ as integers in units of 2^-50: 1e-15, with room for budgets of some thousands in 63 bits."""
+
+MAX_UNITS = 1 << 62
+"""No budget and no charge is represented above this; a charge that would be cannot be paid by anyone."""
+
+# Where the formulas below are sure to be right to the margin in double precision. A smaller budget is
+# reported as the smallest of these, which errs on the safe side.
+MIN_EPSILON, MAX_EPSILON, MIN_DELTA = 1e-4, 1000.0, 1e-15
+MIN_BUDGET, MAX_BUDGET = 1e-10, float(MAX_UNITS // UNIT)
+
+# Relative slack for rounding errors of float64 in log_ndtr and in sums: far above what they can be
+# (about 1e-11 in the worst corner of the supported range), far below what anybody could notice.
+_MARGIN = 1e-9
+_CHARGE_SLACK = 1.0 + 2.0**-32
+
+
+def budget(epsilon: float, delta: float, accountant: Accountant = "gdp") -> float:
+    """The largest B for which the filter proves (epsilon, delta)-DP.
+
+    >>> round(budget(1.0, 1e-5), 6), round(budget(1.0, 1e-5, "rdp"), 6)
+    (0.035926, 0.030557)
+    """
+    _check("epsilon", epsilon, MIN_EPSILON, MAX_EPSILON)
+    _check("delta", delta, MIN_DELTA, 1.0)
+    _check_accountant(accountant)
+    if accountant == "rdp":
+        # For each α the conversion can be solved for B; the best α gives the largest B.
+        B = -_minimise(lambda a1: -(epsilon - _rdp_offset(a1, delta)) / (1.0 + a1))
+    else:
+        B = _gdp_mu(epsilon, log(delta)) ** 2 / 2.0
+    return B * (1.0 - _MARGIN)
+
+
+def epsilon(budget: float, delta: float, accountant: Accountant = "gdp") -> float:
+    """The smallest ε that the filter proves for a ledger of size `budget`, at `delta`.
+
+    >>> round(epsilon(0.035926, 1e-5), 4), round(epsilon(0.030557, 1e-5, "rdp"), 4)
+    (1.0, 1.0)
+    """
+    _check_accountant(accountant)
+    _check("delta", delta, MIN_DELTA, 1.0)
+    if budget == 0:
+        return 0.0
+    _check("budget", budget, 0.0, MAX_BUDGET)
+    budget = max(budget, MIN_BUDGET)
+    if accountant == "rdp":
+        eps = _minimise(lambda a1: (1.0 + a1) * budget + _rdp_offset(a1, delta))
+    else:
+        eps = _gdp_epsilon(sqrt(2.0 * budget), log(delta))
+    return max(0.0, eps * (1.0 + _MARGIN))
+
+
+def to_units(budget: float) -> int:
+    """A budget in ledger units, rounded down.
+
+    >>> to_units(1.0) == UNIT
+    True
+    """
+    if not 0.0 <= budget * UNIT < MAX_UNITS:
+        raise InvalidInputError(f"budget must be in [0, {MAX_UNITS // UNIT}), got {budget!r}")
+    num, den = float(budget).as_integer_ratio()
+    return num * UNIT // den
+
+
+def from_units(units: IntArray | int) -> FloatArray:
+    """Ledger units as ρ. For people to read: the filter itself compares integers only."""
+    return np.asarray(units, dtype=np.float64) / UNIT
+
+
+def charge_units(squared_shift: FloatArray, scale: int) -> IntArray:
+    """ρ = Δ²/2s² in ledger units, rounded up, for shifts and a noise scale in the same grid units.
+
+    `squared_shift` are float64 sums of squares of non-negative integers; the slack covers every rounding
+    in them and here, so the result is never below the exact charge.
+
+    >>> charge_units(np.array([0.0, 1.0]), 1).tolist() == [0, UNIT // 2 + 2**17]
+    True
+    """
+    per_square = UNIT / (2.0 * float(scale) * float(scale))
+    units = np.ceil(squared_shift * (per_square * _CHARGE_SLACK))
+    return np.minimum(units, float(MAX_UNITS)).astype(np.int64)
+
+
+def largest_squared_shift(units: IntArray, scale: int) -> FloatArray:
+    """The largest Δ² whose charge at noise `scale` is sure to fit into `units`: the clip of line 8.
+
+    >>> B = np.array([UNIT // 7])
+    >>> bool(charge_units(largest_squared_shift(B, 1 << 20), 1 << 20)[0] <= B[0])
+    True
+    """
+    room = np.maximum(units - 1, 0).astype(np.float64)  # the unit that rounding up may take
+    result: FloatArray = room * (2.0 * float(scale) * float(scale) / UNIT) / (_CHARGE_SLACK * _CHARGE_SLACK)
+    return result
+
+
+def _gdp_log_delta(eps: float, mu: float) -> float:
+    """log δ(ε) of μ-GDP, without cancellation in the tails."""
+    a = float(log_ndtr(mu / 2.0 - eps / mu))
+    b = eps + float(log_ndtr(-mu / 2.0 - eps / mu))
+    return a + log(-expm1(b - a)) if b < a else -inf
+
+
+def _gdp_mu(eps: float, log_delta: float) -> float:
+    """The largest μ with δ(ε) <= δ; δ grows with μ."""
+
+    def gap(log_mu: float) -> float:
+        return max(_gdp_log_delta(eps, exp(log_mu)), -1e6) - log_delta
+
+    low, high = log(eps) - 10.0, 5.0 + log1p(sqrt(2.0 * eps))
+    root = float(brentq(gap, low, high, xtol=1e-14, rtol=1e-14))
+    return exp(root)
+
+
+def _gdp_epsilon(mu: float, log_delta: float) -> float:
+    """The smallest ε with δ(ε) <= δ; δ falls with ε."""
+
+    def gap(eps: float) -> float:
+        return max(_gdp_log_delta(eps, mu), -1e6) - log_delta
+
+    if gap(0.0) <= 0.0:
+        return 0.0
+    high = mu * mu / 2.0 + mu * sqrt(-2.0 * log_delta) + 1e-300  # Chernoff: δ(high) <= δ
+    return float(brentq(gap, 0.0, high, xtol=1e-300, rtol=1e-14, maxiter=500))
+
+
+def _rdp_offset(a1: float, delta: float) -> float:
+    """What the conversion adds to αB, with α = 1 + a1."""
+    return log(a1) - log1p(a1) - (log(delta) + log1p(a1)) / a1
+
+
+def _minimise(f: Callable[[float], float]) -> float:
+    """The minimum of f over α - 1 > 0. Any α is valid, so an inexact minimum is only pessimistic."""
+    grid = np.linspace(log(1e-6), log(1e9), 400)
+    values = [f(exp(t)) for t in grid]
+    i = int(np.argmin(values))
+    bracket = (grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)])
+    found = minimize_scalar(lambda t: f(exp(t)), bounds=bracket, method="bounded", options={"xatol": 1e-12})
+    return float(min(found.fun, values[i]))
+
+
+def _check(name: str, value: float, low: float, high: float) -> None:
+    if not (isfinite(value) and value > 0.0 and low <= value < high):
+        least = f"at least {low:g}" if low > 0.0 else "above 0"
+        raise InvalidInputError(f"{name} must be {least} and below {high:g}, got {value!r}")
+
+
+def _check_accountant(accountant: str) -> None:
+    if accountant not in {"gdp", "rdp"}:
+        raise InvalidInputError(f"accountant must be 'gdp' or 'rdp', got {accountant!r}")

@@ -1,0 +1,6 @@
+"""Ledgers know owners and what each has spent, and nothing of records."""
+
+from indknn.ledger.base import Ledger, Scope
+from indknn.ledger.memory import MemoryLedger
+
+__all__ = ["Ledger", "MemoryLedger", "Scope"]

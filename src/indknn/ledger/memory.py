@@ -1,0 +1,234 @@
+"""A ledger that lives as long as the process."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indknn.core.accounting import MAX_UNITS
+from indknn.errors import LedgerError, UnknownOwnerError
+from indknn.ledger.base import Scope
+from indknn.ledger.roster import Roster
+from indknn.types import IntArray, OwnerId
+
+
+@dataclass(frozen=True)
+class Tombstone:
+    """What is kept of a forgotten owner: units spent per scope, and in how many queries they took part."""
+
+    spent: dict[Scope, int]
+    queries: int
+
+
+class MemoryLedger:
+    """Budgets in arrays, one per scope, indexed by owner slot.
+
+    >>> ledger = MemoryLedger(budget=100)
+    >>> slots = ledger.enrol(["ann", "bob"])
+    >>> ledger.charge(slots[:1], np.array([30]), None)
+    >>> ledger.retire(slots[:1])                    # forget ann ...
+    >>> back = ledger.enrol(["ann"])                # ... and meet her again: nothing is refunded
+    >>> ledger.remaining(back, None).tolist()
+    [70]
+    """
+
+    def __init__(self, budget: int, global_budget: int | None = None, *, key: bytes | None = None):
+        self.budget = budget
+        self.global_budget = global_budget
+        self.next_number = 0
+        self._key = secrets.token_bytes(32) if key is None else key
+        self.lock = RLock()  # here, because the ledger outlives every store of records
+        self._roster = Roster()
+        self._spent: dict[Scope, IntArray] = {None: np.zeros(0, dtype=np.int64)}
+        self._queries = np.zeros(0, dtype=np.int32)
+        self._tombstones: dict[bytes, Tombstone] = {}
+        self.log: list[tuple[IntArray, IntArray]] | None = None  # charges made, for whoever writes them down
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, lock=RLock())
+        self._queries = self._queries.copy()  # may be a read-only map, like the rest
+        self._spent = {scope: spent.copy() for scope, spent in self._spent.items()}
+
+    def restore(
+        self,
+        names: dict[int, OwnerId],
+        spent: dict[Scope, IntArray],
+        queries: IntArray,
+        tombstones: dict[bytes, Tombstone],
+        next_number: int,
+    ) -> None:
+        """Take up where an earlier process stopped: names by slot, and arrays over slots."""
+        self._roster.restore(names)
+        self._spent = {None: np.zeros(0, dtype=np.int64), **dict.fromkeys(spent, np.zeros(0, dtype=np.int64))}
+        self._grow(self._roster.capacity)
+        for scope, units in spent.items():
+            self._spent[scope][: len(units)] = units
+        self._queries[: len(queries)] = queries
+        self._tombstones = tombstones
+        self.next_number = next_number
+
+    def column(self, scope: Scope) -> IntArray:
+        """What every slot has spent in this scope, by slot. For whoever writes it down."""
+        return self._in(scope)[: self._roster.capacity]
+
+    def strangers(self, owners: Sequence[OwnerId]) -> list[OwnerId]:
+        """Those of these owners who have no slot, each once, in order."""
+        return [owner for owner in dict.fromkeys(owners) if self._roster.slot(owner) < 0]
+
+    def name_of(self, slot: int) -> OwnerId:
+        """The owner who has this slot."""
+        return self._roster.name(slot)
+
+    @property
+    def scopes(self) -> list[Scope]:
+        """Those that have a column."""
+        return list(self._spent)
+
+    @property
+    def participation(self) -> npt.NDArray[np.int32]:
+        """In how many queries every slot took part, by slot."""
+        return self._queries[: self._roster.capacity]
+
+    @property
+    def tombstones(self) -> dict[bytes, Tombstone]:
+        """What the forgotten had spent, by keyed hash."""
+        return self._tombstones
+
+    def enrol(self, owners: Sequence[OwnerId]) -> IntArray:
+        """The slot of each owner, new or returning."""
+        return np.array([self._slot_for(owner) for owner in owners], dtype=np.int64)
+
+    def retire(self, slots: IntArray) -> None:
+        """Drop the names; keep what was spent under a keyed hash."""
+        # The tombstones come first and the slots are freed last: whatever interrupts this, nobody is refunded.
+        # Also for those who never spent: that they were here is what `slots_of` must still know.
+        graves = {}
+        for slot in slots.tolist():
+            spent = {scope: int(units[slot]) for scope, units in self._spent.items() if units[slot]}
+            graves[self.digest(self._roster.name(slot))] = Tombstone(spent, int(self._queries[slot]))
+        self._tombstones.update(graves)
+        for slot in slots.tolist():
+            self._queries[slot] = 0
+            for units in self._spent.values():
+                units[slot] = 0
+            self._roster.remove(slot)
+
+    def slots_of(self, owners: Sequence[OwnerId]) -> IntArray:
+        """The slot of each, -1 for the forgotten."""
+        slots = np.array([self._roster.slot(owner) for owner in owners], dtype=np.int64)
+        for i in np.flatnonzero(slots < 0).tolist():
+            if self.digest(owners[i]) not in self._tombstones:
+                raise UnknownOwnerError(f"unknown owner {owners[i]!r}: no record of theirs was ever added here")
+        return slots
+
+    def owners(self) -> list[OwnerId]:
+        """Those who have slots, by slot."""
+        return list(self._roster)
+
+    def taken(self) -> IntArray:
+        """The slots that are somebody's. For counts over everybody, which need no names."""
+        return self._roster.taken()
+
+    def remaining(self, slots: IntArray, scope: Scope) -> IntArray:
+        """What each may still spend in this scope, the global budget included."""
+        room = self.budget - self._in(scope)[slots]
+        if self.global_budget is not None:
+            room = np.minimum(room, self.global_budget - self._everywhere(slots))
+        return np.maximum(room, 0)  # below zero only if the budget was lowered after it was spent
+
+    def charge(self, slots: IntArray, units: IntArray, scope: Scope) -> None:
+        """Charge distinct slots, all or none."""
+        if (slots < 0).any() or (units < 0).any() or (units > self.remaining(slots, scope)).any():
+            raise LedgerError("a charge does not fit the remaining budget; nothing was charged or released")
+        self._in(scope)[slots] += units
+        if self.log is not None:
+            self.log.append((slots, units))
+
+    def joined(self, slots: IntArray) -> None:
+        """These owners took part in one more query."""
+        self._queries[slots] += 1
+
+    def queries(self, owners: Sequence[OwnerId]) -> IntArray:
+        """In how many queries each has taken part."""
+        slots = self.slots_of(owners)
+        return np.array(
+            [
+                self._queries[slot] if slot >= 0 else self._tombstones[self.digest(owner)].queries
+                for slot, owner in zip(slots.tolist(), owners, strict=True)
+            ],
+            dtype=np.int64,
+        )
+
+    def spent(self, owners: Sequence[OwnerId], scope: Scope) -> IntArray:
+        """What each has spent in this scope."""
+        slots = self.slots_of(owners)
+        spent = self._in(scope)[slots] if self._roster.capacity else np.zeros(len(slots), dtype=np.int64)
+        for i in np.flatnonzero(slots < 0).tolist():
+            spent[i] = self._tombstones[self.digest(owners[i])].spent.get(scope, 0)
+        return spent
+
+    def total_spent(self, owners: Sequence[OwnerId]) -> IntArray:
+        """The sums over all scopes, those of the forgotten included."""
+        total = np.zeros(len(owners), dtype=np.int64)
+        for scope in list(self._spent):
+            total = np.minimum(total + self.spent(owners, scope), MAX_UNITS)
+        return total
+
+    def _slot_for(self, owner: OwnerId) -> int:
+        slot = self._roster.slot(owner)
+        if slot >= 0:
+            return slot
+        slot = self._roster.next_slot
+        self._grow(slot + 1)
+        if self._tombstones:  # most stores have none, and hashing a million newcomers takes a second
+            digest = self.digest(owner)
+            if digest in self._tombstones:  # resume first, then take the name, then drop the tombstone
+                self._resume(slot, self._tombstones[digest])
+            self._roster.add(owner)
+            self._tombstones.pop(digest, None)
+        else:
+            self._roster.add(owner)
+        if isinstance(owner, int):
+            self.next_number = max(self.next_number, owner + 1)
+        return slot
+
+    def _grow(self, need: int) -> None:
+        if need > len(self._queries):
+            extra = np.zeros(max(64, need // 2, need - len(self._queries)), dtype=np.int64)
+            self._queries = np.concatenate([self._queries, extra.astype(np.int32)])
+            for scope, old in self._spent.items():
+                self._spent[scope] = np.concatenate([old, extra])
+
+    def _resume(self, slot: int, tombstone: Tombstone) -> None:
+        self._queries[slot] = tombstone.queries
+        for scope, units in tombstone.spent.items():
+            self._in(scope)[slot] = units
+
+    def _in(self, scope: Scope) -> IntArray:
+        if scope not in self._spent:
+            self._spent[scope] = np.zeros_like(self._spent[None])
+        return self._spent[scope]
+
+    def _everywhere(self, slots: IntArray) -> IntArray:
+        total = np.zeros(len(slots), dtype=np.int64)
+        for spent in self._spent.values():
+            total = np.minimum(total + spent[slots], MAX_UNITS)  # hundreds of analysts must not wrap around
+        return total
+
+    def digest(self, owner: OwnerId) -> bytes:
+        """A keyed hash of the name: without the key nobody can test whether a given person was here."""
+        if isinstance(owner, int):  # 5, "5" and b"5" are three owners
+            body = b"i" + owner.to_bytes(owner.bit_length() // 8 + 1, "big", signed=True)
+        else:
+            body = b"b" + owner if isinstance(owner, bytes) else b"s" + owner.encode(errors="surrogatepass")
+        return hashlib.blake2b(body, key=self._key, digest_size=32).digest()

@@ -1,0 +1,10 @@
+"""What can be said about a query from what was already released: a prior, a student, and whom to believe.
+
+Everything in here sees public things only: queries, released answers and sums, and their known noise. It is
+post-processing, costs nobody anything, and may use floating point as it likes.
+"""
+
+from indknn.models.adviser import Advice, Adviser
+from indknn.models.student import RidgeStudent
+
+__all__ = ["Advice", "Adviser", "RidgeStudent"]

@@ -1,0 +1,157 @@
+"""How long a stream of answers lasts, and how good it will be: from public information alone.
+
+Nobody's ledger is looked at. What an average person has spent is *estimated* from what was released: how many
+questions were asked, with which noise, and which share of pairs of queries is near (rule 8: a figure that
+depended on individual budgets would have to be paid for). A real person may have spent more or less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from math import floor
+from typing import Any
+
+import numpy as np
+
+from indknn.models.adviser import CARD_PRICE, CARDS_GROW, FIRST_CARD, Adviser
+from indknn.models.card import Trust
+from indknn.types import FloatArray
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """What public queries tell about who is near: the share of pairs within τ, and κ² among those, on average."""
+
+    near: float
+    kappa2: float
+
+
+@dataclass(frozen=True)
+class Models:
+    """How often the models are right about the records, by the latest report card: estimate and standard error."""
+
+    right: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Stream:
+    """All that a forecast is made of. Every field is public; None is what nothing public tells.
+
+    `price` is what an average person is expected to be charged for one question, as a share of B, at the present
+    noise. `asked_share` is the share of the latest answers for which people were asked.
+    """
+
+    answered: int
+    asked: int
+    asked_share: float
+    left: float | None
+    price: float | None
+    planned: int | None = None
+    models: Models | None = None
+    alone: bool = False
+    """Whether models answer where nobody can be asked any more."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """In numbers of further queries. None: not by anything public, or not ever."""
+
+    answered: int
+    asked_share: float
+    left: float | None
+    until_half: int | None
+    until_used_up: int | None
+    planned_left: int | None
+    accuracy_alone: float | None
+    accuracy_alone_error: float | None
+    ends: bool
+    """Whether there comes a time when nothing but noise is left."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def forecast(stream: Stream) -> Forecast:
+    """What is to come if queries stay as they were and the noise is what it is now.
+
+    >>> forecast(Stream(answered=500, asked=500, asked_share=1.0, left=0.8, price=0.001)).until_half
+    400
+    """
+    per_query = None if stream.price is None else stream.price * stream.asked_share
+    until_half = until_used_up = None
+    if stream.left is not None and per_query is not None and per_query > 0:
+        until_half = floor(stream.left / 2.0 / per_query + 1e-9)
+        until_used_up = floor(stream.left / per_query + 1e-9)
+    return Forecast(
+        stream.answered,
+        stream.asked_share,
+        stream.left,
+        until_half,
+        until_used_up,
+        None if stream.planned is None else max(stream.planned - stream.answered, 0),
+        None if stream.models is None else stream.models.right,
+        None if stream.models is None else stream.models.error,
+        not stream.alone,
+    )
+
+
+def price_of_question(
+    crowd: Crowd, *, budget: float, sigma2: float, records: float, contrast: float = 1.0, sigma1: float | None = None
+) -> float:
+    """What an average person is expected to be charged for one question, as a share of B.
+
+    Among n people s·n are near, each pays κ²/(2·σ2²·K) for voting, and K is about s·n: over all n people that is
+    κ²/(2·σ2²·n) each, however many are near. Being counted costs each of those near 1/(2·σ1²).
+
+    >>> round(price_of_question(Crowd(0.03, 0.5), budget=0.05, sigma2=1.0, records=5000), 6)
+    0.001
+    """
+    counted = 0.0 if sigma1 is None else crowd.near / (2.0 * sigma1 * sigma1)
+    return (counted + contrast * crowd.kappa2 / (2.0 * sigma2 * sigma2 * records)) / budget
+
+
+def advised_stream(adviser: Adviser, lately: FloatArray) -> Stream:
+    """The stream of an adviser. `lately` tells of each of the latest answers whether people were asked."""
+    terms, asked = adviser.terms, adviser.asked
+    rate = float(np.mean(lately)) if len(lately) else 1.0
+    kappa = adviser.lessons.kappa
+    contrast = 1.0 - 1.0 / max(terms.n_classes, 2)
+    price = price_of_question(
+        Crowd(0.0, kappa * kappa),  # counts are released for a few answers alone, and add next to nothing
+        budget=terms.budget,
+        sigma2=adviser.sigma2(),
+        records=adviser.density.records,
+        contrast=contrast,
+    )
+    # An automatic σ2 is such that the number of records cancels out of the price; with another it must be known.
+    known = terms.sigma2 is None or bool(asked)
+    return Stream(
+        adviser.answered,
+        asked,
+        rate,
+        max(adviser.left, 0.0),
+        price if known else None,
+        terms.max_queries,
+        models_of(adviser.trust),
+        alone=True,
+    )
+
+
+def coming_sums(adviser: Adviser, queries: int) -> float:
+    """What statistics and report cards will cost a person at most over so many more queries, as a share of B."""
+    share = (adviser.terms.prior_share or 0.0) if adviser.moments is None and queries else 0.0
+    at = FIRST_CARD
+    while at < adviser.answered + queries:
+        share += CARD_PRICE if at >= adviser.answered else 0.0
+        at *= CARDS_GROW
+    return share
+
+
+def models_of(trust: Trust) -> Models | None:
+    """The mixture that answers alone, by the cards of what it is mixed from; None before the first card."""
+    if not trust.cards:
+        return None
+    right = sum(share * card.overall for share, card in zip(trust.shares.tolist(), trust.cards, strict=True))
+    return Models(float(right), max(card.overall_error for card in trust.cards))

@@ -1,0 +1,41 @@
+"""What an index must do: three calls, so that a faster one is easy to write, and to test against the exact.
+
+The one law (rule 1): whether record i is selected, and its kernel value to the last bit, are functions of
+(x_i, q, public constants) alone. Never of other records, of the slot, or of the batch a query came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from indknn.records.slots import Slots
+from indknn.types import IntArray, Selection, Vectors
+
+
+class Index(Protocol):
+    """A set of quantised records that can be searched by kernel value."""
+
+    @property
+    def slots(self) -> Slots:
+        """The records themselves, by slot."""
+        ...
+
+    def add(self, vectors: Vectors) -> IntArray:
+        """Store the records and return the slot of each. Freed slots are taken first."""
+        ...
+
+    def remove(self, slots: IntArray) -> None:
+        """Forget the records in these slots and overwrite their bytes."""
+        ...
+
+    def select(self, queries: Vectors, tau: int) -> Iterator[Selection]:
+        """For each query in order, the records with κ >= tau (grid units).
+
+        Exhaust it before the store changes.
+        """
+        ...
+
+    def __len__(self) -> int:
+        """How many records are held."""
+        ...

@@ -1,0 +1,267 @@
+"""A shard owns records, their index and the ledger of the people they belong to.
+
+It answers a query in two calls, `select` then `settle`. Between them only a count goes out and the noisy K
+comes back; after them only the sums of votes per class go out. Nothing above knows how many shards there
+are. All records of one owner live in one shard, since its ledger is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from indknn.core import mechanism, statistics
+from indknn.core.statistics import Contribution, MomentNoise
+from indknn.errors import InvalidInputError, LedgerError
+from indknn.ledger import Ledger, Scope
+from indknn.records.indexes import Index
+from indknn.types import Int8Array, IntArray, Neighbours, OwnerId, Plan, Selection, Vectors
+
+_SLOT_BITS = 32
+_RECORD_ARRAYS = {"_label": -1, "_owner": -1, "_generation": 0, "_next": -1, "_epoch": 0}
+MAX_EPOCH = (1 << 15) - 1
+
+Cells: TypeAlias = Callable[[Int8Array, IntArray], IntArray]
+"""From the features and labels of records to where each is counted: a row per record, every row by itself."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A query between `select` and `settle`: its participants, who have paid for being counted."""
+
+    total: int
+    group: mechanism.Group
+    scope: Scope
+
+
+class Shard:
+    """Records of some people, searchable, with what each person has spent.
+
+    A record id is its slot and how often the slot was used before: `generation << 32 | slot`. So ids never
+    repeat, no table of ids is needed, and a fresh store numbers its records 0, 1, 2, ...
+    """
+
+    max_epoch = MAX_EPOCH
+
+    def __init__(self, index: Index, ledger: Ledger):
+        self.index = index
+        self.ledger = ledger
+        self.broken = False
+        self.epoch = 0
+        # By record slot. 32 bits each, since a store of a billion records is held by more than one shard.
+        self._label = np.zeros(0, dtype=np.int32)
+        self._owner = np.zeros(0, dtype=np.int32)  # owner slot, -1 where there is no record
+        self._generation = np.zeros(0, dtype=np.int32)
+        self._epoch = np.zeros(0, dtype=np.int32)  # how many statistics had been released when it came
+        self._next = np.zeros(0, dtype=np.int32)  # the owner's next record, -1 after the last
+        self._head = np.zeros(0, dtype=np.int32)  # by owner slot: the first record, -1 without any
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def lock(self) -> RLock:
+        """Held by every change here, and for a whole query by the predictor."""
+        return self.ledger.lock
+
+    def check(self) -> None:
+        """Refuse to go on after a change that was cut short (an interrupt, no memory left)."""
+        if self.broken:
+            raise LedgerError("a change of the records was interrupted halfway; this store can no longer be trusted")
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self.lock:
+            self.check()
+            try:
+                yield
+            except BaseException:
+                self.broken = True
+                raise
+
+    def add(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]) -> IntArray:
+        """Store the records; their ids. Everything was validated before."""
+        with self._changing():
+            owner_slots = self.ledger.enrol(owners)
+            slots = self.index.add(vectors)
+            self._reserve(_RECORD_ARRAYS, int(slots.max(initial=-1)) + 1)
+            self._reserve({"_head": -1}, int(owner_slots.max(initial=-1)) + 1)
+            self._label[slots] = labels
+            self._owner[slots] = owner_slots
+            self._epoch[slots] = self.epoch
+            self._link(slots, owner_slots)
+            return self._ids(slots)
+
+    def forget_owners(self, owners: Sequence[OwnerId]) -> int:
+        """Remove every record of these owners; how many there were. What was spent stays (rule 4)."""
+        with self.lock:
+            slots = self.slots_of_owners(owners)
+        with self._changing():
+            owner_slots = np.unique(self.owners_of(slots))
+            self._drop(slots)
+            self._head[owner_slots] = -1
+            self.ledger.retire(owner_slots)
+            return len(slots)
+
+    def forget_records(self, ids: Sequence[int]) -> int:
+        """Remove these records; how many. An owner whose last record goes is forgotten as a whole."""
+        with self.lock:
+            slots = self.slots_of_records(ids)
+        with self._changing():
+            doomed, gone = set(slots.tolist()), []
+            for owner in np.unique(self._owner[slots]).tolist():
+                kept = [slot for slot in self._records_of(owner) if slot not in doomed]
+                self._head[owner] = kept[0] if kept else -1
+                self._next[kept] = [*kept[1:], -1][: len(kept)]
+                if not kept:
+                    gone.append(owner)
+            self._drop(slots)
+            self.ledger.retire(np.array(gone, dtype=np.int64))
+            return len(slots)
+
+    def slots_of_owners(self, owners: Sequence[OwnerId]) -> IntArray:
+        """The slots of all records of these owners."""
+        here = np.unique(self.ledger.slots_of(owners))
+        slots = [slot for owner in here[here >= 0].tolist() for slot in self._records_of(owner)]
+        return np.array(slots, dtype=np.int64)
+
+    def slots_of_records(self, ids: Sequence[int]) -> IntArray:
+        """The slots of these records."""
+        return np.array(sorted({self._slot_of(i) for i in ids}), dtype=np.int64)
+
+    def generations(self, slots: IntArray) -> IntArray:
+        """How often each slot was used before."""
+        return self._generation[slots].astype(np.int64)
+
+    def owners_of(self, slots: IntArray) -> IntArray:
+        """The owner slot of each record slot."""
+        return self._owner[slots].astype(np.int64)
+
+    def epochs_of(self, slots: IntArray) -> IntArray:
+        """How many statistics had been released when each of these records came."""
+        return self._epoch[slots].astype(np.int64)
+
+    def restore(
+        self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray, epochs: IntArray | int = 0
+    ) -> None:
+        """Take up the records of an earlier process, slot by slot; owner -1 marks a free slot."""
+        slots = self.index.add(vectors)
+        self._reserve(_RECORD_ARRAYS, len(slots))
+        self._reserve({"_head": -1}, int(owners.max(initial=-1)) + 1)
+        self._label[slots], self._owner[slots], self._generation[slots] = labels, owners, generations
+        self._epoch[slots] = epochs
+        used = slots[owners >= 0]
+        # Where statistics were purged no release tells the epoch; the next one must be behind all records that it has.
+        self.epoch = max(self.epoch, int(self._epoch[used].max(initial=0)))
+        self._link(used, owners[used])
+        self.index.remove(slots[owners < 0])
+
+    def record_ids(self) -> IntArray:
+        """The ids of all records held, by slot."""
+        return self._ids(np.flatnonzero(self._owner >= 0))
+
+    def scan(self, queries: Vectors, tau: int) -> Iterator[Selection]:
+        """Which records each query selects. Exhaust it before the store changes."""
+        return self.index.select(queries, tau)
+
+    def select(self, selection: Selection, plan: Plan, scope: Scope, *, counted: bool = True) -> Pending:
+        """Line 4 to 7: admit those who can pay for being counted, and charge them.
+
+        Where K is known without a count (`counted` False), everybody near is admitted and nobody pays here.
+        """
+        slots = selection.slots
+        owners, labels = self._owner[slots].astype(np.int64), self._label[slots].astype(np.int64)
+        neighbours = Neighbours(owners, selection.kappa, labels)
+        group = mechanism.group(neighbours, plan)
+        total = 0
+        if counted:
+            count = mechanism.count(group, self.ledger.remaining(group.owners, scope), plan)
+            self.ledger.charge(count.group.owners, count.charges, scope)
+            group, total = count.group, count.total
+        self.ledger.joined(group.owners)
+        return Pending(total, group, scope)
+
+    def settle(self, pending: Pending, K: int, plan: Plan) -> IntArray:
+        """Line 8 and 9: charge the clipped votes, then give their sums per class."""
+        group, scope = pending.group, pending.scope
+        settled = mechanism.settle(group, self.ledger.remaining(group.owners, scope), K, plan)
+        self.ledger.charge(group.owners, settled.charges, scope)
+        return settled.votes
+
+    def moments(self, since: int, noise: MomentNoise, n_classes: int, price: int, scope: Scope) -> Contribution:
+        """The sums over records that came after `since` statistics had been released, charged: at most `price` each.
+
+        Records that come later belong to the next epoch, so that nobody is in two of these sums.
+        """
+        slots = np.flatnonzero((self._owner >= 0) & (self._epoch >= since))
+        owners = self.owners_of(slots)
+        limits = np.minimum(self.ledger.remaining(owners, scope), price)
+        values, labels = self.values_of(slots), self._label[slots].astype(np.int64)
+        return self._pay(statistics.moments(values, labels, owners, limits, n_classes, noise), scope)
+
+    def tally(self, cells: Cells, since: int, n_cells: int, scale: int, price: int, scope: Scope) -> Contribution:
+        """How many records are in which cells, charged: at most `price` each. `cells` sees features and labels."""
+        slots = np.flatnonzero((self._owner >= 0) & (self._epoch >= since))
+        owners = self.owners_of(slots)
+        limits = np.minimum(self.ledger.remaining(owners, scope), price)
+        where = cells(self.values_of(slots), self._label[slots].astype(np.int64))
+        return self._pay(statistics.tally(where, owners, limits, n_cells, scale), scope)
+
+    def values_of(self, slots: IntArray) -> Int8Array:
+        """The quantised features of these records."""
+        return self.index.slots.values[slots]
+
+    def _pay(self, given: Contribution, scope: Scope) -> Contribution:
+        self.ledger.charge(given.owners, given.charges, scope)
+        self.ledger.joined(given.owners)
+        return given
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for name in (*_RECORD_ARRAYS, "_head"):
+            setattr(self, name, getattr(self, name).copy())  # may be a read-only map
+
+    def _link(self, slots: IntArray, owner_slots: IntArray) -> None:
+        """Put the records in front of their owners' chains."""
+        order = np.argsort(owner_slots, kind="stable")
+        slots, owners = slots[order], owner_slots[order]
+        same = np.append(owners[1:] == owners[:-1], False)[: len(owners)]
+        self._next[slots] = np.where(same, np.append(slots[1:], -1)[: len(slots)], self._head[owners])
+        first = np.append(True, ~same[:-1])[: len(slots)]
+        self._head[owners[first]] = slots[first]
+
+    def _records_of(self, owner: int) -> Iterator[int]:
+        slot = int(self._head[owner])
+        while slot >= 0:
+            yield slot
+            slot = int(self._next[slot])
+
+    def _drop(self, slots: IntArray) -> None:
+        self.index.remove(slots)
+        self._label[slots] = -1
+        self._owner[slots] = -1
+        self._next[slots] = -1
+        self._generation[slots] += 1
+
+    def _ids(self, slots: IntArray) -> IntArray:
+        return self._generation[slots].astype(np.int64) << _SLOT_BITS | slots
+
+    def _slot_of(self, record: int) -> int:
+        slot, generation = record & ((1 << _SLOT_BITS) - 1), record >> _SLOT_BITS
+        known = record >= 0 and slot < len(self._owner) and self._owner[slot] >= 0
+        if not known or self._generation[slot] != generation:
+            raise InvalidInputError(f"unknown record id {record!r}: no such record is held")
+        return slot
+
+    def _reserve(self, arrays: dict[str, int], capacity: int) -> None:
+        """Make these arrays at least so long, filling up with the given value."""
+        for name, empty in arrays.items():
+            old = getattr(self, name)
+            if capacity > len(old):
+                extra = max(capacity - len(old), len(old) // 2)
+                setattr(self, name, np.concatenate([old, np.full(extra, empty, dtype=old.dtype)]))

@@ -1,0 +1,142 @@
+"""Growing arrays with a free list: the storage under every index.
+
+A record keeps its slot while it lives. Adding takes freed slots first, so nothing is ever moved or rebuilt
+when records come and go. Beside its features a record takes 8 bytes here: |x|² as an integer, from which |x|
+is taken again exactly for the few that a query comes near, and |x| in float32 for the scan, where NaN marks
+a free slot. Kernels that look at lengths need the scale too, and hashing indexes a code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indknn.errors import InvalidInputError
+from indknn.records.indexes.scanner import MAX_FEATURES, CodeArray, Int32Array, Store
+from indknn.types import BoolArray, Float32Array, FloatArray, Int8Array, IntArray, Vectors
+
+_FIRST_CAPACITY = 64
+_ALIGNED = 64  # a row that starts on a cache line is read without straddling two
+_ARRAYS = ("values", "squared", "roots", "scale", "codes")
+_NO_SCALES: FloatArray = np.ones(1)  # stretches to any length
+
+
+class Slots:
+    """Quantised records by slot.
+
+    >>> slots = Slots(2)
+    >>> slots.add(Vectors(np.array([[3, 4]], dtype=np.int8), np.array([5.0]), np.array([1.0]))).tolist()
+    [0]
+    >>> slots.root_norm(np.array([0])).tolist()
+    [5.0]
+    """
+
+    def __init__(self, n_features: int, *, with_scale: bool = False, code_bytes: int = 0):
+        if not 1 <= n_features <= MAX_FEATURES:
+            raise InvalidInputError(f"n_features must be in [1, {MAX_FEATURES}], got {n_features!r}")
+        self.with_scale = with_scale
+        self.values: Int8Array = np.zeros((0, n_features), dtype=np.int8)
+        self.squared: Int32Array = np.zeros(0, dtype=np.int32)
+        self.roots: Float32Array = np.zeros(0, dtype=np.float32)
+        self.scale: FloatArray = np.zeros((0, int(with_scale)))
+        self.codes: CodeArray = np.zeros((0, code_bytes), dtype=np.uint8)
+        self.used = 0  # slots below this have been handed out at least once
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return self.used - len(self._free)
+
+    @property
+    def alive(self) -> BoolArray:
+        """Which slots hold a record."""
+        result: BoolArray = ~np.isnan(self.roots[: self.used])
+        return result
+
+    @property
+    def store(self) -> Store:
+        """What a scan reads."""
+        return Store(self.values, self.roots, self.used)
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """What a record takes, features included."""
+        return sum(getattr(self, name)[:0].itemsize * _width(getattr(self, name)) for name in _ARRAYS)
+
+    def root_norm(self, slots: IntArray | slice) -> FloatArray:
+        """|x| of these records, to the last bit what it was when they came."""
+        result: FloatArray = np.sqrt(self.squared[slots], dtype=np.float64)
+        return result
+
+    def scales(self, slots: IntArray | slice) -> FloatArray:
+        """The scales of these records, where the kernel looks at them; nothing otherwise."""
+        return self.scale[slots, 0] if self.with_scale else _NO_SCALES
+
+    def add(self, vectors: Vectors, codes: CodeArray | None = None) -> IntArray:
+        """Store the vectors; the slot of each."""
+        n = len(vectors)
+        recycled = [self._free.pop() for _ in range(min(n, len(self._free)))]
+        fresh = n - len(recycled)
+        self._reserve(self.used + fresh)
+        if not recycled:
+            where: slice | IntArray = slice(self.used, self.used + n)
+            slots = np.arange(self.used, self.used + n)
+        else:
+            where = slots = np.array([*recycled, *range(self.used, self.used + fresh)], dtype=np.int64)
+        self.used += fresh
+        self.values[where] = vectors.values
+        self.squared[where] = np.rint(vectors.root_norm * vectors.root_norm)  # a root of an integer: exact
+        self.roots[where] = vectors.root_norm
+        if self.with_scale:
+            self.scale[where, 0] = vectors.scale
+        if codes is not None:
+            self.codes[where] = codes
+        return slots
+
+    def remove(self, slots: IntArray) -> None:
+        """Free the slots and overwrite what was in them."""
+        where = int(slots[0]) if len(slots) == 1 else slots  # one index is much quicker than a list of one
+        self.values[where] = 0
+        self.squared[where] = 0
+        self.roots[where] = np.nan
+        self.scale[where] = 0.0
+        self.codes[where] = 0
+        self._free.extend(slots.tolist())
+
+    def _reserve(self, capacity: int) -> None:
+        have = len(self.values)
+        if capacity <= have:
+            return
+        capacity = max(capacity, have + have // 2, _FIRST_CAPACITY)
+        for name in _ARRAYS:
+            old = getattr(self, name)
+            new = aligned_zeros((capacity, *old.shape[1:]), old.dtype)
+            new[: self.used] = old[: self.used]
+            old[:] = 0  # the outgrown copy would otherwise keep forgotten features in freed memory
+            setattr(self, name, new)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state.update({name: state[name][: self.used] for name in _ARRAYS})
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for name in _ARRAYS:  # what comes may be a read-only map, and not aligned
+            new = aligned_zeros(state[name].shape, state[name].dtype)
+            new[:] = state[name]
+            setattr(self, name, new)
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Zeros that start on a cache line. Pages that are never written take no memory."""
+    kind = np.dtype(dtype)
+    size = int(np.prod(shape)) * kind.itemsize
+    raw = np.zeros(size + _ALIGNED, dtype=np.uint8)
+    start = -raw.ctypes.data % _ALIGNED
+    return raw[start : start + size].view(kind).reshape(shape)
+
+
+def _width(array: npt.NDArray[Any]) -> int:
+    return int(np.prod(array.shape[1:]))

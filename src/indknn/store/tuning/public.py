@@ -1,0 +1,207 @@
+"""Tuning on public data: a labelled public set plays both the store and the queries, and nobody pays.
+
+Where it is smaller than the store, each of its records plays several people, up to `CROWD` of them; the rest is scaled
+(`scale.py`). Noise is seeded: nothing in here is private, and nothing needs to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil, sqrt
+from statistics import median
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indknn.core import accounting
+from indknn.core.calibrate import ENDLESS, tau_from_queries
+from indknn.core.noise import SeededNoise
+from indknn.core.statistics import MAX_FEATURES
+from indknn.engine import Engine
+from indknn.errors import InvalidInputError
+from indknn.settings import Settings
+from indknn.store.tuning.candidates import Candidate
+from indknn.store.tuning.scale import sigma2_for_store
+from indknn.types import Accountant, KernelName
+
+LEAST_ROWS = 200
+LONGEST = 10_000
+"""Streams are tried no longer than this."""
+CROWD = 20_000
+"""A stand-in store has no more people than this."""
+_QUERIES_SHARE = 0.25
+_BATCH = 512
+_MOST_BUDGET = 400.0  # what accounting is sure to take, and far beyond any promise
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The store that is to be: its promise, its size, and how many queries it is planned for (None: no number)."""
+
+    n: int
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    max_queries: int | None = None
+    accountant: Accountant = "gdp"
+    kernel: KernelName = "cosine"
+    bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("n", self.n), ("max_queries", self.max_queries)):
+            if value is not None and value < 1:
+                raise InvalidInputError(f"{name} must be at least 1, got {value!r}")
+
+    @cached_property
+    def budget(self) -> float:
+        """B."""
+        return accounting.budget(self.epsilon, self.delta, self.accountant)
+
+    @property
+    def planned(self) -> int:
+        """How many queries are tried where no number was given: so many that the noise has had time to grow."""
+        return self.max_queries or ENDLESS
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of a candidate: the share of right answers, run by run, and the parameters a store would get."""
+
+    candidate: Candidate
+    tau: float | None
+    sigma2: float | None
+    accuracies: tuple[float, ...]
+
+    @property
+    def accuracy(self) -> float:
+        """The median."""
+        return median(self.accuracies)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """All trials, the best first; how many records stood in for how many people, and how many queries were asked."""
+
+    target: Target
+    trials: list[Trial]
+    stand_in: int
+    people: int
+    queries: int
+    distinct: int
+
+    @property
+    def best(self) -> Trial:
+        """The one to take."""
+        return self.trials[0]
+
+    @property
+    def error(self) -> float:
+        """Two standard errors of an accuracy: smaller differences mean little."""
+        p = self.best.accuracy
+        return 2.0 * sqrt(max(p * (1.0 - p), 0.01) / (self.distinct * len(self.best.accuracies)))
+
+    def extrapolated(self) -> list[str]:
+        """What was not measured as it will be, in sentences."""
+        t, found = self.target, []
+        if self.stand_in < t.n:
+            found.append(
+                f"{self.stand_in:,} public records stand in for {t.n:,}, each for {t.n / self.stand_in:.3g} people; "
+                "real records are all different, some of them nearer: expect the store to do a little better"
+            )
+        if self.people < t.n:
+            found.append(
+                f"the stand-in has {self.people:,} people, not {t.n:,}: they were given a budget (n/m)² = "
+                f"{(t.n / self.people) ** 2:.3g} times as large, which makes charges and noise the same in proportion"
+            )
+        if self.queries < t.planned:
+            found.append(
+                f"{self.queries:,} queries were tried, not {t.planned:,}: for Algorithm 3 the budget was cut in "
+                "proportion; of the others the beginning of the stream was seen"
+            )
+        if self.distinct < self.queries:
+            found.append(f"there were {self.distinct:,} queries to ask, so the stream started again from the first")
+        return found
+
+
+def tune(
+    X: npt.NDArray[np.float64],
+    y: npt.NDArray[Any],
+    target: Target,
+    candidates: Sequence[Candidate],
+    *,
+    seeds: int = 3,
+    progress: Progress = lambda done, total: None,
+) -> Tuning:
+    """Try every candidate on seeded splits of the public set; the best by median accuracy comes first."""
+    if len(X) < LEAST_ROWS:
+        raise InvalidInputError(f"tuning needs at least {LEAST_ROWS} labelled public rows, got {len(X)}")
+    asked = min(target.planned, LONGEST)
+    distinct = min(asked, int(len(X) * _QUERIES_SHARE))
+    m = min(len(X) - distinct, target.n)
+    people = min(target.n, max(m, CROWD))
+    scores: dict[Candidate, list[float]] = {candidate: [] for candidate in candidates}
+    chosen: dict[Candidate, Settings] = {}
+    for seed in range(seeds):
+        order = np.random.default_rng(seed).permutation(len(X))
+        rows, stream = np.resize(order[:m], people), order[len(X) - distinct :][np.arange(asked) % distinct]
+        for done, candidate in enumerate(candidates):
+            progress(seed * len(candidates) + done, seeds * len(candidates))
+            real, stand_in = _settings(candidate, target, X, y, order[-distinct:], people, asked)
+            chosen.setdefault(candidate, real)
+            engine = Engine(stand_in, SeededNoise(seed))
+            engine.add(X[rows], y[rows])
+            parts = np.array_split(stream, ceil(asked / _BATCH))
+            scores[candidate].append(float(np.concatenate([engine.predict(X[p]) == y[p] for p in parts]).mean()))
+    progress(seeds * len(candidates), seeds * len(candidates))
+    trials = [Trial(c, chosen[c].tau, chosen[c].sigma2, tuple(a)) for c, a in scores.items()]
+    return Tuning(target, sorted(trials, key=lambda t: -t.accuracy), m, people, asked, distinct)
+
+
+def possible(candidates: Sequence[Candidate], n_features: int) -> list[Candidate]:
+    """Those that a store with so many features can be."""
+    return [c for c in candidates if c.prior_share is None or n_features <= MAX_FEATURES]
+
+
+def _settings(
+    candidate: Candidate, target: Target, X: Any, y: Any, queries: Any, people: int, asked: int
+) -> tuple[Settings, Settings]:
+    """What the store would be told, and what its stand-in is told."""
+    base = Settings(
+        n_features=X.shape[1],
+        classes=tuple(np.unique(y).tolist()),
+        epsilon=target.epsilon,
+        delta=target.delta,
+        max_queries=target.planned if candidate.mode == "algorithm3" else target.max_queries,
+        kernel=target.kernel,
+        bandwidth=target.bandwidth,
+        accountant=target.accountant,
+        reuse="none" if candidate.mode == "algorithm3" else "student",
+        prior="none" if candidate.prior_share is None else "statistics",
+        prior_share=candidate.prior_share or 0.5,
+        free_repeats=False,
+    )
+    tau = None
+    if candidate.share is not None:
+        tau = tau_from_queries(base.quantise(X[queries], "X"), base.kernel_, candidate.share)
+        tau = None if tau is None else round(tau, 4)
+    ratio = target.n / people
+    stretch, sigma2 = ratio * ratio, None
+    if candidate.mode == "algorithm3":
+        sigma2 = round(sigma2_for_store(target.budget, target.planned, target.n, candidate.factor), 4)
+        stretch *= asked / target.planned
+    if target.budget * stretch > _MOST_BUDGET:
+        most = int(target.n * sqrt(_MOST_BUDGET / target.budget / stretch))
+        raise InvalidInputError(
+            f"a stand-in of {people} people cannot be stretched to n={target.n}; the most is {most}"
+        )
+    epsilon = accounting.epsilon(target.budget * stretch, target.delta, target.accountant)
+    real = replace(base, tau=tau, sigma2=sigma2)
+    return real, replace(
+        real,
+        epsilon=epsilon,
+        max_queries=None if real.max_queries is None else asked,
+        sigma2=None if sigma2 is None else sigma2 / sqrt(ratio),
+    )

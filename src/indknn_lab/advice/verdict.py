@@ -1,0 +1,157 @@
+"""Which tool is right for a task: by accuracy at equal privacy, among those that can do it at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import mean
+
+import numpy as np
+
+from indknn.core.statistics import MAX_FEATURES
+from indknn.errors import InvalidInputError
+from indknn_lab.advice.measurements import Measurements, Method
+
+LEVEL = 0.01
+"""Differences below this mean nothing: the measurements are medians of one or two runs."""
+_MANY = np.unique(np.geomspace(1, 10_000, 200).round()).astype(int)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is wanted: so many records, queries and updates over some time, under one promise for all of it."""
+
+    n: int
+    queries: int
+    updates: int
+    epsilon: float
+    features: int | None = None
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("n", 1), ("queries", 1), ("updates", 0), ("features", 1), ("classes", 2)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InvalidInputError(f"{name} must be at least {least}, got {value!r}")
+        if not 0.0 < self.epsilon < float("inf"):
+            raise InvalidInputError(f"epsilon must be above 0, got {self.epsilon!r}")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One tool: its accuracy on each data set, whether it does what is asked for, and what is to be known about it."""
+
+    name: str
+    accuracy: dict[str, float]
+    fit: bool
+    note: str
+    outside: tuple[str, ...] = ()
+
+    @property
+    def mean(self) -> float:
+        """Over the data sets."""
+        return mean(self.accuracy.values())
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All options, the best first; those level with the best; the reasons, and where to be careful."""
+
+    options: list[Option]
+    level: list[str]
+    reasons: list[str]
+    cautions: list[str]
+
+    @property
+    def best(self) -> Option:
+        """The right tool: the most accurate of those that fit."""
+        return next(option for option in self.options if option.fit)
+
+
+def judge(task: Task, known: Measurements) -> Verdict:
+    """Weigh the tools against each other."""
+    options = sorted(_options(task, known), key=lambda option: -option.mean)
+    best = next(option for option in options if option.fit)
+    level = [o.name for o in options if o.fit and o is not best and o.mean > best.mean - LEVEL]
+    split = {
+        data: max((o for o in options if o.fit), key=lambda o, d=data: o.accuracy[d]).name  # type: ignore[misc]
+        for data in known.data
+    }
+    return Verdict(options, level, _reasons(task, known, best, options, split), _cautions(task, known, options))
+
+
+def _options(task: Task, known: Measurements) -> list[Option]:
+    def option(name: str, method: Method, load: int, fit: bool, note: str) -> Option:
+        found = {data: known.estimate(data, method, task.n, task.epsilon, load) for data in known.data}
+        where: dict[str, list[str]] = {}
+        for data, estimate in found.items():
+            for text in estimate.outside:
+                where.setdefault(text, []).append(str(known.about[data]["title"]))
+        outside = (t if len(on) == len(found) else f"{t} on {' and '.join(on)}" for t, on in where.items())
+        return Option(name, {d: e.accuracy for d, e in found.items()}, fit, note, tuple(outside))
+
+    q, r = task.queries, task.updates
+    found = [
+        option(
+            "Ind-KNN, endless", "endless", q, True, "newcomers pay for themselves; what was released of leavers stays"
+        ),
+        option("Ind-KNN, Algorithm 3", "algorithm3", q, True, "updates cost nothing; leavers are gone at once"),
+        option("Private-kNN", "private_knn", q, True, f"updates cost nothing; refuses after {q:,} queries"),
+    ]
+    once = "any number of queries" if not r else "learns nothing new, and leavers stay in the model"
+    found.append(option("NoisySGD, trained once", "noisy_sgd", 0, not r, once))
+    if r:
+        note = f"the promise is shared by {r + 1:,} trainings"
+        found.append(option("NoisySGD, retrained at every update", "noisy_sgd", r, True, note))
+    return found
+
+
+def _reasons(task: Task, known: Measurements, best: Option, options: list[Option], split: dict[str, str]) -> list[str]:
+    fit = [o for o in options if o.fit and o is not best]
+    reasons = [f"At epsilon = {task.epsilon:g} it is expected to be right in {best.mean:.1%} of answers, "]
+    reasons[0] += f"{100 * (best.mean - fit[0].mean):.1f} points ahead of {fit[0].name}."
+    if task.updates:
+        enough = [
+            int(r)
+            for r in _MANY
+            if mean(known.estimate(d, "noisy_sgd", task.n, task.epsilon, r).accuracy for d in known.data)
+            > best.mean - LEVEL
+        ]
+        most = max(enough, default=None)
+        if best.name.startswith("Ind-KNN"):
+            reasons.append(
+                f"NoisySGD would be level or better with up to {most:,} retrainings; {task.updates:,} are to come."
+                if most is not None and most < task.updates
+                else "NoisySGD falls short of it even with a single retraining."
+                if most is None
+                else f"NoisySGD is about level at {task.updates:,} retrainings."
+            )
+        else:
+            reasons.append(
+                f"Its noise for {task.updates + 1:,} trainings is still less than what queries cost the others."
+            )
+    elif best.name.startswith("NoisySGD"):
+        reasons.append("Nothing changes, so one training answers for ever, and queries cost nothing.")
+    if len(set(split.values())) > 1:
+        reasons.append(
+            "The data sets disagree: " + "; ".join(f"{known.about[d]['title']}: {n}" for d, n in split.items()) + "."
+        )
+    return reasons
+
+
+def _cautions(task: Task, known: Measurements, options: list[Option]) -> list[str]:
+    who: dict[str, list[str]] = {}
+    for option in options:
+        for text in option.outside:
+            who.setdefault(text, []).append(option.name)
+    found = [
+        f"outside what was measured: {text}" + ("" if len(names) == len(options) else f", for {' and '.join(names)}")
+        for text, names in who.items()
+    ]
+    for name, value in (("classes", task.classes), ("features", task.features)):
+        measured = [int(known.about[data][name]) for data in known.data]
+        if value is not None and not min(measured) / 2 <= value <= max(measured) * 2:
+            found.append(f"{value:,} {name}: measured with {' and '.join(map(str, sorted(measured)))}")
+    if task.features is not None and task.features > MAX_FEATURES:
+        found.append(f"statistics take at most {MAX_FEATURES:,} features: the endless mode would do without its prior")
+    found.append("no drift was measured: the data of the stream stay as they are")
+    return found

@@ -1,0 +1,114 @@
+"""The timing attack, and the tick that makes it fail.
+
+Two questions that an attacker may have of the clock: are there people near this query, and are they exhausted?
+Times are measured in turn, so that what else the machine does hits both alike. From half of the times the
+attacker learns a cut, on the rest they guess.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from indknn.answering.pacing import Answers, Paced
+from indknn.core.noise import SecureNoise
+from indknn.engine import Engine
+from indknn.types import FloatArray
+from indknn_lab.audits.bounds import lower_rate
+from indknn_lab.audits.scenarios import AXIS, BASE, D
+
+PEOPLE = 5000
+_LONGEST_TICK = 0.02  # on a busy machine the slowest answers are slow for other reasons
+Arm: TypeAlias = tuple[Engine, FloatArray]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How often the clock told the truth, without and with the tick, and what the tick costs."""
+
+    question: str
+    answers: int
+    open_success: float
+    open_at_least: float
+    paced_success: float
+    paced_at_least: float
+    open_milliseconds: float
+    tick_milliseconds: float
+    late: int
+    seconds: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the clock says nothing once answers leave on the tick."""
+        return self.paced_at_least <= 0.5
+
+
+def timing(answers: int, error: float) -> list[Timing]:
+    """Both questions, so many answers of each kind. Times are real, so no two runs give the same figures."""
+    near, far = AXIS[None, :], -AXIS[None, :]
+    fresh, spent = _crowd(), _crowd()
+    slots = np.arange(PEOPLE)
+    spent.ledger.charge(slots, spent.ledger.remaining(slots, None), None)
+    return [
+        _attack("are people near?", ((fresh, near), (fresh, far)), answers, error),
+        _attack("are they exhausted?", ((spent, near), (fresh, near)), answers, error),
+    ]
+
+
+def _crowd() -> Engine:
+    """Many people near the axis, whose budgets last for as long as this takes."""
+    rng = np.random.default_rng(0)
+    engine = Engine(replace(BASE, max_queries=10**7, sigma2=16.0), SecureNoise())
+    engine.add(AXIS + 0.1 * rng.normal(size=(PEOPLE, D)), rng.integers(2, size=PEOPLE), list(range(PEOPLE)))
+    return engine
+
+
+def _attack(question: str, arms: tuple[Arm, Arm], answers: int, error: float) -> Timing:
+    start = time.perf_counter()
+    times = _times(tuple((engine, query) for engine, query in arms), answers)
+    tick = min(max(0.002, 4.0 * float(np.quantile(times, 0.99))), _LONGEST_TICK)
+    paced = tuple((Paced(model, tick), query) for model, query in arms)
+    held = _times(paced, answers)
+    right, held_right = _guess(times), _guess(held)
+    guessed = 2 * (answers - answers // 2)
+    return Timing(
+        question=question,
+        answers=2 * answers,
+        open_success=right / guessed,
+        open_at_least=lower_rate(right, guessed, error),
+        paced_success=held_right / guessed,
+        paced_at_least=lower_rate(held_right, guessed, error),
+        open_milliseconds=1e3 * float(np.median(times)),
+        tick_milliseconds=1e3 * tick,
+        late=sum(model.late for model, _ in paced),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _times(arms: Sequence[tuple[Answers, FloatArray]], answers: int) -> FloatArray:
+    """Seconds per answer, of shape (answers, 2), the two kinds in turn after a little warming up."""
+    times = np.zeros((answers + 5, 2))
+    for i in range(len(times)):
+        for kind in (0, 1) if i % 2 else (1, 0):
+            model, query = arms[kind]
+            start = time.perf_counter()
+            model.predict(query)
+            times[i, kind] = time.perf_counter() - start
+    return times[5:]
+
+
+def _guess(times: FloatArray) -> int:
+    """How many of the second half are guessed right, by the better side of the best cut on the first half."""
+    half = len(times) // 2
+    known, new = times[:half], times[half:]
+    cuts = np.quantile(known, np.linspace(0.05, 0.95, 19))
+    gains = [(known[:, 0] > cut).sum() - (known[:, 1] > cut).sum() for cut in cuts]
+    best = int(np.argmax(np.abs(gains)))
+    above = new > cuts[best]
+    first = above[:, 0] if gains[best] > 0 else ~above[:, 0]
+    second = ~above[:, 1] if gains[best] > 0 else above[:, 1]
+    return int(first.sum() + second.sum())

@@ -1,0 +1,98 @@
+"""Small statistical audits that are cheap enough to run against every mutant.
+
+A fixed number of trials finds only gross violations; what is subtle is the business of `checks`. The promise is small
+(ε = 1), so that gross starts early.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from indknn_lab.audits.bounds import lower_bounds
+from indknn_lab.audits.checks import CHECKS, Check
+from indknn_lab.audits.measure import claimed_mu, scores_of
+from indknn_lab.audits.mutants import Mutant
+from indknn_lab.audits.scenarios import AXIS, BASE, STATISTICS, analysts, asking, near
+from indknn_lab.audits.worlds import Add, Ask, Event, Scenario, View
+
+TRIALS = 60
+ERROR = 1e-5
+"""With which a correct mechanism may fail a probe: never, in practice."""
+
+_SMALL = replace(BASE, epsilon=1.0, sigma2=0.2)
+
+
+def empty(view: View, rng: np.random.Generator) -> Iterator[Event]:
+    """A lone target of label 1, and labels only."""
+    yield Add(AXIS[None, :], (1,))
+    for i in range(6):
+        yield Ask(near(i))
+
+
+PROBES: list[Scenario] = [
+    Scenario("votes until exhaustion", "", _SMALL, asking(12)),
+    Scenario("labels of a lone record", "", replace(_SMALL, sigma2=2.0), empty, "labels"),
+    Scenario("five records", "", replace(_SMALL, max_queries=300), asking(8, 5)),
+    Scenario("pooled analysts", "", replace(_SMALL, global_epsilon=1.0), analysts(tuple("abcdef"), tuple("abcdef"), 2)),
+]
+
+
+SUMS: list[Scenario] = [
+    Scenario("statistics of twenty records", "", replace(STATISTICS, epsilon=1.0), asking(1, 20)),
+]
+"""For mutants of the sums over records, which the others would not notice."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found wrong with a mutant: by name of the check or probe, what it said."""
+
+    mutant: str
+    wrong: str
+    checks: dict[str, str]
+    probes: dict[str, str]
+    seconds: float
+
+    @property
+    def caught(self) -> bool:
+        """Whether anything saw it."""
+        return bool(self.checks or self.probes)
+
+
+def failed_checks(checks: dict[str, Check] = CHECKS) -> dict[str, str]:
+    """What is wrong with whatever is in place, by check."""
+    found = {}
+    for name, check in checks.items():
+        try:
+            problem = check()
+        except Exception as error:  # a mutant may break anything, and a second guard that stops it counts
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            found[name] = problem
+    return found
+
+
+def failed_probes(seed: int, trials: int = TRIALS, probes: Sequence[Scenario] = (*PROBES, *SUMS)) -> dict[str, str]:
+    """Which probes measure more than is claimed, of whatever is in place."""
+    found = {}
+    for scenario in probes:
+        try:
+            mu = lower_bounds(*scores_of(scenario, trials, seed), scenario.settings.delta, ERROR).mu
+        except Exception as error:
+            found[scenario.name] = f"{type(error).__name__}: {error}"
+            continue
+        if mu > claimed_mu(scenario):
+            found[scenario.name] = f"μ >= {mu:.2f}, claimed {claimed_mu(scenario):.2f}"
+    return found
+
+
+def judge(mutant: Mutant, seed: int, trials: int = TRIALS) -> Verdict:
+    """Run everything against a mutant."""
+    start = time.perf_counter()
+    with mutant():
+        checks, probes = failed_checks(), failed_probes(seed, trials, SUMS if mutant.sums else PROBES)
+    return Verdict(mutant.name, mutant.wrong, checks, probes, time.perf_counter() - start)

@@ -1,0 +1,127 @@
+"""The whole audit. How many trials there are follows from the minutes asked for, not from the clock.
+
+So a run with the same seed gives the same figures everywhere (but for the timing attack, which measures real time).
+The chance that any bound on a correct mechanism exceeds its claim is at most 5%, over all bounds of a run together.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from indknn.errors import InvalidInputError
+from indknn_lab.audits.attacks import floats
+from indknn_lab.audits.attacks.floats import FloatAttack
+from indknn_lab.audits.attacks.membership import Membership, membership
+from indknn_lab.audits.attacks.timing import Timing, timing
+from indknn_lab.audits.measure import Measured, measure, measure_simulated, measure_statistics, simulations
+from indknn_lab.audits.mutants import MUTANTS
+from indknn_lab.audits.one_run import OneRun, one_run
+from indknn_lab.audits.probes import TRIALS, Verdict, failed_checks, failed_probes, judge
+from indknn_lab.audits.scenarios import scenarios
+
+CONFIDENCE = 0.95
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an audit found."""
+
+    minutes: float
+    seed: int
+    confidence: float
+    error_per_bound: float
+    scenarios: tuple[Measured, ...]
+    one_run: OneRun
+    product_checks: dict[str, str]
+    product_probes: dict[str, str]
+    mutants: tuple[Verdict, ...]
+    membership: Membership
+    floats: tuple[FloatAttack, ...]
+    timing: tuple[Timing, ...]
+    seconds: float
+    machine: str
+
+    @property
+    def problems(self) -> list[str]:
+        """Why the audit fails; nothing if it passes."""
+        found = [f"{m.name}: measured above the claim" for m in self.scenarios if not m.holds]
+        found += [] if self.one_run.holds else ["one run: measured above the claim"]
+        found += [] if self.membership.holds else ["membership inference: above the bound"]
+        found += [f"check {name}: {what}" for name, what in self.product_checks.items()]
+        found += [f"probe {name}: {what}" for name, what in self.product_probes.items()]
+        found += [f"mutant {v.mutant}: survived" for v in self.mutants if not v.caught]
+        naive, ours = self.floats
+        found += ["floating point: our noise leaks"] if ours.leaks else []
+        found += [] if naive.leaks else ["floating point: the attack misses the textbook leak"]
+        return found
+
+    @property
+    def strongest(self) -> Measured:
+        """The scenario whose bound is nearest to its claim."""
+        return max(self.scenarios, key=lambda m: m.tightness)
+
+
+def run(minutes: float = 2.0, seed: int = 1, progress: Progress = lambda label, done, total: None) -> Report:
+    """The audit, for about so many minutes on one quiet core."""
+    if not (np.isfinite(minutes) and 0.05 <= minutes <= 1000):
+        raise InvalidInputError(f"minutes must be between 0.05 and 1000, got {minutes!r}")
+    start = time.perf_counter()
+    product, simulated = scenarios(), simulations()
+    bounds = 2 * (len(product) + len(simulated) + 1) + 2
+    error = (1.0 - CONFIDENCE) / bounds
+    trials, many = max(40, int(125 * minutes)), max(4000, int(50_000 * minutes))
+
+    measured = []
+    for i, scenario in enumerate(product):
+        progress("product", i, len(product))
+        measured.append(measure(scenario, int(trials * scenario.share), seed + 100 * i, error))
+    progress("product", len(product), len(product))
+    for i, (scenario, shots) in enumerate(simulated):
+        progress("simulations", i, len(simulated))
+        measured.append(measure_simulated(scenario, shots, many, seed + 10_000 + i, error))
+    measured.append(measure_statistics(many // 4, seed + 20_000, error))
+    progress("simulations", len(simulated), len(simulated))
+
+    verdicts = []
+    probe_trials = max(TRIALS, int(10 * minutes))
+    checks, probes = failed_checks(), failed_probes(seed, probe_trials)
+    for i, mutant in enumerate(MUTANTS):
+        progress("mutants", i, len(MUTANTS))
+        verdicts.append(judge(mutant, seed, probe_trials))
+    progress("mutants", len(MUTANTS), len(MUTANTS))
+
+    progress("attacks", 0, 4)
+    once = one_run(min(4000, int(1000 + 500 * minutes)), seed, error)
+    progress("attacks", 1, 4)
+    members = membership(min(20_000, int(1500 * max(minutes, 1))), seed, error)
+    progress("attacks", 2, 4)
+    released = min(200_000, int(20_000 * max(minutes, 1)))
+    leaks = [floats.attack(name, made(seed), released, seed, 1e-6) for name, made in _SAMPLERS.items()]
+    progress("attacks", 3, 4)
+    clock = timing(min(1000, int(100 * max(minutes, 1))), 1e-3)
+    progress("attacks", 4, 4)
+    return Report(
+        minutes=minutes,
+        seed=seed,
+        confidence=CONFIDENCE,
+        error_per_bound=error,
+        scenarios=tuple(measured),
+        one_run=once,
+        product_checks=checks,
+        product_probes=probes,
+        mutants=tuple(verdicts),
+        membership=members,
+        floats=tuple(leaks),
+        timing=tuple(clock),
+        seconds=time.perf_counter() - start,
+        machine=f"{platform.machine()}, Python {platform.python_version()}, NumPy {np.__version__}",
+    )
+
+
+_SAMPLERS = {"textbook double": floats.naive, "indknn": floats.ours}

@@ -1,0 +1,239 @@
+"""The histories that are audited. Small stores: what matters to an adversary is near the target anyway.
+
+Each is a script that yields events; the target lies at `AXIS`, and `near(i)` are different queries around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from indknn.core import accounting
+from indknn.settings import Settings
+from indknn.types import FloatArray
+from indknn_lab.audits.worlds import Add, Ask, Event, Forget, Scenario, View
+
+D = 8
+AXIS = np.eye(D)[0]
+EPSILON, DELTA = 4.0, 1e-5
+Script = Callable[[View, np.random.Generator], Iterator[Event]]
+
+BASE = Settings(
+    n_features=D, classes=(0, 1), epsilon=EPSILON, delta=DELTA, tau=0.5, max_queries=24, sigma2=0.5, free_repeats=False
+)
+STATISTICS = replace(BASE, prior="statistics", prior_share=0.9)
+ENDLESS = replace(BASE, prior="statistics", reuse="student", prior_share=0.4, max_queries=None)
+LABELS = replace(BASE, max_queries=1000, sigma2=0.3)  # counting is cheap, so that the budget goes into votes
+
+
+def near(i: int) -> FloatArray:
+    """The i-th of many different directions close to the target's."""
+    query: FloatArray = AXIS.copy()
+    query[1 + i % (D - 1)] = 0.02 * (1 + i // (D - 1)) * (-1) ** i
+    return query
+
+
+def natural(seed: int, people: int) -> Iterator[Add]:
+    """People with a record each, somewhere on the target's side."""
+    if people:
+        rng = np.random.default_rng(seed)
+        X = AXIS + 0.5 * rng.normal(size=(people, D))
+        yield Add(X, tuple(rng.integers(2, size=people).tolist()), tuple(range(people)))
+
+
+def target(records: int = 1, labels: tuple[int, ...] = (1,)) -> Add:
+    """The target's records."""
+    X = np.stack([near(3 * i) for i in range(records)])
+    return Add(X, tuple(labels[i % len(labels)] for i in range(records)))
+
+
+def asking(queries: int, records: int = 1, labels: tuple[int, ...] = (1,), repeats: int = 1, people: int = 0) -> Script:
+    """Ask around the target, every query `repeats` times, among some other people."""
+
+    def script(view: View, rng: np.random.Generator) -> Iterator[Event]:
+        yield from natural(1, people)
+        yield target(records, labels)
+        for i in range(queries):
+            for _ in range(repeats):
+                yield Ask(near(i))
+
+    return script
+
+
+def natural_queries(queries: int, people: int) -> Script:
+    """Whoever asks, asks about what interests them."""
+
+    def script(view: View, rng: np.random.Generator) -> Iterator[Event]:
+        yield from natural(1, people)
+        yield target()
+        for _ in range(queries):
+            yield Ask(AXIS + 0.5 * rng.normal(size=D))
+
+    return script
+
+
+def poisoned(queries: int, controlled: bool) -> Script:
+    """Before each query the adversary's own people join, one for each label: a tie that the target breaks."""
+
+    def script(view: View, rng: np.random.Generator) -> Iterator[Event]:
+        yield target()
+        for i in range(queries):
+            query = near(i) if controlled else AXIS + 0.5 * rng.normal(size=D)
+            yield Add(np.stack([query, query]), (0, 1), (2 * i, 2 * i + 1))
+            yield Ask(query)
+
+    return script
+
+
+def stopping(view: View, rng: np.random.Generator) -> Iterator[Event]:
+    """Adaptive: a wide query when the last one spoke against the target, an exact one else; stop when sure."""
+    yield from natural(2, 5)
+    yield target()
+    wide = AXIS + 0.8 * np.eye(D)[1]
+    for i in range(12):
+        if abs(view.loss) > 1.5:
+            return
+        against = bool(view.labels) and view.labels[-1] != 1
+        yield Ask(wide + 0.01 * i * np.eye(D)[2] if against else near(i))
+
+
+def coming_and_going(view: View, rng: np.random.Generator) -> Iterator[Event]:
+    """The target is forgotten and comes back again and again, with other records."""
+    for i in range(5):
+        yield Add(near(i)[None, :], (i % 2,))
+        yield Ask(near(i))
+        yield Ask(near(20 + i))
+        yield Forget()
+
+
+def analysts(names: tuple[str, ...], seen: tuple[str, ...], queries: int) -> Script:
+    """Several analysts take turns; the adversary sees what some of them see."""
+
+    def script(view: View, rng: np.random.Generator) -> Iterator[Event]:
+        yield target()
+        for i in range(queries):
+            for name in names:
+                yield Ask(near(i), name, seen=name in seen)
+
+    return script
+
+
+def bystander(view: View, rng: np.random.Generator) -> Iterator[Event]:
+    """The target is near no query, others sit on the edge of the threshold: nothing may change."""
+    edge = AXIS + 1.7 * np.eye(D)[1]
+    yield Add(np.stack([edge + 0.001 * i * np.eye(D)[2] for i in range(12)]), (1,) * 12, tuple(range(12)))
+    yield Add(np.repeat(-AXIS[None, :] - 0.1 * np.eye(D)[1], 4, axis=0), (0,) * 4)
+    for i in range(4):
+        yield Ask(near(i))
+
+
+def joining_later(view: View, rng: np.random.Generator) -> Iterator[Event]:
+    """The target comes with a crowd after the statistics were released: all of them are fresh, and counted as such."""
+    yield from natural(3, 4)
+    for i in range(2):
+        yield Ask(near(i))
+    yield Add(np.stack([near(i) for i in range(40)]), (0, 1) * 20, tuple(range(100, 140)))
+    yield target()
+    for i in range(2, 8):
+        yield Ask(near(i))
+
+
+def pooled_epsilon(settings: Settings, views: int) -> float:
+    """The claim for analysts who pool their views: their budgets add up."""
+    return accounting.epsilon(views * settings.budget, settings.delta, settings.accountant)
+
+
+def scenarios() -> list[Scenario]:
+    """All of them. Every configuration here is correct, so none may exceed its claim."""
+    owner = replace(BASE, max_queries=300)
+    reuse = replace(BASE, reuse="labels", free_repeats=True)
+    votes = replace(BASE, reuse="votes", free_repeats=True)
+    choice = replace(BASE, vote="exponential", accountant="rdp", max_queries=300, sigma2=0.15)
+    several = replace(choice, classes=(0, 1, 2))
+    shared = replace(BASE, epsilon=3.0, global_epsilon=EPSILON)
+    lsh, sketch = {"n_tables": 8, "n_bits": 4, "seed": 3}, {"n_bits": 128, "seed": 3}
+    return [
+        Scenario(
+            "one query",
+            "all of B in one answer",
+            replace(BASE, max_queries=6, sigma2=0.1),
+            asking(1),
+            exact_noise=True,
+            share=2,
+        ),
+        Scenario("votes", "until exhaustion, votes seen", BASE, asking(6)),
+        Scenario("counts", "until exhaustion, counts and labels seen", replace(BASE, sigma2=8.0), asking(9), "counts"),
+        Scenario("epsilon 1", "a smaller budget", replace(BASE, epsilon=1.0), asking(5)),
+        Scenario("rdp", "the paper's filter", replace(BASE, accountant="rdp"), asking(6)),
+        Scenario("exact noise", "the exact sampler end to end", BASE, asking(6), exact_noise=True),
+        Scenario("crowd", "others near, who are exhausted too", BASE, asking(6, people=12)),
+        Scenario("labels, poisoned, queries chosen", "a tie broken by the target", LABELS, poisoned(4, True), "labels"),
+        Scenario(
+            "labels, poisoned, queries natural", "ties, but asked at random", LABELS, poisoned(4, False), "labels"
+        ),
+        Scenario("labels, natural, queries chosen", "others as they come", LABELS, asking(4, people=8), "labels"),
+        Scenario("labels, natural, queries natural", "nothing chosen", LABELS, natural_queries(4, 8), "labels"),
+        Scenario("adaptive", "queries follow the answers; stop when sure", replace(BASE, sigma2=1.0), stopping),
+        Scenario("lsh", "hash tables", replace(BASE, index="lsh", index_options=lsh), asking(6, people=4)),
+        Scenario("sketch", "sketches", replace(BASE, index="sketch", index_options=sketch), asking(6, people=4)),
+        Scenario(
+            "rbf", "distances, three labels", replace(BASE, kernel="rbf", normalize=False, classes=(0, 1, 2)), asking(6)
+        ),
+        Scenario("five records", "an owner with several records", owner, asking(4, 5, (1, 1, 0))),
+        Scenario(
+            "capped records",
+            "at most two of six records a query",
+            replace(owner, max_records_per_query=2),
+            asking(5, 6),
+        ),
+        Scenario("reuse", "released answers vote; repeats are free", reuse, asking(5, repeats=2)),
+        Scenario("forget and return", "nothing is refunded", BASE, coming_and_going),
+        Scenario(
+            "one analyst", "sees her own answers only", replace(BASE, reuse="labels"), analysts(("a", "b"), ("b",), 5)
+        ),
+        Scenario(
+            "two analysts pool",
+            "2B",
+            BASE,
+            analysts(("a", "b"), ("a", "b"), 5),
+            claimed_epsilon=pooled_epsilon(BASE, 2),
+        ),
+        Scenario(
+            "global budget",
+            "three analysts pool",
+            shared,
+            analysts(("a", "b", "c"), ("a", "b", "c"), 3),
+            claimed_epsilon=EPSILON,
+        ),
+        Scenario(
+            "statistics", "nearly all of B in the sums", replace(STATISTICS, prior_share=0.99), asking(1), share=2
+        ),
+        Scenario("statistics, five records", "one owner", STATISTICS, asking(3, 5, (1, 1, 0))),
+        Scenario(
+            "statistics and student", "sums, votes, report cards", ENDLESS, asking(6, people=5), hurried=True, share=0.6
+        ),
+        Scenario(
+            "student",
+            "counts and votes, report cards",
+            replace(ENDLESS, prior="none"),
+            asking(6, people=5),
+            hurried=True,
+        ),
+        Scenario("fresh records", "the target joins after the sums", ENDLESS, joining_later, hurried=True, share=0.6),
+        Scenario(
+            "statistics, forget and return", "nothing is refunded", ENDLESS, coming_and_going, hurried=True, share=0.6
+        ),
+        Scenario(
+            "statistics, two analysts pool",
+            "2B",
+            ENDLESS,
+            analysts(("a", "b"), ("a", "b"), 3),
+            claimed_epsilon=pooled_epsilon(ENDLESS, 2),
+        ),
+        Scenario("reuse of votes", "centred votes are seen and vote again", votes, asking(5, repeats=2, people=3)),
+        Scenario("exponential", "the exponential vote", choice, asking(6)),
+        Scenario("exponential, five records", "one owner, three labels", several, asking(4, 5, (1, 1, 0))),
+        Scenario("bystander", "near no query", replace(BASE, sigma2=0.1), bystander),
+    ]

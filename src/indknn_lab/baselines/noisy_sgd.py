@@ -1,0 +1,273 @@
+"""Linear NoisySGD (Tramèr & Boneh 2021): a linear model on public features, trained by noisy gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, prod
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from indknn.core.inputs import encode_labels
+from indknn.core.noise import Noise
+from indknn.core.quantise import quantise
+from indknn.errors import InvalidInputError, PrivacyError
+from indknn.types import FloatArray, IntArray
+from indknn_lab.baselines.base import (
+    COUNT,
+    PRIVATE_CLASSIFIER,
+    RandomState,
+    center_of,
+    check_records,
+    warn_if_seeded,
+)
+from indknn_lab.baselines.bulk_noise import bulk_noise_from
+from indknn_lab.baselines.pricing import SamplingAccountant, epsilon_of, noise_multiplier
+from indknn_lab.baselines.sampling import PoissonSampler, entropy_from
+from indknn_lab.baselines.softmax import CLIP, MAX_BATCH, Batch, coefficients, logits, summed
+
+_POSITIVE = Interval(Real, 0, None, closed="neither")
+_STEPS_AT_ONCE = 50
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How often records are sampled and how likely: what a training costs follows from it and the noise."""
+
+    rate: float
+    steps: int
+
+    @classmethod
+    def of(cls, n_records: int, batch_size: int, epochs: int) -> Schedule:
+        """Batches of `batch_size` on average, as many as make `epochs` passes."""
+        return cls(min(1.0, batch_size / n_records), ceil(epochs * n_records / batch_size))
+
+
+def noise_multiplier_for(
+    epsilon: float,
+    delta: float,
+    n_records: int,
+    *,
+    batch_size: int = 256,
+    epochs: int = 10,
+    retrainings: int = 0,
+    accountant: SamplingAccountant = "pld",
+) -> float:
+    """The least noise multiplier for which a training and `retrainings` more are (epsilon, delta)-DP.
+
+    >>> once = noise_multiplier_for(2.0, 1e-5, 50_000, accountant="rdp")
+    >>> often = noise_multiplier_for(2.0, 1e-5, 50_000, accountant="rdp", retrainings=9)
+    >>> round(once, 2), round(often, 2)
+    (0.88, 1.7)
+    """
+    plan = Schedule.of(n_records, batch_size, epochs)
+    steps = plan.steps * (1 + retrainings)
+    return noise_multiplier(epsilon, delta, rate=plan.rate, steps=steps, accountant=accountant)
+
+
+class LinearNoisySGD(ClassifierMixin, BaseEstimator):
+    """Softmax regression by DP-SGD: the model itself is private, so it answers without limit.
+
+    Every step takes each record with probability batch_size/n, clips its gradient to `clip`, and adds
+    Gaussian noise of scale noise_multiplier_·clip to the sum. One record moves the sum by at most `clip`,
+    exactly (``indknn_lab.baselines.softmax``); ``dp-accounting`` prices all steps together.
+
+    Data that change call for training again, and every training costs anew: say with `retrainings` how many
+    the promise is to cover, and call ``fit`` again when it is time.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The promise to every record, for 1 + `retrainings` trainings.
+    learning_rate : float
+        Step along the mean gradient of the expected batch. To be searched; the search is not accounted for.
+    epochs, batch_size, clip
+        The paper's 10, 256 and 0.1.
+    fit_intercept : bool
+        Off, because an intercept takes half of every clipped gradient's square and rarely earns it.
+    retrainings : int
+        How often ``fit`` may be called again on this object. One more is refused.
+    n_records : int or None
+        A *public* number of records, which sets sampling rate and steps. None takes the number of rows of the
+        first ``fit``, which then counts as public, as it does throughout the literature.
+    accountant : {"pld", "rdp"}
+        How the noise is priced; "rdp" is what the literature reports and needs some 8% more.
+    center, random_state, classes
+        As in :class:`indknn.IndKNNClassifier`. With random_state=None the batches, too, come from the
+        operating system's entropy.
+
+    Attributes
+    ----------
+    noise_multiplier_, sampling_rate_, steps_
+        What was priced.
+    epsilon_, delta_, trainings_
+        What is promised for 1 + `retrainings` trainings, and how many there were.
+    coef_, intercept_
+        The model, as in scikit-learn. Public.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(2, size=4000)
+    >>> X = rng.normal(size=(4000, 8)) + 4 * y[:, None] - 2
+    >>> model = LinearNoisySGD(epsilon=1.0, epochs=3).fit(X, y)
+    >>> bool(model.score(X, y) > 0.95), bool(model.epsilon_after(0) <= 1.0)
+    (True, True)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **PRIVATE_CLASSIFIER,
+        "learning_rate": [_POSITIVE],
+        "epochs": [COUNT],
+        "batch_size": [COUNT],
+        "clip": [_POSITIVE],
+        "fit_intercept": ["boolean"],
+        "retrainings": [Interval(Integral, 0, None, closed="left")],
+        "n_records": [COUNT, None],
+        "accountant": [StrOptions({"pld", "rdp"})],
+    }
+
+    _priced: tuple[Any, ...]
+    _plan: Schedule
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        learning_rate: float = 40.0,
+        epochs: int = 10,
+        batch_size: int = 256,
+        clip: float = 0.1,
+        fit_intercept: bool = False,
+        retrainings: int = 0,
+        n_records: int | None = None,
+        accountant: SamplingAccountant = "pld",
+        center: npt.ArrayLike | None = None,
+        random_state: RandomState = None,
+        classes: npt.ArrayLike | None = None,
+    ):
+        self.epsilon = epsilon
+        self.delta = delta
+        self.learning_rate = learning_rate
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.clip = clip
+        self.fit_intercept = fit_intercept
+        self.retrainings = retrainings
+        self.n_records = n_records
+        self.accountant = accountant
+        self.center = center
+        self.random_state = random_state
+        self.classes = classes
+
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
+        """Train from nothing. On an object that was trained before, this is a retraining at the same rate."""
+        self._validate_params()
+        rows, targets, classes = check_records(self, X, y)
+        vectors, labels = quantise(rows, center_of(self)), encode_labels(targets, classes)
+        records = Batch(vectors.values, vectors.root_norm, labels)
+        if len(records) > MAX_BATCH:
+            raise InvalidInputError(f"at most {MAX_BATCH} records can be trained on, got {len(records)}")
+        self._pay(len(records))
+        noise = bulk_noise_from(self.random_state)
+        warn_if_seeded(self, noise)
+        validate_data(self, X, reset=True, skip_check_array=True)
+        self.classes_ = classes
+        self.trainings_ = getattr(self, "trainings_", 0) + 1  # counted first, trained second
+        theta = self._train(records, noise)
+        self.coef_, self.intercept_ = theta[:-1].T.copy(), theta[-1].copy()
+        return self
+
+    def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
+        """The class of every row. The model is private, so this costs nothing, however often it is asked."""
+        check_is_fitted(self)
+        return np.asarray(self.classes_[np.argmax(self._scores(X), axis=1)])
+
+    def epsilon_after(self, retrainings: int) -> float:
+        """The ε, at this delta, of a training and this many retrainings with the noise in force."""
+        check_is_fitted(self)
+        steps = self._plan.steps * (1 + retrainings)
+        return epsilon_of(
+            self.noise_multiplier_,
+            self.delta_,
+            rate=self._plan.rate,
+            steps=steps,
+            accountant=self._priced[-1],
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True
+        tags.classifier_tags.poor_score = True  # by design on the few dozen records of the checks
+        return tags
+
+    def _scores(self, X: npt.ArrayLike) -> FloatArray:
+        rows = validate_data(self, X, reset=False, dtype=np.float64)
+        queries = quantise(rows, center_of(self), what="the queries")
+        return logits(queries.values, queries.root_norm, self.coef_.T, self.intercept_)
+
+    def _pay(self, n: int) -> None:
+        """Fix the terms with the first training; hold every later one to them."""
+        terms = (
+            self.epsilon,
+            self.delta,
+            self.epochs,
+            self.batch_size,
+            self.retrainings,
+            self.n_records,
+            self.accountant,
+        )
+        if hasattr(self, "trainings_"):
+            if terms != self._priced:
+                raise PrivacyError(
+                    "this object was trained under other terms (epsilon, delta, epochs, ...): the promise "
+                    "cannot be changed afterwards. Use a new object for other people."
+                )
+            if self.trainings_ > self.retrainings:
+                raise PrivacyError(
+                    f"(epsilon={self.epsilon}, delta={self.delta}) covers {1 + self.retrainings} training(s) "
+                    f"and there were {self.trainings_}: plan with retrainings=..., or use a new object for "
+                    "other people"
+                )
+            return
+        self._plan = Schedule.of(self.n_records or n, self.batch_size, self.epochs)
+        steps = self._plan.steps * (1 + self.retrainings)
+        self.noise_multiplier_ = noise_multiplier(
+            self.epsilon, self.delta, rate=self._plan.rate, steps=steps, accountant=self.accountant
+        )
+        self._priced = terms
+        self.sampling_rate_, self.steps_ = self._plan.rate, self._plan.steps
+        self.epsilon_, self.delta_ = float(self.epsilon), float(self.delta)
+
+    def _train(self, records: Batch, noise: Noise) -> FloatArray:
+        """One training from zero weights; the last row of what comes back is the intercept."""
+        theta = np.zeros((self.n_features_in_ + 1, len(self.classes_)))
+        coins = PoissonSampler(self._plan.rate, entropy_from(self.random_state))
+        scale = ceil(self.noise_multiplier_ * (1.0 + 1e-12) * CLIP)
+        noisy = theta if self.fit_intercept else theta[:-1]  # an intercept that is not there needs no noise
+        # The sum is in units of clip/CLIP; divide by the *expected* batch, for the real one is private.
+        step = self.learning_rate * self.clip / CLIP / self.batch_size
+        for shift in _draws(noise, scale, noisy.shape, self._plan.steps):
+            chosen = np.flatnonzero(coins(len(records)))
+            batch = Batch(records.values[chosen], records.root_norm[chosen], records.labels[chosen])
+            c = coefficients(batch, theta[:-1], theta[-1], self.clip, intercept=self.fit_intercept)
+            gradient = summed(batch, c)
+            gradient[: len(noisy)] += shift
+            theta = theta - step * gradient
+        return theta
+
+
+def _draws(noise: Noise, scale: int, shape: tuple[int, ...], steps: int) -> Iterator[IntArray]:
+    """The noise of every step, drawn for many steps at once because that is faster."""
+    size = prod(shape)
+    for start in range(0, steps, _STEPS_AT_ONCE):
+        n = min(_STEPS_AT_ONCE, steps - start)
+        yield from noise.draw(scale, n * size).reshape(n, *shape)

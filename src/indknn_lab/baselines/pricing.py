@@ -1,0 +1,112 @@
+"""What repeated Gaussian releases on Poisson samples cost: a thin face on Google's dp-accounting.
+
+One release: every record enters the sample with probability p, independently; a function of the sample with
+L2 sensitivity Δ (adding or removing one record *of the sample*) gets Gaussian noise of scale z·Δ. For a fixed
+sample of the other records, the output with the record is the mixture (1-p)·N(v, σ²) + p·N(v', σ²) and the
+output without it is N(v, σ²), with |v - v'| <= Δ. Hockey-stick divergence is jointly convex, so the pair
+after averaging over the other records' sample is no worse than the worst such pair; and a pair with a smaller
+shift is the image of the pair with shift Δ under one and the same channel (shrink, then add noise). Hence
+
+    ((1-p)·N(0, z²) + p·N(1, z²),  N(0, z²)),   in both orders,
+
+dominates one release, and dominating pairs compose, also when each query is chosen after the previous answers
+(Zhu, Dong & Wang 2022). This is the pair that dp-accounting prices for add/remove.
+
+``pld``
+    The privacy loss distribution, composed numerically with every discretisation rounded to the safe side.
+    It is exact up to that rounding, never above RDP by more than it, and usually 5 to 20% below: the default.
+``rdp``
+    Rényi DP of the sampled Gaussian (Mironov, Talwar & Zhang 2019), as most of the literature reports it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import inf, sqrt
+from typing import Any, Literal, TypeAlias
+
+from indknn.errors import IndKNNError, InvalidInputError
+
+SamplingAccountant: TypeAlias = Literal["pld", "rdp"]
+
+_TOLERANCE = 1e-4  # the noise multiplier is at most this fraction above the smallest that suffices
+_SMALLEST = 0.05  # below it there is next to no privacy, and the loss distribution outgrows the memory
+
+
+def noise_multiplier(
+    epsilon: float, delta: float, *, rate: float, steps: int, accountant: SamplingAccountant = "pld"
+) -> float:
+    """The least z (to four digits, rounded up) for which `steps` releases are (epsilon, delta)-DP.
+
+    >>> z = noise_multiplier(1.0, 1e-5, rate=0.02, steps=1000)
+    >>> epsilon_of(z, 1e-5, rate=0.02, steps=1000) <= 1.0
+    True
+    """
+    _check("epsilon", epsilon, inf)
+    _check("delta", delta, 1.0)
+    _check_release(rate, steps, accountant)
+    return _noise_multiplier(float(epsilon), float(delta), float(rate), int(steps), accountant)
+
+
+def epsilon_of(z: float, delta: float, *, rate: float, steps: int, accountant: SamplingAccountant = "pld") -> float:
+    """The ε that `steps` releases with noise multiplier z on samples of `rate` cost, at delta."""
+    _check("noise multiplier", z, inf)
+    _check("delta", delta, 1.0)
+    _check_release(rate, steps, accountant)
+    return _epsilon(float(z), float(delta), float(rate), int(steps), accountant) if steps else 0.0
+
+
+@lru_cache(maxsize=1024)
+def _noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, accountant: SamplingAccountant) -> float:
+    def enough(z: float) -> bool:
+        return _epsilon(z, delta, rate, steps, accountant) <= epsilon
+
+    high = 1.0
+    while not enough(high):
+        high *= 2.0
+    low = high / 2.0
+    while low > _SMALLEST and enough(low):
+        high, low = low, low / 2.0
+    while high > low * (1.0 + _TOLERANCE):
+        middle = sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high  # only ever a value that was seen to suffice
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(z: float, delta: float, rate: float, steps: int, accountant: SamplingAccountant) -> float:
+    dp: Any = _dp_accounting()
+    # A grid finer than the loss of a single release keeps the pessimism of rounding below a thousandth.
+    interval = min(1e-3, max(1e-7, 0.05 * rate / z))
+    ledger = (
+        dp.pld.PLDAccountant(value_discretization_interval=interval) if accountant == "pld" else dp.rdp.RdpAccountant()
+    )
+    release = dp.GaussianDpEvent(z)
+    if rate < 1.0:
+        release = dp.PoissonSampledDpEvent(rate, release)
+    ledger.compose(dp.SelfComposedDpEvent(release, steps))
+    return float(ledger.get_epsilon(delta))
+
+
+def _dp_accounting() -> Any:
+    try:
+        import dp_accounting  # noqa: PLC0415 - an extra
+        import dp_accounting.pld  # noqa: PLC0415
+        import dp_accounting.rdp  # noqa: PLC0415
+    except ImportError as error:
+        raise IndKNNError(f"pricing a baseline needs dp-accounting ({error}): pip install 'indknn[lab]'") from None
+    return dp_accounting
+
+
+def _check(name: str, value: float, high: float) -> None:
+    if not 0.0 < value < high:
+        raise InvalidInputError(f"{name} must be above 0 and below {high:g}, got {value!r}")
+
+
+def _check_release(rate: float, steps: int, accountant: str) -> None:
+    if not 0.0 < rate <= 1.0:
+        raise InvalidInputError(f"the sampling rate must be in (0, 1], got {rate!r}")
+    if steps < 0:
+        raise InvalidInputError(f"the number of releases must be 0 or more, got {steps!r}")
+    if accountant not in {"pld", "rdp"}:
+        raise InvalidInputError(f"accountant must be 'pld' or 'rdp', got {accountant!r}")

@@ -1,0 +1,1 @@
+"""Commands for researchers. They join the `indknn` command as entry points."""

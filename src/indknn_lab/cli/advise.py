@@ -1,0 +1,67 @@
+"""`indknn advise`: which tool for which task."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+import click
+
+from indknn.cli.files import as_json
+from indknn.cli.rates import per_day
+from indknn.errors import InvalidInputError
+from indknn_lab.advice.measurements import measured
+from indknn_lab.advice.verdict import Task, Verdict, judge
+
+
+@click.command("advise")
+@click.option("--n", type=int, required=True, help="How many records there are.")
+@click.option("--queries", type=int, required=True, help="How many queries there will be, in all.")
+@click.option("--updates", default="0", show_default=True, help="How often records come or go, in batches, as 10/day.")
+@click.option("--days", default=365.0, show_default=True, help="For how long.")
+@click.option("--epsilon", default=1.0, show_default=True, help="The promise to every person, for all of it.")
+@click.option("--features", type=int, help="How many features a record has.")
+@click.option("--classes", type=int, help="How many labels there are.")
+@click.option("--json", "as_text", is_flag=True, help="Print JSON.")
+def advise(updates: str, days: float, as_text: bool, **values: Any) -> None:
+    """Say whether Ind-KNN, Private-kNN or NoisySGD is the right tool.
+
+    The accuracies are interpolated between the project's own measurements on AG News and CIFAR-10, at
+    delta = 1e-5, and printed: your data are other data, and you may disagree.
+
+    \b
+    Examples:
+      indknn advise --n 50000 --queries 100000 --updates 10/day --epsilon 1
+      indknn advise --n 20000 --queries 2000 --epsilon 0.5
+    """
+    if not 0.0 < days < 1e6:
+        raise InvalidInputError(f"--days must be above 0 and below 1000000, got {days!r}")
+    task = Task(updates=ceil(per_day(updates, "--updates") * days), **values)
+    found = judge(task, measured())
+    if as_text:
+        click.echo(as_json(_facts(task, found)))
+        return
+    titles = {data: str(about["title"]) for data, about in measured().about.items()}
+    click.echo(f"{'':<38}" + "".join(f"{titles[d]:>10}" for d in measured().data) + f"{'mean':>8}")
+    for option in found.options:
+        mark = "" if option.fit else "(does not fit) "
+        figures = "".join(f"{option.accuracy[d]:>10.3f}" for d in measured().data)
+        click.echo(f"{option.name:<38}{figures}{option.mean:>8.3f}  {mark}{option.note}")
+    click.echo(
+        f"\nThe right tool: {found.best.name}." + (f" About level: {', '.join(found.level)}." if found.level else "")
+    )
+    for text in found.reasons:
+        click.echo(text)
+    for text in found.cautions:
+        click.echo(f"Careful: {text}.")
+
+
+def _facts(task: Task, found: Verdict) -> dict[str, Any]:
+    return {
+        "task": task.__dict__,
+        "tool": found.best.name,
+        "level": found.level,
+        "reasons": found.reasons,
+        "cautions": found.cautions,
+        "options": [{**option.__dict__, "mean": option.mean} for option in found.options],
+    }

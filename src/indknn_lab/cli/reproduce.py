@@ -1,0 +1,93 @@
+"""`indknn reproduce`: the paper's tables and figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from indknn.cli.progress import stages
+from indknn.errors import IndKNNError
+
+
+@click.command("reproduce")
+@click.argument("name", default="list")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder with cifar10-*.npz, fmnist-*.npz, agnews-*.npz, dbpedia-*.npz. Without it the packaged Fashion-MNIST.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("out/reproduce"),
+    show_default=True,
+    help="Where results and report go. A run that was stopped goes on from what is there.",
+)
+@click.option("--quick", is_flag=True, help="Few records, queries and grid points: a rehearsal of minutes, no results.")
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="How many processes.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    help="Runs of everything in `endless`; without it 5 where a goal is judged, else 1.",
+)
+@click.option("--epsilon", multiple=True, type=float, help="Of those in `endless` only this one; may be repeated.")
+@click.option("--fresh", is_flag=True, help="Forget earlier results of these items first.")
+def reproduce_command(
+    name: str,
+    data: Path | None,
+    out: Path,
+    quick: bool,
+    jobs: int,
+    seeds: int | None,
+    epsilon: tuple[float, ...],
+    fresh: bool,
+) -> None:
+    """Reproduce tables and figures of the paper on your own features.
+
+    NAME is one item, `all`, `endless` (queries without end: goals of this package, not of the paper), `list`
+    (which items there are and what each needs), or `report` (draw the report of an earlier run anew).
+    Hyper-parameters are searched on validation queries that, as in the paper, nobody pays for; the output says so.
+
+    \b
+    Examples:
+      indknn reproduce list
+      indknn reproduce all --quick
+      indknn reproduce figure1a --data features --out out/reproduce
+      indknn reproduce endless --data features --seeds 1 --epsilon 1
+    """
+    try:
+        from indknn_lab.experiments.reproduce import ITEMS, choose, reproduce  # noqa: PLC0415
+        from indknn_lab.experiments.search import NOT_PAID_FOR  # noqa: PLC0415
+        from indknn_lab.experiments.setting import find  # noqa: PLC0415
+        from indknn_lab.plots.report import write_report  # noqa: PLC0415
+    except ModuleNotFoundError as missing:
+        raise IndKNNError(f"reproducing needs {missing.name}: pip install 'indknn[lab]'") from None
+    if name == "list":
+        for item in ITEMS.values():
+            click.echo(f"{item.name:<17}{item.title} (needs {', '.join(item.needs)})")
+        return
+    if name == "report":
+        click.echo(f"Report: {write_report(out)}")
+        return
+    items, setting = choose(name), find(data, quick=quick, seeds=seeds, only=epsilon or None)
+    with stages() as show:
+        outcomes = reproduce(items, setting, out, show, jobs=jobs, fresh=fresh)
+    for outcome in outcomes:
+        click.echo(f"{outcome.name:<17}{_status(outcome.status, outcome.not_run)}")
+        for finding in outcome.findings:
+            good, bad = ("reached", "MISSED") if finding.by == "goal" else ("agrees", "DIFFERS")
+            verdict = {True: good, False: bad, None: "open"}[finding.agrees]
+            click.echo(f"    {verdict:<9}{finding.here}")
+    click.echo(NOT_PAID_FOR)
+    if quick:
+        click.echo("This was a quick rehearsal on few records and queries: its numbers mean nothing.")
+    click.echo(f"Report: {write_report(out)}")
+
+
+def _status(status: str, not_run: list[str]) -> str:
+    """For example `not run: needs dbpedia-*.npz`."""
+    lacking = "; ".join(not_run)
+    if status == "not run":
+        return f"not run: {lacking}"
+    return f"{status}; not run: {lacking}" if not_run else status

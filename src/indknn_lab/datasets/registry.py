@@ -1,0 +1,55 @@
+"""Which of the paper's data sets lie in a folder, by their file names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from indknn.cli.demonstration import Dataset
+from indknn.errors import InvalidInputError
+from indknn_lab.datasets.tables import load_features
+
+TITLES = {"cifar10": "CIFAR-10", "fmnist": "Fashion-MNIST", "agnews": "AG News", "dbpedia": "DBpedia-14"}
+"""The paper's data sets. The features of one lie in files named `<short name>-<extractor>.npz`."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a folder holds: feature files per data set, the main one first, and the names of those missing."""
+
+    present: dict[str, tuple[Path, ...]]
+    missing: tuple[str, ...]
+
+    def load(self, name: str, extractor: str | None = None) -> Dataset:
+        """The data set of this short name, with the features of `extractor` or of its main file."""
+        for path in self.present.get(name, ()):
+            if extractor is None or path.stem == f"{name}-{extractor}":
+                return load_features(path)
+        wanted = f"{name}-{extractor or '*'}.npz"
+        raise InvalidInputError(f"no file {wanted}: present are {self.describe()}")
+
+    def describe(self) -> str:
+        """The names of the files present, in one line."""
+        names = [path.name for paths in self.present.values() for path in paths]
+        return ", ".join(names) if names else "no feature files"
+
+
+def find_datasets(folder: Path | str) -> Found:
+    """Look for cifar10-*.npz, fmnist-*.npz, agnews-*.npz and dbpedia-*.npz in a folder.
+
+    >>> from importlib.resources import as_file, files
+    >>> with as_file(files("indknn.cli.demonstration")) as folder:
+    ...     found = find_datasets(folder)
+    >>> found.describe(), found.missing
+    ('fmnist-r50-mini.npz', ('cifar10', 'agnews', 'dbpedia'))
+    """
+    base = Path(folder)
+    if not base.is_dir():
+        raise InvalidInputError(f"{base} is not a folder")
+    # A name that ends in -mini is a small copy for demonstrations: never the main file if there is another.
+    found = {
+        name: tuple(sorted(base.glob(f"{name}-*.npz"), key=lambda p: (p.stem.endswith("-mini"), p.name)))
+        for name in TITLES
+    }
+    present = {name: paths for name, paths in found.items() if paths}
+    return Found(present, tuple(name for name in TITLES if name not in present))

@@ -1,0 +1,73 @@
+"""Algorithm 3 over a stream whose neighbours are known already: the product's functions, minus the search.
+
+With one record per person and a seed this gives, answer by answer, what `IndKNNClassifier` gives. The tests
+hold it to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from indknn.core import mechanism
+from indknn.core.accounting import from_units, to_units
+from indknn.core.noise import Noise
+from indknn.types import FloatArray, IntArray, Neighbours, Plan, Selection
+
+CHECKPOINTS = 20
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The answers, what everybody has spent (ρ), and the median of that after every twentieth of the stream."""
+
+    answers: IntArray
+    spent: FloatArray
+    asked: IntArray
+    medians: FloatArray
+
+
+def answer(
+    near: Sequence[Neighbours],
+    n_people: int,
+    budget: float,
+    plan: Plan,
+    noise: Noise,
+    *,
+    copies: int = 1,
+    released: Sequence[Selection] | None = None,
+) -> Stream:
+    """Answer the queries in order.
+
+    `copies` stands for a private set that holds every record so many times, each with an owner of its own.
+    All copies are always near together, vote alike and are charged alike, so one ledger entry serves them.
+    """
+    full = to_units(budget)
+    left = np.full(n_people, full, dtype=np.int64)
+    answers = np.zeros(len(near), dtype=np.int64)
+    asked, medians = [0], [0.0]
+    for t, neighbours in enumerate(near):
+        counted = mechanism.count(*_with_budgets(mechanism.group(neighbours, plan), left), plan)
+        who = counted.group.owners
+        left[who] -= counted.charges
+        K = mechanism.noisy_count(copies * counted.total, plan, noise)
+        settled = mechanism.settle(counted.group, left[who], K, plan)
+        left[who] -= settled.charges
+        votes = copies * settled.votes
+        if released is not None:
+            votes = votes + _public_votes(released[t], answers, plan.n_classes)
+        answers[t] = mechanism.noisy_argmax(votes, K, plan, noise)
+        if (t + 1) * CHECKPOINTS // len(near) > t * CHECKPOINTS // len(near):
+            asked.append(t + 1)
+            medians.append(float(from_units(int(np.median(full - left)))))
+    return Stream(answers, from_units(full - left), np.array(asked), np.array(medians))
+
+
+def _with_budgets(group: mechanism.Group, left: IntArray) -> tuple[mechanism.Group, IntArray]:
+    return group, left[group.owners]
+
+
+def _public_votes(near: Selection, answers: IntArray, n_classes: int) -> IntArray:
+    return np.bincount(answers[near.slots], weights=near.kappa, minlength=n_classes).astype(np.int64)

@@ -1,0 +1,96 @@
+"""One HTML page, with the pictures inside: every item beside the paper's own numbers, and what follows."""
+
+from __future__ import annotations
+
+import base64
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from indknn_lab.plots.figures import draw
+from indknn_lab.plots.markdown import write_markdown
+from indknn_lab.plots.outcomes import of_goal, read, summary, verdict
+
+_CSS = """
+body{font:15px/1.5 system-ui,sans-serif;max-width:1060px;margin:2em auto;padding:0 1em;color:#222}
+h1{font-size:1.6em} h2{font-size:1.2em;margin-top:2.2em;border-top:1px solid #ddd;padding-top:1em}
+table{border-collapse:collapse;margin:.8em 0;font-size:13px}
+td,th{border:1px solid #ddd;padding:3px 8px;text-align:left}
+th{background:#f4f4f4} caption{text-align:left;font-weight:600;padding:4px 0} img{max-width:100%}
+.paper{background:#fbf8ee} .agrees{color:#2f8f4e} .differs{color:#c0392b} .open{color:#777}
+.note{color:#555;font-size:13px} details{margin:.6em 0} b.v{white-space:nowrap}
+"""
+_CLASSES = {True: "agrees", False: "differs", None: "open"}
+
+
+def write_report(out: Path) -> Path:
+    """Draw all pictures of a run and write `report.html` and `results.md` beside them; the path of the former."""
+    setting, outcomes = read(out)
+    sections = [_section(outcome, draw(outcome, out / "plots")) for outcome in outcomes]
+    page = "\n".join([_head(setting, outcomes), *sections, "</body></html>\n"])
+    path = out / "report.html"
+    path.write_text(page, encoding="utf-8")
+    write_markdown(out)
+    return path
+
+
+def _head(setting: dict[str, Any], outcomes: list[dict[str, Any]]) -> str:
+    quick = (
+        "<p><b>A quick rehearsal:</b> few records, few queries, coarse grids. It shows that everything runs; its "
+        "numbers mean nothing.</p>"
+        if setting["quick"]
+        else ""
+    )
+    names = ", ".join(setting["stand_in"])
+    stand_in = (
+        f"<p><b>Stand-in:</b> there were no features of {names}; the packaged Fashion-MNIST plays it.</p>"
+        if names
+        else ""
+    )
+    columns = ["data", "file", "private records", "public queries", "features"]
+    contents = "".join(f'<li><a href="#{o["name"]}">{escape(o["title"])}</a>: {o["status"]}</li>' for o in outcomes)
+    return f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Ind-KNN: reproduction</title>
+<style>{_CSS}</style></head><body>
+<h1>“Private Prediction Strikes Back!”: the paper's tables and figures, again</h1>
+{quick}{stand_in}<p>{escape(summary(outcomes))}</p>
+{_table({"title": "Features", "columns": columns, "rows": setting["sources"]})}
+<ul>{contents}</ul>"""
+
+
+def _section(outcome: dict[str, Any], pictures: list[Path]) -> str:
+    parts = [f'<h2 id="{outcome["name"]}">{escape(outcome["title"])}</h2>']
+    parts += [f"<p><b>Not run:</b> {escape(text)}.</p>" for text in outcome["not_run"]]
+    parts += [_picture(path, outcome["title"]) for path in pictures if path.suffix == ".png"]
+    if outcome["findings"]:
+        parts.append(_findings(outcome["findings"]))
+    wide = [t for t in outcome["tables"] if len(t["rows"]) > 12]
+    parts += [_table(t) for t in outcome["tables"] if t not in wide]
+    parts += [_table(t, "paper") for t in outcome["paper"]]
+    parts += [f"<details><summary>{escape(t['title'])}</summary>{_table(t)}</details>" for t in wide]
+    parts += [f'<p class="note">{escape(note)}</p>' for note in outcome["notes"]]
+    return "\n".join(parts)
+
+
+def _findings(findings: list[dict[str, Any]]) -> str:
+    rows = []
+    for f in findings:
+        word = f'<b class="v {_CLASSES[f["agrees"]]}">{verdict(f)}</b>'
+        why = f"<br><i>{escape(f['why'])}</i>" if f["why"] else ""
+        rows.append(f"<tr><td>{escape(f['paper'])}</td><td>{escape(f['here'])}{why}</td><td>{word}</td></tr>")
+    said = "the goal" if all(of_goal(f) for f in findings) else "the paper"
+    return f"<table><tr><th>{said}</th><th>here</th><th></th></tr>{''.join(rows)}</table>"
+
+
+def _table(table: dict[str, Any], css: str = "") -> str:
+    head = "".join(f"<th>{escape(str(c))}</th>" for c in table["columns"])
+    rows = "".join("<tr>" + "".join(f"<td>{escape(_cell(c))}</td>" for c in row) + "</tr>" for row in table["rows"])
+    return f'<table class="{css}"><caption>{escape(table["title"])}</caption><tr>{head}</tr>{rows}</table>'
+
+
+def _cell(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _picture(path: Path, title: str) -> str:
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<img alt="{escape(title)}" src="data:image/png;base64,{data}">'
