@@ -13,11 +13,11 @@ from indknn.answering.predictor import Predictor
 from indknn.core import accounting
 from indknn.core.calibrate import sigma1_for
 from indknn.core.kernels import Cosine, tau_on_grid
+from indknn.core.mechanism import Plan
 from indknn.core.noise import SecureNoise
 from indknn.ledger import MemoryLedger
 from indknn.records.indexes import make_index
 from indknn.records.shard import Shard
-from indknn.types import Plan
 from measure import features, medians, one, tau_for
 from sections import Row, filled
 

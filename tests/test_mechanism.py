@@ -9,10 +9,15 @@ from hypothesis import strategies as st
 
 from indknn.core import mechanism
 from indknn.core.accounting import UNIT, to_units
+from indknn.core.mechanism import MIN_K, Plan
 from indknn.core.noise import SeededNoise
 from indknn.errors import InvalidInputError
-from indknn.types import GRID, MIN_K, Neighbours, Plan
+from indknn.types import GRID
 from literal import algorithm3, with_owners
+
+
+def grouped(owners, kappa, labels, plan):
+    return mechanism.group(owners, labels, kappa, plan)
 
 
 class SharedNoise:
@@ -33,7 +38,7 @@ class SharedNoise:
 def one_query(kappa, labels, owners, z, plan, noise):
     """The five functions in order, as shard and predictor call them; z in units, changed in place."""
     near = kappa >= plan.tau * GRID
-    group = mechanism.group(Neighbours(owners[near], kappa[near], labels[near]), plan)
+    group = grouped(owners[near], kappa[near], labels[near], plan)
     counted = mechanism.count(group, z[group.owners], plan)
     z[counted.group.owners] -= counted.charges
     K = mechanism.noisy_count(counted.total, plan, noise)
@@ -125,7 +130,7 @@ def test_nobody_pays_more_than_they_have_and_those_not_near_pay_nothing(store):
 
 def test_votes_are_clipped_to_what_can_be_paid_and_charged_as_voted():
     plan = Plan(0.1, sigma1=1e3, sigma2=0.2, n_classes=2)
-    group = mechanism.group(Neighbours(np.array([0]), np.array([GRID]), np.array([1])), plan)
+    group = grouped(np.array([0]), np.array([GRID]), np.array([1]), plan)
     K = 100 * GRID
     poor = np.array([UNIT // 100])  # |f| <= 0.2·sqrt(2·100·0.01) = 0.283
     settled = mechanism.settle(group, poor, K, plan)
@@ -140,7 +145,7 @@ def test_votes_are_clipped_to_what_can_be_paid_and_charged_as_voted():
 def test_admission_needs_the_whole_charge():
     """z > 0 is not enough: the authors' code lets people over-spend here."""
     plan = Plan(0.1, sigma1=2.0, sigma2=0.5, n_classes=2)
-    group = mechanism.group(Neighbours(np.array([0]), np.array([GRID]), np.array([0])), plan)
+    group = grouped(np.array([0]), np.array([GRID]), np.array([0]), plan)
     price = int(mechanism.count(group, np.array([UNIT]), plan).charges[0])
     assert price / UNIT == pytest.approx(1 / 8, rel=1e-6)
     assert mechanism.count(group, np.array([price]), plan).total == 1
@@ -149,7 +154,7 @@ def test_admission_needs_the_whole_charge():
 
 def test_an_owners_count_costs_the_square_of_its_records():
     plan = Plan(0.1, sigma1=2.0, sigma2=0.5, n_classes=2)
-    group = mechanism.group(Neighbours(np.zeros(3, int), np.full(3, GRID), np.array([0, 1, 0])), plan)
+    group = grouped(np.zeros(3, int), np.full(3, GRID), np.array([0, 1, 0]), plan)
     counted = mechanism.count(group, np.array([10 * UNIT]), plan)
     assert counted.total == 3
     assert counted.charges[0] / UNIT == pytest.approx(9 / 8, rel=1e-6)
@@ -158,7 +163,7 @@ def test_an_owners_count_costs_the_square_of_its_records():
 def test_a_cap_keeps_the_owners_own_nearest():
     plan = Plan(0.1, 2.0, 0.5, n_classes=3, max_records_per_query=2)
     kappa = np.array([3, 9, 5, 7]) * GRID // 10
-    group = mechanism.group(Neighbours(np.array([4, 4, 4, 2]), kappa, np.array([0, 1, 2, 0])), plan)
+    group = grouped(np.array([4, 4, 4, 2]), kappa, np.array([0, 1, 2, 0]), plan)
     assert group.owners.tolist() == [2, 4]
     assert group.m.tolist() == [1, 2]
     assert sorted(zip(group.entry_owner, group.entry_label, group.entry_vote, strict=True)) == [
@@ -193,10 +198,10 @@ def test_order_of_the_neighbours_does_not_matter():
     rng = np.random.default_rng(0)
     plan = Plan(0.1, 4.0, 0.3, n_classes=3, max_records_per_query=3)
     owners, kappa, labels = rng.integers(9, size=50), rng.integers(1, GRID, size=50), rng.integers(3, size=50)
-    base = mechanism.group(Neighbours(owners, kappa, labels), plan)
+    base = grouped(owners, kappa, labels, plan)
     for _ in range(5):
         p = rng.permutation(50)
-        other = mechanism.group(Neighbours(owners[p], kappa[p], labels[p]), plan)
+        other = grouped(owners[p], kappa[p], labels[p], plan)
         for name in ("owners", "m", "entry_owner", "entry_label", "entry_vote"):
             assert (getattr(base, name) == getattr(other, name)).all()
 
@@ -204,7 +209,7 @@ def test_order_of_the_neighbours_does_not_matter():
 def test_an_owner_with_thousands_of_records_does_not_overflow():
     n = 50_000
     plan = Plan(0.1, sigma1=1e6, sigma2=0.5, n_classes=2)
-    group = mechanism.group(Neighbours(np.zeros(n, int), np.full(n, GRID), np.zeros(n, int)), plan)
+    group = grouped(np.zeros(n, int), np.full(n, GRID), np.zeros(n, int), plan)
     counted = mechanism.count(group, np.array([UNIT]), plan)
     assert counted.charges[0] / UNIT == pytest.approx(n**2 / 2e12, rel=1e-6)
     settled = mechanism.settle(counted.group, np.array([UNIT // 50]), 30 * GRID, plan)
@@ -245,9 +250,9 @@ def test_the_contrast_charge_covers_what_a_rounded_release_can_show(seed, c, lef
     rng = np.random.default_rng(seed)
     plan = Plan(0.5, 3.0, 0.3, c, contrast=True)
     n = int(rng.integers(1, 2 * c + 1))
-    near = Neighbours(np.zeros(n, dtype=np.int64), rng.integers(GRID // 2, GRID, size=n), rng.integers(c, size=n))
+    near = np.zeros(n, dtype=np.int64), rng.integers(GRID // 2, GRID, size=n), rng.integers(c, size=n)
     K, remaining = 30 * GRID, np.array([left])
-    settled = mechanism.settle(mechanism.group(near, plan), remaining, K, plan)
+    settled = mechanism.settle(grouped(*near, plan), remaining, K, plan)
     votes = [int(v) for v in settled.votes]
     t = round(Fraction(sum(votes), c))
     exact = Fraction(sum((v - t) ** 2 for v in votes), 2 * plan.scale2(K) ** 2)

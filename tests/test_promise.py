@@ -13,6 +13,7 @@ from indknn import IndKNNClassifier
 from indknn.answering.predictor import Predictor
 from indknn.core.accounting import to_units
 from indknn.core.kernels import make_kernel, tau_on_grid
+from indknn.core.mechanism import Plan
 from indknn.core.noise import SecureNoise, SeededNoise
 from indknn.core.quantise import quantise
 from indknn.engine import Engine
@@ -21,7 +22,6 @@ from indknn.models import RidgeStudent
 from indknn.records.indexes import make_index
 from indknn.records.shard import Shard
 from indknn.settings import Settings
-from indknn.types import Plan
 from indknn_lab.audits.worlds import hurried
 
 D, CLASSES = 5, [0, 1, 2]

@@ -13,10 +13,11 @@ from indknn.core import accounting
 from indknn.core.calibrate import COUNT_EVERY, ENDLESS, sigma1_for, sigma2_for
 from indknn.core.inputs import encode_labels
 from indknn.core.kernels import Kernel, make_kernel
+from indknn.core.mechanism import Plan
 from indknn.core.modes import Prior, Reuse, check_modes
 from indknn.core.quantise import quantise
 from indknn.errors import InvalidInputError
-from indknn.types import Accountant, IntArray, KernelName, Plan, Vectors
+from indknn.types import Accountant, IntArray, KernelName, Vectors
 
 MAX_CLASSES = (1 << 16) - 1
 

@@ -14,6 +14,7 @@ import numpy as np
 from indknn.answering.roads import Scans, advised_answers, answers
 from indknn.answering.transcript import Transcript, keys_of, query_key
 from indknn.core.kernels import tau_on_grid
+from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
 from indknn.core.releases import Alone, MomentsRelease, Release, Votes
 from indknn.errors import PrivacyError
@@ -21,7 +22,7 @@ from indknn.ledger import Scope
 from indknn.models import Adviser
 from indknn.records.indexes import Index
 from indknn.records.shard import Shard
-from indknn.types import IntArray, Plan, Selection, Vectors
+from indknn.types import IntArray, Selection, Vectors
 
 
 class Journal(Protocol):

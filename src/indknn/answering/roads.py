@@ -14,13 +14,14 @@ import numpy as np
 from indknn.answering.transcript import Transcript
 from indknn.core import accounting, mechanism, statistics
 from indknn.core.kernels import tau_on_grid
+from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
 from indknn.core.releases import Alone, MomentsRelease, Release, TallyRelease, Votes
 from indknn.ledger import Scope
 from indknn.models import Adviser
 from indknn.models.adviser import Due
 from indknn.records.shard import Shard
-from indknn.types import Int8Array, IntArray, Plan, Selection, Vectors
+from indknn.types import Int8Array, IntArray, Selection, Vectors
 
 Scans: TypeAlias = Callable[[Vectors, int], Iterator[tuple[Selection, ...]]]
 _BLOCK = 64

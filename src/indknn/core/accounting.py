@@ -41,7 +41,6 @@ MIN_BUDGET, MAX_BUDGET = 1e-10, float(MAX_UNITS // UNIT)
 # Relative slack for rounding errors of float64 in log_ndtr and in sums: far above what they can be
 # (about 1e-11 in the worst corner of the supported range), far below what anybody could notice.
 _MARGIN = 1e-9
-_CHARGE_SLACK = 1.0 + 2.0**-32
 
 
 def budget(epsilon: float, delta: float, accountant: Accountant = "gdp") -> float:
@@ -95,32 +94,6 @@ def to_units(budget: float) -> int:
 def from_units(units: IntArray | int) -> FloatArray:
     """Ledger units as ρ. For people to read: the filter itself compares integers only."""
     return np.asarray(units, dtype=np.float64) / UNIT
-
-
-def charge_units(squared_shift: FloatArray, scale: int) -> IntArray:
-    """ρ = Δ²/2s² in ledger units, rounded up, for shifts and a noise scale in the same grid units.
-
-    `squared_shift` are float64 sums of squares of non-negative integers; the slack covers every rounding
-    in them and here, so the result is never below the exact charge.
-
-    >>> charge_units(np.array([0.0, 1.0]), 1).tolist() == [0, UNIT // 2 + 2**17]
-    True
-    """
-    per_square = UNIT / (2.0 * float(scale) * float(scale))
-    units = np.ceil(squared_shift * (per_square * _CHARGE_SLACK))
-    return np.minimum(units, float(MAX_UNITS)).astype(np.int64)
-
-
-def largest_squared_shift(units: IntArray, scale: int) -> FloatArray:
-    """The largest Δ² whose charge at noise `scale` is sure to fit into `units`: the clip of line 8.
-
-    >>> B = np.array([UNIT // 7])
-    >>> bool(charge_units(largest_squared_shift(B, 1 << 20), 1 << 20)[0] <= B[0])
-    True
-    """
-    room = np.maximum(units - 1, 0).astype(np.float64)  # the unit that rounding up may take
-    result: FloatArray = room * (2.0 * float(scale) * float(scale) / UNIT) / (_CHARGE_SLACK * _CHARGE_SLACK)
-    return result
 
 
 def _gdp_log_delta(eps: float, mu: float) -> float:

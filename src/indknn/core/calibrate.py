@@ -9,8 +9,9 @@ from math import sqrt
 import numpy as np
 
 from indknn.core.kernels import Kernel
+from indknn.core.mechanism import Plan
 from indknn.core.quantise import integer_dots
-from indknn.types import GRID, IntArray, Plan, Vectors
+from indknn.types import GRID, IntArray, Vectors
 
 SELECTED_SHARE = 0.03
 """The share of pairs that an automatic τ aims at. 2% to 5% did best on AG News, CIFAR-10 and Fashion-MNIST, judged by

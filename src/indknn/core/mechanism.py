@@ -20,12 +20,72 @@ rounded up, for the noise that is really drawn.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 
 import numpy as np
 
-from indknn.core.accounting import charge_units, largest_squared_shift
+from indknn.core.accounting import MAX_UNITS, UNIT
 from indknn.core.noise import Noise
-from indknn.types import GRID, MIN_K, BoolArray, FloatArray, IntArray, Neighbours, Plan
+from indknn.errors import InvalidInputError
+from indknn.types import GRID, BoolArray, FloatArray, IntArray
+
+_CHARGE_SLACK = 1.0 + 2.0**-32
+"""Covers the rounding of float64 in sums of squares and in charges: a charge is never below the exact one."""
+
+MIN_K = 30
+"""The paper's floor under the noisy count K (its appendix); applied after the release, so free."""
+
+
+MAX_SIGMA1, MAX_SIGMA2 = 2.0**30, 2.0**20
+"""Far beyond use, and small enough that no draw of noise on the grid leaves 63 bits."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The public parameters of Algorithm 3, fixed before the first query.
+
+    The noise scales actually drawn are integers on the grid, rounded *up* from the real numbers here,
+    and charges are computed from what is drawn; so rounding can cost accuracy but never privacy.
+
+    >>> plan = Plan(tau=0.5, sigma1=2.0, sigma2=0.5, n_classes=3)
+    >>> plan.scale1 == 2 * GRID
+    True
+    """
+
+    tau: float
+    sigma1: float
+    sigma2: float
+    n_classes: int
+    max_records_per_query: int | None = None
+    contrast: bool = False
+    """Charge votes by |P F|, P = I - 11ᵀ/c: exact while only the argmax or P times the noisy votes leaves."""
+
+    def __post_init__(self) -> None:
+        """Refuse what would make the mechanism meaningless."""
+        for name in ("tau", "sigma1", "sigma2"):
+            value = getattr(self, name)
+            if not (np.isfinite(value) and value > 0):
+                raise InvalidInputError(f"{name} must be a positive finite number, got {value!r}")
+        for name, most in (("sigma1", MAX_SIGMA1), ("sigma2", MAX_SIGMA2)):
+            if getattr(self, name) > most:
+                raise InvalidInputError(f"{name} must be at most {most:g}, got {getattr(self, name)!r}")
+        if self.tau > 1:
+            raise InvalidInputError(f"tau must be in (0, 1], got {self.tau!r}")
+        if self.n_classes < 1:
+            raise InvalidInputError(f"n_classes must be at least 1, got {self.n_classes!r}")
+        cap = self.max_records_per_query
+        if cap is not None and cap < 1:
+            raise InvalidInputError(f"max_records_per_query must be None or at least 1, got {cap!r}")
+
+    @property
+    def scale1(self) -> int:
+        """σ1 on the grid, rounded up."""
+        return ceil_sqrt(*_squared(self.sigma1))
+
+    def scale2(self, K: int) -> int:
+        """σ2·sqrt(K) on the grid, rounded up, the noise on the votes, for a released K in grid units."""
+        num, den = _squared(self.sigma2)
+        return ceil_sqrt(num * K, den * GRID)
 
 
 @dataclass(frozen=True)
@@ -73,9 +133,8 @@ class Settlement:
     charges: IntArray
 
 
-def group(neighbours: Neighbours, plan: Plan) -> Group:
-    """Line 5's indicator and line 8's κ·y, gathered by owner."""
-    owners, label, kappa = neighbours.owners, neighbours.labels, neighbours.kappa
+def group(owners: IntArray, label: IntArray, kappa: IntArray, plan: Plan) -> Group:
+    """Line 5's indicator and line 8's κ·y of the selected records, gathered by owner."""
     if (owners[1:] > owners[:-1]).all():  # one record each, in order already: the usual store
         everyone = np.arange(len(owners))
         return Group(owners, np.ones_like(owners), everyone, label, kappa)
@@ -138,6 +197,32 @@ def centred(noisy: IntArray) -> IntArray:
     return np.asarray(len(noisy) * noisy - noisy.sum(), dtype=np.int64)
 
 
+def charge_units(squared_shift: FloatArray, scale: int) -> IntArray:
+    """ρ = Δ²/2s² in ledger units, rounded up, for shifts and a noise scale in the same grid units.
+
+    `squared_shift` are float64 sums of squares of non-negative integers; the slack covers every rounding
+    in them and here, so the result is never below the exact charge.
+
+    >>> charge_units(np.array([0.0, 1.0]), 1).tolist() == [0, UNIT // 2 + 2**17]
+    True
+    """
+    per_square = UNIT / (2.0 * float(scale) * float(scale))
+    units = np.ceil(squared_shift * (per_square * _CHARGE_SLACK))
+    return np.minimum(units, float(MAX_UNITS)).astype(np.int64)
+
+
+def largest_squared_shift(units: IntArray, scale: int) -> FloatArray:
+    """The largest Δ² whose charge at noise `scale` is sure to fit into `units`: the clip of line 8.
+
+    >>> B = np.array([UNIT // 7])
+    >>> bool(charge_units(largest_squared_shift(B, 1 << 20), 1 << 20)[0] <= B[0])
+    True
+    """
+    room = np.maximum(units - 1, 0).astype(np.float64)  # the unit that rounding up may take
+    result: FloatArray = room * (2.0 * float(scale) * float(scale) / UNIT) / (_CHARGE_SLACK * _CHARGE_SLACK)
+    return result
+
+
 def _clip(group: Group, vote: IntArray, squared: FloatArray, limit: FloatArray) -> IntArray:
     """The votes, where their squared size is above the owner's limit scaled down to it."""
     shrink = np.sqrt(np.minimum(1.0, limit / np.maximum(squared, 1.0)))[group.entry_owner]  # sizes are integers
@@ -167,3 +252,19 @@ def _squared_norms(group: Group, vote: IntArray, plan: Plan) -> FloatArray:
     # shift is F - t for the best integer t, |P F|² and up to c/4 long.
     rounded = (norms > 0.0) * (plan.n_classes // 2)
     return np.maximum(norms - totals * totals / plan.n_classes, 0.0) + norms * 2.0**-46 + rounded
+
+
+def _squared(sigma: float) -> tuple[int, int]:
+    """(σ·GRID)² as an exact fraction: a float is a fraction already."""
+    num, den = float(sigma).as_integer_ratio()
+    return (num * GRID) ** 2, den**2
+
+
+def ceil_sqrt(num: int, den: int) -> int:
+    """The smallest integer s with s² >= num/den.
+
+    >>> ceil_sqrt(16, 1), ceil_sqrt(17, 1), ceil_sqrt(1, 2)
+    (4, 5, 1)
+    """
+    ceiling = -(-num // den)
+    return isqrt(ceiling - 1) + 1 if ceiling > 0 else 0

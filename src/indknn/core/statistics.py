@@ -18,9 +18,10 @@ from math import sqrt
 import numpy as np
 import numpy.typing as npt
 
-from indknn.core.accounting import charge_units, from_units, largest_squared_shift
+from indknn.core.accounting import from_units
+from indknn.core.mechanism import ceil_sqrt, charge_units, largest_squared_shift
 from indknn.core.noise import Noise
-from indknn.types import GRID, FloatArray, Int8Array, IntArray, ceil_sqrt
+from indknn.types import GRID, FloatArray, Int8Array, IntArray
 
 ROW_BITS = 11
 ROW = 1 << ROW_BITS

@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from indknn.core.calibrate import COUNT_EVERY, NEAR_SHARE
+from indknn.core.mechanism import MIN_K
 from indknn.records.indexes import Index
-from indknn.types import GRID, MIN_K, Vectors
+from indknn.types import GRID, Vectors
 
 _KEPT = 4096
 _FIRST = 16

@@ -16,11 +16,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from indknn.core import mechanism, statistics
+from indknn.core.mechanism import Plan
 from indknn.core.statistics import Contribution, MomentNoise
 from indknn.errors import InvalidInputError, LedgerError
 from indknn.ledger import Ledger, Scope
 from indknn.records.indexes import Index
-from indknn.types import Int8Array, IntArray, Neighbours, OwnerId, Plan, Selection, Vectors
+from indknn.types import Int8Array, IntArray, OwnerId, Selection, Vectors
 
 _SLOT_BITS = 32
 _RECORD_ARRAYS = {"_label": -1, "_owner": -1, "_generation": 0, "_next": -1, "_epoch": 0}
@@ -176,8 +177,7 @@ class Shard:
         """
         slots = selection.slots
         owners, labels = self._owner[slots].astype(np.int64), self._label[slots].astype(np.int64)
-        neighbours = Neighbours(owners, selection.kappa, labels)
-        group = mechanism.group(neighbours, plan)
+        group = mechanism.group(owners, labels, selection.kappa, plan)
         total = 0
         if counted:
             count = mechanism.count(group, self.ledger.remaining(group.owners, scope), plan)

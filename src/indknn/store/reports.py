@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from indknn.core import accounting
+from indknn.core.mechanism import charge_units
 from indknn.store.store import Store
 from indknn.types import OwnerId
 
@@ -46,7 +47,7 @@ def status(store: Store) -> dict[str, Any]:
     share = accounting.from_units(largest) / settings.budget
     with store.reading() as db:
         answers = int(db.execute("SELECT count(*) FROM answers WHERE label >= 0").get)
-    price = accounting.charge_units(np.array([float(1 << 40)]), settings.plan(settings.tau or 1.0).scale1)
+    price = charge_units(np.array([float(1 << 40)]), settings.plan(settings.tau or 1.0).scale1)
     median = float(np.median(share)) if len(share) else 0.0
     paid = median - (settings.prior_share if settings.prior == "statistics" else 0.0)
     if settings.advised:  # where counts are rare, one with next to nothing left is out

@@ -16,9 +16,9 @@ from indknn.answering import roads
 from indknn.answering.predictor import Predictor
 from indknn.answering.transcript import Transcript
 from indknn.core import mechanism, statistics
-from indknn.core.accounting import UNIT, charge_units
+from indknn.core.accounting import UNIT
 from indknn.core.kernels import Cosine
-from indknn.core.mechanism import Count, Group, Settlement
+from indknn.core.mechanism import MIN_K, Count, Group, Plan, Settlement, charge_units
 from indknn.core.noise import Noise, SeededNoise
 from indknn.core.quantise import quantise
 from indknn.core.releases import Votes
@@ -27,7 +27,7 @@ from indknn.engine import Engine
 from indknn.ledger import MemoryLedger, Scope
 from indknn.records.indexes import make_index
 from indknn.records.shard import Pending, Shard
-from indknn.types import GRID, MIN_K, FloatArray, Int8Array, IntArray, OwnerId, Plan, Selection, Vectors
+from indknn.types import GRID, FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors
 
 Replacement = tuple[object, str, Callable[..., Any]]
 

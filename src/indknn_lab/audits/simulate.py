@@ -15,10 +15,11 @@ from scipy.special import log_ndtr
 
 from indknn.core import mechanism
 from indknn.core.accounting import UNIT, to_units
+from indknn.core.mechanism import MIN_K
 from indknn.settings import Settings
-from indknn.types import GRID, MIN_K, FloatArray, IntArray
+from indknn.types import GRID, FloatArray, IntArray
 
-_SLACK = 1.0 + 2.0**-32  # as in accounting.charge_units
+_SLACK = 1.0 + 2.0**-32  # as in charge_units
 
 Draw = Callable[[FloatArray, int], IntArray]
 """Rounded normals of shape (trials, size) at one scale per trial."""

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from indknn.core import mechanism, statistics
+from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
 from indknn.core.statistics import Contribution, MomentNoise
 from indknn.records.shard import Shard
-from indknn.types import GRID, IntArray, Plan
+from indknn.types import GRID, IntArray
 
 
 @dataclass

@@ -23,6 +23,7 @@ from scipy.special import log_ndtr, log_softmax, logsumexp
 from indknn.answering.transcript import Transcript, query_key
 from indknn.core import mechanism
 from indknn.core.kernels import tau_on_grid
+from indknn.core.mechanism import MIN_K, Plan
 from indknn.core.noise import Noise
 from indknn.core.releases import Votes
 from indknn.engine import Engine, new_index, new_ledger
@@ -30,7 +31,7 @@ from indknn.ledger import Scope
 from indknn.models import adviser
 from indknn.records.shard import Shard
 from indknn.settings import Settings
-from indknn.types import GRID, MIN_K, FloatArray, IntArray, OwnerId, Plan, Vectors
+from indknn.types import GRID, FloatArray, IntArray, OwnerId, Vectors
 from indknn_lab.audits.tap import Release, SumRelease, tap
 
 Sight: TypeAlias = Literal["labels", "counts", "votes"]

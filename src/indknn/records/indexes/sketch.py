@@ -10,9 +10,10 @@ nearer records are missed less.
 from __future__ import annotations
 
 from functools import lru_cache
-from math import acos, lgamma, log, pi
+from math import acos, pi
 
 import numpy as np
+from scipy.special import bdtr
 
 from indknn.core.kernels import Kernel
 from indknn.errors import InvalidInputError
@@ -81,7 +82,5 @@ def hamming_cut(cosine: float, n_bits: int, recall: float) -> int:
     p = acos(min(max(cosine, -1.0), 1.0)) / pi
     if p in {0.0, 1.0}:
         return round(p * n_bits)
-    k = np.arange(n_bits + 1)
-    logs = [lgamma(n_bits + 1) - lgamma(i + 1) - lgamma(n_bits - i + 1) for i in range(n_bits + 1)]
-    mass = np.exp(np.array(logs) + k * log(p) + (n_bits - k) * log(1.0 - p))
-    return min(int(np.searchsorted(np.cumsum(mass), recall)), n_bits)
+    within = bdtr(np.arange(n_bits + 1), n_bits, p)
+    return min(int(np.searchsorted(within, recall)), n_bits)

@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.answering.transcript import query_key
+from indknn.core.mechanism import MIN_K
 from indknn.core.releases import Alone
 from indknn.ledger import Scope
 from indknn.models.forecast import coming_sums
 from indknn.store import Store
 from indknn.store.outlook import crowd_of, past, plain_price, stream
-from indknn.types import MIN_K, Vectors
+from indknn.types import Vectors
 
 _Z = 1.959964
 
