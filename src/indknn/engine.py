@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indknn.answering.predictor import Journal, Predictor
+from indknn.answering.predictor import Journal, Predictor, Request
 from indknn.core import accounting
 from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, plan_from_queries, tau_from_queries
 from indknn.core.inputs import as_owner_list
@@ -51,9 +51,8 @@ def new_adviser(settings: Settings) -> Adviser:
         settings.sigma2,
         settings.tau,
     )
-    pool = make_index("exact", settings.kernel_, settings.n_features)
     choose = partial(tau_from_queries, kernel=settings.kernel_, share=NEAR_SHARE)
-    return Adviser(terms, pool, RidgeStudent() if settings.reuse == "student" else None, choose)
+    return Adviser(terms, settings.kernel_, RidgeStudent() if settings.reuse == "student" else None, choose)
 
 
 class Engine:
@@ -104,23 +103,28 @@ class Engine:
                 raise InvalidInputError(f"owners must name one owner per row: {len(vectors)}, got {len(names)}")
             return self.shard.add(vectors, labels, names)
 
-    def forget_owners(self, owners: list[OwnerId], derived: Derived = "keep") -> int:
+    def forget_owners(self, owners: Sequence[OwnerId], derived: Derived = "keep") -> int:
         """Remove every record of these owners; how many. `derived` as in `Store.forget`."""
         purge = as_derived(derived) == "purge"
         with self.predictor.lock, self.shard.lock:
-            count = self.shard.forget_owners(owners)
+            slots = self.shard.slots_of_owners(owners)
+            self.shard.forget(slots)
             if purge:
                 self.predictor.purge()
-        return count
+        return len(slots)
 
-    def forget_records(self, ids: list[int]) -> int:
-        """Remove these records; how many."""
-        return self.shard.forget_records(ids)
+    def forget_records(self, ids: Sequence[int]) -> int:
+        """Remove these records; how many. An owner whose last record goes is forgotten."""
+        with self.shard.lock:
+            slots = self.shard.slots_of_records(ids)
+            self.shard.forget(slots)
+        return len(slots)
 
     def predict(self, Q: npt.ArrayLike, analyst: Scope = None) -> npt.NDArray[Any]:
         """The label of each query. Spends."""
         queries = self.settings.quantise(Q, "the queries")
-        return np.asarray(self.settings.class_array[self.predictor.predict(queries, analyst)])
+        (reply,) = self.predictor.compute([Request(queries, analyst)])
+        return np.asarray(self.settings.class_array[reply.labels])
 
     def spent(self, owners: Sequence[OwnerId] | None = None, analyst: Scope = None) -> FloatArray:
         """ρ of each owner (of all who have records), with one analyst or, for None, with all together."""
@@ -136,12 +140,12 @@ class Engine:
         fresh = new_ledger(settings)
         successor = Engine(settings, noise, self.ledger)  # may refuse: nothing changed yet
         with self.shard.lock:
-            self.shard.forget_owners(self.ledger.owners())
+            self.shard.forget(self.shard.slots())
             self.ledger.budget, self.ledger.global_budget = fresh.budget, fresh.global_budget
         return successor
 
     def replace_all(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]) -> IntArray:
         """Put these records in the place of all that are here; their ids."""
         with self.shard.lock:
-            self.shard.forget_owners(self.ledger.owners())
+            self.shard.forget(self.shard.slots())
             return self.put(vectors, labels, owners)

@@ -22,6 +22,10 @@ GRID = 1 << GRID_BITS
 """Kernel values, votes, counts and noise are integers in units of 1/GRID (rule 7)."""
 
 
+ROW = 1 << 11
+"""Coordinates of unit vectors in statistics are integers in units of 1/ROW."""
+
+
 @dataclass(frozen=True)
 class Vectors:
     """Quantised feature vectors: row i stands for `scale[i] * values[i]`; `root_norm[i]` is |values[i]|."""

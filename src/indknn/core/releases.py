@@ -17,8 +17,8 @@ from indknn.types import IntArray
 
 
 @dataclass(frozen=True)
-class Alone:
-    """Answered without asking anybody."""
+class ModelOnly:
+    """Answered by models alone, without asking anybody."""
 
     kind: ClassVar[bytes] = b"A"
 
@@ -27,9 +27,9 @@ class Alone:
         return b""
 
     @staticmethod
-    def read(body: bytes) -> Alone:
+    def read(body: bytes) -> ModelOnly:
         """What `body` wrote."""
-        return Alone()
+        return ModelOnly()
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ class TallyRelease:
         return TallyRelease(tables, scale, _array(body, calcsize("<iq")))
 
 
-Release: TypeAlias = Alone | Votes | MomentsRelease | TallyRelease
-_KINDS: dict[bytes, type[Release]] = {k.kind: k for k in (Alone, Votes, MomentsRelease, TallyRelease)}
+Release: TypeAlias = ModelOnly | Votes | MomentsRelease | TallyRelease
+_KINDS: dict[bytes, type[Release]] = {k.kind: k for k in (ModelOnly, Votes, MomentsRelease, TallyRelease)}
 
 
 def encode(release: Release) -> bytes:

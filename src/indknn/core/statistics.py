@@ -12,8 +12,10 @@ All products and sums stay below 2^53, where float64 is exact in whatever order 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +23,7 @@ import numpy.typing as npt
 from indknn.core.accounting import from_units
 from indknn.core.mechanism import ceil_sqrt, charge_units, largest_squared_shift
 from indknn.core.noise import Noise
-from indknn.types import GRID, FloatArray, Int8Array, IntArray
-
-ROW_BITS = 11
-ROW = 1 << ROW_BITS
-"""Coordinates of unit vectors are integers in units of 1/ROW, cut towards zero: no vector gets longer."""
+from indknn.types import GRID, ROW, FloatArray, Int8Array, IntArray
 
 MAX_FEATURES = 4096
 MAX_RECORDS = 1 << 30
@@ -58,6 +56,16 @@ class MomentNoise:
     def sigma_b(self, n_classes: int) -> float:
         """The standard deviation of the noise on an entry of b."""
         return self.scale_b / (ROW * n_classes)
+
+
+class CellModel(Protocol):
+    """A public model that puts every record into one of its cells, each record by itself."""
+
+    n_cells: ClassVar[int]
+
+    def cells(self, values: Int8Array, labels: IntArray) -> IntArray:
+        """The cell of each record."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -130,6 +138,14 @@ def tally(cells: IntArray, owners: IntArray, limits: IntArray, n_cells: int, sca
     weight, charges = weight * (charges <= limit), charges * (charges <= limit)
     sums = np.bincount(cell, weights=count * weight[owner], minlength=n_cells)
     return Contribution((sums.astype(np.int64),), names, charges)
+
+
+def cells_of(models: Sequence[CellModel], values: Int8Array, labels: IntArray) -> IntArray:
+    """The cell of every record in the table of each model; one cell for all where there are no models."""
+    if not models:
+        return np.zeros((len(values), 1), dtype=np.int64)
+    offsets = np.cumsum([0, *(model.n_cells for model in models[:-1])])
+    return np.stack([o + model.cells(values, labels) for o, model in zip(offsets, models, strict=True)], axis=1)
 
 
 def noisy_tally(counts: IntArray, scale: int, source: Noise) -> IntArray:

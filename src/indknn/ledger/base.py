@@ -44,6 +44,10 @@ class Ledger(Protocol):
         """The slot of each, -1 for owners without records. UnknownOwnerError for one never seen."""
         ...
 
+    def name_of(self, slot: int) -> OwnerId:
+        """The owner who has this slot."""
+        ...
+
     def owners(self) -> list[OwnerId]:
         """The owners that have slots, by slot: in the order in which they came, until slots are freed."""
         ...

@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from indknn.core.releases import Alone, MomentsRelease, Release, TallyRelease, Votes
-from indknn.core.statistics import ROW
+from indknn.core.kernels import Kernel
+from indknn.core.releases import MomentsRelease, Release, TallyRelease, Votes
 from indknn.errors import StoreError
 from indknn.models.card import BINS, SURE, Card, Linear, Local, Trust, edges, margins
 from indknn.models.density import Density
@@ -23,8 +23,7 @@ from indknn.models.lessons import Lessons
 from indknn.models.neighbours import Neighbours
 from indknn.models.prior import Moments, weights
 from indknn.models.student import RidgeStudent
-from indknn.records.indexes import Index
-from indknn.types import GRID, BoolArray, FloatArray, Vectors
+from indknn.types import GRID, ROW, BoolArray, FloatArray, Vectors
 
 Due: TypeAlias = Literal["moments", "fresh", "card"]
 
@@ -59,10 +58,14 @@ class Terms:
 
 @dataclass(frozen=True)
 class Advice:
-    """What the models say of a block of queries: scores like P(y | q) - 1/c, and whether somebody must be asked."""
+    """What the models say of a block of queries: scores like P(y | q) - 1/c, and whether people must be asked.
+
+    `tau` is how near those who are asked must be.
+    """
 
     scores: FloatArray
     ask: BoolArray
+    tau: float
 
 
 class Adviser:
@@ -71,7 +74,7 @@ class Adviser:
     def __init__(
         self,
         terms: Terms,
-        pool: Index,
+        kernel: Kernel,
         student: RidgeStudent | None,
         choose_tau: Callable[[Vectors], float | None] = lambda queries: None,
     ):
@@ -79,7 +82,7 @@ class Adviser:
         self.tau = terms.tau
         self._choose_tau = choose_tau
         self.student = student
-        self.density = Density(pool)
+        self.density = Density(kernel, terms.n_features)
         self.lessons = Lessons(terms.n_features, terms.n_classes)
         self.answered = self.asked = 0
         self.left = 1.0  # of the budget of an average person, by what releases must have cost
@@ -140,14 +143,14 @@ class Adviser:
             return 1.0
         return float(1.0 - self.trust.shares[0]) if self.trust.cards and len(self.trust.cards) > 1 else 0.25
 
-    def took(self, release: Release) -> None:
+    def absorb(self, release: Release) -> None:
         """A sum over records was released."""
         if isinstance(release, MomentsRelease):
-            self._took_moments(release)
+            self._absorb_moments(release)
         elif isinstance(release, TallyRelease) and release.tables:
             sigma = release.scale / GRID
             cells = release.cells.reshape(release.tables, -1) / GRID
-            self.trust.told([Card.read(row, sigma) for row in cells])
+            self.trust.update([Card.read(row, sigma) for row in cells])
             self.left -= CARD_PRICE
             while self._next_card <= self.answered:
                 self._next_card *= CARDS_GROW
@@ -159,14 +162,13 @@ class Adviser:
         else:
             raise StoreError(f"a release of kind {release.kind!r} is not a sum")
 
-    def _took_moments(self, release: MomentsRelease) -> None:
+    def _absorb_moments(self, release: MomentsRelease) -> None:
         d, c = self.terms.n_features, self.terms.n_classes
         A = np.zeros((d, d))
         A[np.triu_indices(d)] = release.upper / float(ROW * ROW)
         A = A + np.triu(A, 1).T
-        found = Moments(
-            A, release.b.reshape(d, c) / float(ROW * c), release.scale_a / (ROW * ROW), release.scale_b / (ROW * c)
-        )
+        b, sigma_a, sigma_b = release.b.reshape(d, c) / float(ROW * c), release.scale_a, release.scale_b
+        found = Moments(A, b, sigma_a / (ROW * ROW), sigma_b / (ROW * c))
         self.left -= (self.terms.prior_share or 0.0) if self.moments is None else 0.0
         self.moments = found if self.moments is None else self.moments.plus(found)
         self.density.known = self.moments.n
@@ -182,7 +184,7 @@ class Adviser:
         Q = unit(queries)
         scores = self._mixture(Q)
         sure = self.trust.surely_right()[np.searchsorted(self._edges, margins(scores), side="right")]
-        return Advice(scores, sure < SURE)
+        return Advice(scores, sure < SURE, self.tau)
 
     def sigma2(self) -> float:
         """The noise on votes: an average person shall spend half of what they have left on the questions to come."""
@@ -204,7 +206,7 @@ class Adviser:
         weight = self.answers * self.misfit / (self.misfit + noise * noise)
         return int(np.argmax(scores + weight * (shares - scores)))
 
-    def note(self, query: Vectors, release: Alone | Votes) -> None:
+    def note(self, query: Vectors, release: Release | None) -> None:
         """An answer was given."""
         q = unit(query)[0]
         self._block.append(q)
@@ -214,7 +216,7 @@ class Adviser:
             self.lessons.add(q, shares, noise, release.kappa)
             self.asked += 1
             if not release.count:  # else it was noted as soon as it was released
-                self.density.counted(release.share, 0)
+                self.density.add_count(release.share, 0)
             scale, K = release.scale / GRID, release.K / GRID
             contrast = 1.0 - 1.0 / max(self.terms.n_classes, 2)
             cost = contrast * release.kappa**2 / (2.0 * scale * scale)

@@ -127,7 +127,7 @@ class Trust:
     cards: list[Card] = field(default_factory=list)
     wrong: FloatArray = field(default_factory=lambda: np.zeros(0))
 
-    def told(self, cards: list[Card]) -> None:
+    def update(self, cards: list[Card]) -> None:
         """Trust falls with a high power of how often a source is wrong; where that is in doubt, it evens out."""
         doubt = 2.0 * max(card.overall_error for card in cards)
         wrong = np.array([1.0 - card.overall + doubt for card in cards])

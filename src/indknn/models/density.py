@@ -10,20 +10,23 @@ from __future__ import annotations
 import numpy as np
 
 from indknn.core.calibrate import COUNT_EVERY, NEAR_SHARE
+from indknn.core.kernels import Kernel
 from indknn.core.mechanism import MIN_K
-from indknn.records.indexes import Index
+from indknn.core.quantise import integer_dots
 from indknn.types import GRID, Vectors
 
 _KEPT = 4096
-_FIRST = 16
+_FIRST_COUNTS = 16
 _USUAL_EXCESS = 1.15
 
 
 class Density:
     """The spread of the queries so far."""
 
-    def __init__(self, pool: Index):
-        self._pool = pool
+    def __init__(self, kernel: Kernel, n_features: int):
+        self._kernel = kernel
+        self._pool = Vectors(np.zeros((0, n_features), dtype=np.int8), np.zeros(0), np.zeros(0))
+        self._kept = 0
         self._shares = 0.0
         self._counts = 0.0
         self._asked = 0
@@ -31,31 +34,38 @@ class Density:
 
     def add(self, query: Vectors) -> None:
         """A query that was asked; the first few thousand are remembered."""
-        if len(self._pool) < _KEPT:
-            self._pool.add(query)
+        at = self._kept
+        if at == _KEPT:
+            return
+        if at == len(self._pool.values):
+            self._pool = _longer(self._pool)
+        self._pool.values[at], self._pool.root_norm[at] = query.values[0], query.root_norm[0]
+        self._pool.scale[at] = query.scale[0]
+        self._kept = at + 1
 
     def queries(self) -> Vectors:
         """Those that are remembered."""
-        s = self._pool.slots
-        scale = s.scales(slice(0, s.used))
-        return Vectors(s.values[: s.used], s.root_norm(slice(0, s.used)), np.broadcast_to(scale, s.used))
+        return self._pool[slice(0, self._kept)]
 
     def look(self, query: Vectors, tau: int) -> tuple[float, float]:
         """The share of earlier queries near this one (at least a little above none), and their mean κ."""
-        m = len(self._pool)
+        m, pool = self._kept, self._pool
         if not m:
             return NEAR_SHARE, min(1.0, tau / GRID * _USUAL_EXCESS)
-        (near,) = self._pool.select(query, tau)
-        kappa = (float(near.kappa.sum()) + min(GRID, tau * _USUAL_EXCESS)) / (len(near.kappa) + 1) / GRID
-        return (len(near.slots) + 1.0) / (m + 1.0 / NEAR_SHARE), kappa
+        dots = integer_dots(query.values, pool.values[:m])[0]
+        root, scale = float(query.root_norm[0]), float(query.scale[0])
+        every = self._kernel.values(dots, pool.root_norm[:m], pool.scale[:m], root, scale)
+        near = every[every >= tau]
+        kappa = (float(near.sum()) + min(GRID, tau * _USUAL_EXCESS)) / (len(near) + 1) / GRID
+        return (len(near) + 1.0) / (m + 1.0 / NEAR_SHARE), kappa
 
     @property
     def count_due(self) -> bool:
         """Whether the next answer should release its count: the first ones, then one of every few."""
-        return self.known is None and (self._asked < _FIRST or self._asked % COUNT_EVERY == 0)
+        return self.known is None and (self._asked < _FIRST_COUNTS or self._asked % COUNT_EVERY == 0)
 
-    def counted(self, share: float, count: int) -> None:
-        """An answer asked; its noisy count in grid units, 0 where none was released."""
+    def add_count(self, share: float, count: int) -> None:
+        """An answer asked people; its noisy count in grid units, 0 where none was released."""
         self._asked += 1
         if count:
             self._shares, self._counts = self._shares + share, self._counts + count / GRID
@@ -69,3 +79,10 @@ class Density:
     def expected(self, share: float) -> int:
         """K in grid units."""
         return int(np.ceil(max(self.records * share, MIN_K) * GRID))
+
+
+def _longer(pool: Vectors) -> Vectors:
+    """The same rows with room for as many again."""
+    room = max(64, len(pool.values))
+    values = np.concatenate([pool.values, np.zeros((room, pool.values.shape[1]), dtype=np.int8)])
+    return Vectors(values, np.append(pool.root_norm, np.ones(room)), np.append(pool.scale, np.ones(room)))

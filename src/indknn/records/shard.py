@@ -1,23 +1,23 @@
 """A shard owns records, their index and the ledger of the people they belong to.
 
-It answers a query in two calls, `select` then `settle`. Between them only a count goes out and the noisy K
+It answers a query in two calls, `admit` then `settle`. Between them only a count goes out and the noisy K
 comes back; after them only the sums of votes per class go out. Nothing above knows how many shards there
 are. All records of one owner live in one shard, since its ledger is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import RLock
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from indknn.core import mechanism, statistics
 from indknn.core.mechanism import Plan
-from indknn.core.statistics import Contribution, MomentNoise
+from indknn.core.statistics import CellModel, Contribution, MomentNoise
 from indknn.errors import InvalidInputError, LedgerError
 from indknn.ledger import Ledger, Scope
 from indknn.records.indexes import Index
@@ -27,13 +27,10 @@ _SLOT_BITS = 32
 _RECORD_ARRAYS = {"_label": -1, "_owner": -1, "_generation": 0, "_next": -1, "_epoch": 0}
 MAX_EPOCH = (1 << 15) - 1
 
-Cells: TypeAlias = Callable[[Int8Array, IntArray], IntArray]
-"""From the features and labels of records to where each is counted: a row per record, every row by itself."""
-
 
 @dataclass(frozen=True)
-class Pending:
-    """A query between `select` and `settle`: its participants, who have paid for being counted."""
+class Admitted:
+    """A query between `admit` and `settle`: its participants, who have paid for being counted."""
 
     total: int
     group: mechanism.Group
@@ -70,7 +67,7 @@ class Shard:
         """Held by every change here, and for a whole query by the predictor."""
         return self.ledger.lock
 
-    def check(self) -> None:
+    def refuse_if_broken(self) -> None:
         """Refuse to go on after a change that was cut short (an interrupt, no memory left)."""
         if self.broken:
             raise LedgerError("a change of the records was interrupted halfway; this store can no longer be trusted")
@@ -78,7 +75,7 @@ class Shard:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         with self.lock:
-            self.check()
+            self.refuse_if_broken()
             try:
                 yield
             except BaseException:
@@ -98,38 +95,33 @@ class Shard:
             self._link(slots, owner_slots)
             return self._ids(slots)
 
-    def forget_owners(self, owners: Sequence[OwnerId]) -> int:
-        """Remove every record of these owners; how many there were. What was spent stays (rule 4)."""
-        with self.lock:
-            slots = self.slots_of_owners(owners)
-        with self._changing():
-            owner_slots = np.unique(self.owners_of(slots))
-            self._drop(slots)
-            self._head[owner_slots] = -1
-            self.ledger.retire(owner_slots)
-            return len(slots)
+    def forget(self, slots: IntArray) -> dict[int, OwnerId]:
+        """Remove the records in these slots. Who has none left is forgotten: their slots and names are returned.
 
-    def forget_records(self, ids: Sequence[int]) -> int:
-        """Remove these records; how many. An owner whose last record goes is forgotten as a whole."""
-        with self.lock:
-            slots = self.slots_of_records(ids)
+        What they spent stays on the books (rule 4).
+        """
         with self._changing():
-            doomed, gone = set(slots.tolist()), []
+            slots = np.unique(slots)
+            doomed, gone = set(slots.tolist()), {}
             for owner in np.unique(self._owner[slots]).tolist():
                 kept = [slot for slot in self._records_of(owner) if slot not in doomed]
                 self._head[owner] = kept[0] if kept else -1
                 self._next[kept] = [*kept[1:], -1][: len(kept)]
                 if not kept:
-                    gone.append(owner)
+                    gone[owner] = self.ledger.name_of(owner)
             self._drop(slots)
-            self.ledger.retire(np.array(gone, dtype=np.int64))
-            return len(slots)
+            self.ledger.retire(np.array(list(gone), dtype=np.int64))
+            return gone
 
     def slots_of_owners(self, owners: Sequence[OwnerId]) -> IntArray:
         """The slots of all records of these owners."""
         here = np.unique(self.ledger.slots_of(owners))
         slots = [slot for owner in here[here >= 0].tolist() for slot in self._records_of(owner)]
         return np.array(slots, dtype=np.int64)
+
+    def slots(self) -> IntArray:
+        """The slots of all records."""
+        return np.flatnonzero(self._owner >= 0)
 
     def slots_of_records(self, ids: Sequence[int]) -> IntArray:
         """The slots of these records."""
@@ -164,13 +156,13 @@ class Shard:
 
     def record_ids(self) -> IntArray:
         """The ids of all records held, by slot."""
-        return self._ids(np.flatnonzero(self._owner >= 0))
+        return self._ids(self.slots())
 
     def scan(self, queries: Vectors, tau: int) -> Iterator[Selection]:
         """Which records each query selects. Exhaust it before the store changes."""
-        return self.index.select(queries, tau)
+        return self.index.search(queries, tau)
 
-    def select(self, selection: Selection, plan: Plan, scope: Scope, *, counted: bool = True) -> Pending:
+    def admit(self, selection: Selection, plan: Plan, scope: Scope, *, counted: bool = True) -> Admitted:
         """Line 4 to 7: admit those who can pay for being counted, and charge them.
 
         Where K is known without a count (`counted` False), everybody near is admitted and nobody pays here.
@@ -184,11 +176,11 @@ class Shard:
             self.ledger.charge(count.group.owners, count.charges, scope)
             group, total = count.group, count.total
         self.ledger.joined(group.owners)
-        return Pending(total, group, scope)
+        return Admitted(total, group, scope)
 
-    def settle(self, pending: Pending, K: int, plan: Plan) -> IntArray:
+    def settle(self, admitted: Admitted, K: int, plan: Plan) -> IntArray:
         """Line 8 and 9: charge the clipped votes, then give their sums per class."""
-        group, scope = pending.group, pending.scope
+        group, scope = admitted.group, admitted.scope
         settled = mechanism.settle(group, self.ledger.remaining(group.owners, scope), K, plan)
         self.ledger.charge(group.owners, settled.charges, scope)
         return settled.votes
@@ -204,13 +196,14 @@ class Shard:
         values, labels = self.values_of(slots), self._label[slots].astype(np.int64)
         return self._pay(statistics.moments(values, labels, owners, limits, n_classes, noise), scope)
 
-    def tally(self, cells: Cells, since: int, n_cells: int, scale: int, price: int, scope: Scope) -> Contribution:
-        """How many records are in which cells, charged: at most `price` each. `cells` sees features and labels."""
+    def tally(self, models: Sequence[CellModel], since: int, scale: int, price: int, scope: Scope) -> Contribution:
+        """How many records are in which cells of the models, charged: at most `price` each."""
         slots = np.flatnonzero((self._owner >= 0) & (self._epoch >= since))
         owners = self.owners_of(slots)
         limits = np.minimum(self.ledger.remaining(owners, scope), price)
-        where = cells(self.values_of(slots), self._label[slots].astype(np.int64))
-        return self._pay(statistics.tally(where, owners, limits, n_cells, scale), scope)
+        cells = statistics.cells_of(models, self.values_of(slots), self._label[slots].astype(np.int64))
+        n_cells = sum(model.n_cells for model in models) or 1
+        return self._pay(statistics.tally(cells, owners, limits, n_cells, scale), scope)
 
     def values_of(self, slots: IntArray) -> Int8Array:
         """The quantised features of these records."""

@@ -12,7 +12,7 @@ from indknn.server.openapi import first_fault
 from indknn.server.options import Options
 from indknn.server.problems import Problem
 from indknn.store import Store
-from indknn.store.upsert import Item, put_items
+from indknn.store.upsert import Item
 
 _FEATURE = Annotated[float, Field(strict=True)]  # no text that looks like a number
 _NUMBER = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
@@ -64,14 +64,14 @@ def upsert(store: Store, upload: Upload) -> dict[str, Any]:
         raise Problem(422, f"all records must have the same number of features, got {sorted(widths)}")
     X = np.array([record.features for record in upload.records], dtype=np.float64)
     items = [Item(record.label, record.owner, record.id) for record in upload.records]
-    ids = put_items(store, X, items)
+    ids = store.upsert(X, items)
     return {"ids": ids.tolist(), **_counts(store)}
 
 
 def remove(store: Store, deletion: Deletion) -> dict[str, Any]:
     """Remove, all or none."""
-    return {"removed": store.forget_records(deletion.ids), **_counts(store)}
+    return {"removed": store.forget(records=deletion.ids)["records"], **_counts(store)}
 
 
 def _counts(store: Store) -> dict[str, int]:
-    return {"records": len(store.shard), "owners": len(store.ledger.taken())}
+    return {"records": len(store.engine.shard), "owners": len(store.engine.ledger.taken())}

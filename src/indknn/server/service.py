@@ -49,7 +49,7 @@ class Service:
     @property
     def n_features(self) -> int | None:
         """How many features a row has; None before the first records."""
-        return None if self.store._draft else self.store.settings.n_features
+        return None if self.store.draft else self.store.settings.n_features
 
     @property
     def classes(self) -> npt.NDArray[Any]:

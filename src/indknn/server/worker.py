@@ -17,12 +17,14 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from indknn.answering.predictor import Reply, Request
 from indknn.errors import InvalidInputError, StoreError
 from indknn.ledger import Scope
 from indknn.server.metrics import Metrics
 from indknn.server.problems import Problem
 from indknn.store import Store
-from indknn.store.batches import Batch, Request, answers_by_analyst, compute, fold_if_long
+from indknn.store.batches import Batch
+from indknn.store.reports import answers_by_analyst
 from indknn.types import FloatArray, Vectors
 
 ROWS = 64
@@ -71,7 +73,7 @@ class Worker:
         self._jobs: SimpleQueue[Item] = SimpleQueue()
         self._commits: SimpleQueue[Done | None] = SimpleQueue()
         self._given = answers_by_analyst(store)
-        self._journal = store._journal
+        self._generation = store.generation
         self._threads = [Thread(target=run, daemon=True) for run in (self._compute, self._commit)]
         for thread in self._threads:
             thread.start()
@@ -109,7 +111,7 @@ class Worker:
             jobs, item = self._waiting(item)
             self._commits.put(self._answer(jobs))
             with suppress(Exception):  # answers are paid for; a thread that dies would leave everybody waiting
-                fold_if_long(self.store)
+                self.store.fold_if_long()
             if item is _NOTHING:
                 item = self._jobs.get()
         self._commits.put(None)
@@ -133,10 +135,11 @@ class Worker:
             ready = self._admitted(jobs, done)
             if ready:
                 requests = [Request(j.queries, j.analyst, j.request_id) for j in ready if j.queries is not None]
-                batch = done.batch = compute(self.store, requests)  # nothing of it is told before it is durable
-                for job, outcome, fresh in zip(ready, batch.outcomes, batch.fresh, strict=True):
-                    self._given[job.analyst] = self._given.get(job.analyst, 0) + fresh
-                    done.results.append((job.future, outcome))
+                batch = done.batch = self.store.compute(requests)  # nothing of it is told before it is durable
+                for job, outcome in zip(ready, batch.outcomes, strict=True):
+                    if isinstance(outcome, Reply):
+                        self._given[job.analyst] = self._given.get(job.analyst, 0) + outcome.fresh
+                    done.results.append((job.future, outcome.labels if isinstance(outcome, Reply) else outcome))
                 self.metrics.batch(sum(len(job.rows) for job in ready))
         except BaseException as error:  # a thread that dies would leave everybody waiting
             told = {id(future) for future, _ in done.results}
@@ -147,13 +150,13 @@ class Worker:
         """Those jobs that are well-formed and within their analyst's number of queries; the others are told."""
         if self.store.draft:
             raise Problem(409, "the store has never held records, so nothing is known of its features", "no_records")
-        if self.store._journal is not self._journal:  # it was read anew after a failure
+        if self.store.generation != self._generation:  # it was read anew after a failure
             self.store.flush()  # a batch may have been computed since that is not written yet, and counts
-            self._given, self._journal = answers_by_analyst(self.store), self.store._journal
+            self._given, self._generation = answers_by_analyst(self.store), self.store.generation
         asked = dict(self._given)
         ready = []
         for job in _quantised(self.store, jobs, done):
-            replay = job.request_id is not None and self._journal.request(job.request_id) is not None
+            replay = job.request_id is not None and self.store.knows(job.request_id)
             if job.most is not None and not replay:
                 total = asked.get(job.analyst, 0) + len(job.rows)
                 if total > job.most:

@@ -16,16 +16,17 @@ from typing import Any, TypeAlias
 import apsw
 import numpy as np
 
+from indknn.answering.predictor import Request
 from indknn.core.releases import Release, encode
-from indknn.errors import StoreError
+from indknn.errors import RequestConflictError, StoreError
 from indknn.ledger import MemoryLedger, Scope
 from indknn.store import chain
 from indknn.store.codec import BLOCK, Debits, exact_sum
 from indknn.store.database import Balance, scope_id, set_meta, snapshot, write_balances
 from indknn.types import IntArray, Vectors
 
-Request: TypeAlias = tuple[bytes, bytes]
-"""The digest of what was asked, and the labels given."""
+Known: TypeAlias = tuple[bytes, bytes]
+"""Of a request with an id: the digest of what was asked, and the labels given."""
 
 _MANY = 256 << 10
 _BALANCE = 12  # bytes
@@ -37,7 +38,7 @@ class Answer:
 
     seq: int
     scope: Scope
-    query: Vectors
+    query: Vectors | None  # None for a sum over records
     label: int
     charged: int
     debits: Debits | None  # None where balances are written instead
@@ -60,17 +61,16 @@ class StoreJournal:
         self.tau: Callable[[], float | None] = lambda: None  # a threshold to be written with the next answers
         self.touched: set[tuple[Scope, int]] = set()  # blocks with debits since the last fold
         self.unfolded_bytes = int(db.execute("SELECT coalesce(sum(length(body)), 0) FROM debits").get)
-        self.answered = 0  # queries noted here; sums over records, which the journal holds too, are none
         self._on_commit = on_commit
         self._next = int(db.execute("SELECT coalesce(max(seq), 0) + 1 FROM answers").get)
-        self._known: dict[str, Request] = {
+        self._known: dict[str, Known] = {
             request: (digest, labels) for request, digest, labels in db.execute("SELECT * FROM requests")
         }
         self._sealed = self._durable = 0  # groups
         self._open: list[Answer] = []
         self._open_bytes, self._folding = 0, False
         self._pending: list[Answer] = []
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, Known] = {}
         self._fold_blocks: set[tuple[Scope, int]] = set()  # that it covers
         self._fold: tuple[list[Balance], int] | None = None  # instead of the debits up to this answer
         self._list_lock = Lock()
@@ -80,8 +80,8 @@ class StoreJournal:
         """The number of the latest answer."""
         return self._next - 1
 
-    def note(self, analyst: Scope, query: Vectors, label: int, release: Release | None) -> None:
-        """A fresh answer, with all charges since the one before. The store's lock is held."""
+    def note(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None) -> None:
+        """A fresh answer or a sum, with all charges since the one before. The store's lock is held."""
         log, self.ledger.log = self.ledger.log or [], []
         if self._folding:
             debits, charged = None, sum(exact_sum(units) for _, units in log)
@@ -98,18 +98,18 @@ class StoreJournal:
             text = None if release is None else encode(release)
             self._open.append(Answer(self._next, analyst, query, label, charged, debits, text))
             self._next += 1
-            self.answered += len(query)
 
-    def seal(self, request: str | None = None, digest: bytes = b"", labels: IntArray | None = None) -> None:
-        """What was noted since the last time belongs together, and to this request if there is one.
+    def seal(self, request: Request, labels: IntArray) -> None:
+        """What was noted since the last time belongs together, and to this request.
 
         Where so many answers came together that their debits are longer than the balances of all whom they
         concern, those balances are written: as they are now, when the ledger is just behind the last answer.
         """
         with self.ledger.lock, self._list_lock:
-            if request is not None and labels is not None:
-                self._known[request] = self._requests[request] = (digest, labels.astype("<i8").tobytes())
-            if self._open or request is not None:
+            if request.request_id is not None:
+                known = request_digest(request), labels.astype("<i8").tobytes()
+                self._known[request.request_id] = self._requests[request.request_id] = known
+            if self._open or request.request_id is not None:
                 self._sealed += 1
             if self._folding:
                 # A fold that is not written yet is taken up by this one: its debits are dropped all the same.
@@ -119,24 +119,21 @@ class StoreJournal:
             self._pending += self._open
             self._open, self._open_bytes, self._folding = [], 0, False
 
-    def request(self, request: str) -> tuple[bytes, IntArray] | None:
-        """The digest and the labels of an earlier request with this id, durable or about to be."""
-        found = self._known.get(request)
-        return None if found is None else (found[0], np.frombuffer(found[1], "<i8").astype(np.int64))
+    def request(self, request_id: str) -> Known | None:
+        """An earlier request with this id, durable or about to be."""
+        return self._known.get(request_id)
 
-    @property
-    def untouched(self) -> bool:
-        """Whether nobody was charged and nothing noted since answers were last sealed."""
-        return not (self._open or self.ledger.log)
+    def repeated(self, request: Request) -> IntArray:
+        """The labels that an earlier request with this id was given."""
+        digest, labels = self._known[str(request.request_id)]
+        if digest != request_digest(request):
+            name = request.request_id
+            raise RequestConflictError(f"request id {name!r} was used before for other queries; use a new one")
+        return np.frombuffer(labels, "<i8").astype(np.int64)
 
     def forget_requests(self) -> None:
         """Their answers were purged: a request that is repeated is a new one."""
         self._known.clear()
-
-    def flush(self) -> None:
-        """Return when everything noted so far is on disk."""
-        self.seal()
-        self.commit()
 
     def commit(self) -> None:
         """Return when every group sealed so far is on disk. After a failure nothing is written any more."""
@@ -162,7 +159,7 @@ class StoreJournal:
             self._durable = upto
 
     def _write(
-        self, batch: list[Answer], requests: dict[str, Request], fold: tuple[list[Balance], int] | None
+        self, batch: list[Answer], requests: dict[str, Known], fold: tuple[list[Balance], int] | None
     ) -> chain.Entry | None:
         entry = None
         with self.db:
@@ -200,8 +197,16 @@ def _ends(log: list[tuple[IntArray, IntArray]]) -> list[int]:
 
 
 def _row(answer: Answer, scope: int) -> tuple[Any, ...]:
-    query = answer.query
-    return answer.seq, scope, query.values.tobytes(), float(query.scale.sum()), answer.label
+    if answer.query is None:
+        return answer.seq, scope, b"", 0.0, answer.label
+    return answer.seq, scope, answer.query.values.tobytes(), float(answer.query.scale[0]), answer.label
+
+
+def request_digest(request: Request) -> bytes:
+    """What makes two requests the same."""
+    queries = request.queries
+    body = repr(request.analyst).encode() + queries.values.tobytes() + queries.scale.tobytes()
+    return hashlib.blake2b(body, digest_size=32).digest()
 
 
 def answers_digest(rows: list[tuple[Any, ...]]) -> str:

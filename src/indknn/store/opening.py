@@ -18,7 +18,7 @@ from indknn.store import chain, database
 from indknn.store.journal import StoreJournal
 
 
-@dataclass(frozen=True)
+@dataclass
 class State:
     """A store in memory: the open file, and what was read from it."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from indknn.answering.transcript import query_key
+from indknn.answering.transcript import keys_of
 from indknn.core.calibrate import DEFAULT_TAU, ENDLESS, NEAR_SHARE, SELECTED_SHARE, pairs_of, tau_from_queries
 from indknn.core.kernels import tau_on_grid
 from indknn.core.releases import Release, Votes
@@ -50,7 +50,7 @@ def past(store: Store, analyst: Scope) -> Past:
             asked.append(release is None or isinstance(release, Votes))
             if isinstance(release, Votes) and release.count:
                 counts.append(release.count / GRID)
-            releases[query_key(query)] = release
+            releases[keys_of(query)[0]] = release
     return Past(answered, _together(first) if first else None, list(asked), counts, releases)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from indknn.core import accounting
 from indknn.core.mechanism import charge_units
+from indknn.ledger import Scope
 from indknn.store.store import Store
 from indknn.types import OwnerId
 
@@ -70,3 +71,11 @@ def status(store: Store) -> dict[str, Any]:
         # at the pace so far, which only those queries tell of; statistics were paid for once, before them
         "queries_left_for_median_owner": round(answers * (1.0 - median) / paid) if paid > 0 else None,
     }
+
+
+def answers_by_analyst(store: Store) -> dict[Scope, int]:
+    """How many answers each analyst was given, ever."""
+    # A sum over records has no query, and still has none where it was purged.
+    query = "SELECT name, count(*) FROM answers JOIN scopes ON scope = id WHERE length(query) > 0 GROUP BY scope"
+    with store.reading() as db:
+        return {name[1:] or None: int(count) for name, count in db.execute(query)}

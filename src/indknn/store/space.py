@@ -1,4 +1,4 @@
-"""Space on the disk: what must be kept free so that people can be forgotten, and the log that must be emptied."""
+"""Space on the disk: room that is kept so that people can be forgotten, and the log that must be emptied after it."""
 
 from __future__ import annotations
 
@@ -16,28 +16,39 @@ _SPARE = 2 << 20
 _PAGE = 4096 + 24  # in the log
 
 
-def ballast_bytes(engine: Engine, debits: int) -> int:
-    """Enough to forget anybody: all debits overwritten, all balances written, a page for each record of theirs."""
-    shard, ledger = engine.shard, engine.ledger
-    balances = len(ledger.participation) * (8 * len(ledger.scopes) + 4)
-    most = int(np.bincount(shard.owners_of(shard.record_ids() & 0xFFFFFFFF), minlength=1).max())
-    return _SPARE + debits + balances * 5 // 4 + most * _PAGE
+class Space:
+    """The ballast beside a store, and the store's log."""
 
+    def __init__(self, path: Path):
+        self._path = path
+        self._ballast = Ballast(path)
+        self._records = 0  # the ballast was last filled for so many
 
-def truncate_log(db: apsw.Connection, path: Path, ballast: Ballast) -> bool:
-    """Empty the log, which still holds pages as they were; whether that took the ballast."""
-    try:
-        database.empty_log(db, path)
-        return False
-    except (apsw.Error, OSError) as error:
-        if not ballast.drop():
-            raise _not_emptied(error) from error
-    try:
-        database.empty_log(db, path)
-        return True
-    except (apsw.Error, OSError) as error:
-        raise _not_emptied(error) from error
+    def fill(self, engine: Engine, debits: int) -> None:
+        """Keep enough to forget anybody: debits overwritten, balances written, a page for each of their records."""
+        shard, ledger = engine.shard, engine.ledger
+        balances = len(ledger.participation) * (8 * len(ledger.scopes) + 4)
+        most = int(np.bincount(shard.owners_of(shard.slots()), minlength=1).max())
+        self._ballast.fill(_SPARE + debits + balances * 5 // 4 + most * _PAGE)
+        self._records = len(shard)
 
+    def fill_if_grown(self, engine: Engine, debits: int) -> None:
+        """The same, once there are many more records than last time."""
+        if len(engine.shard) > 2 * self._records + 1000:
+            self.fill(engine, debits)
 
-def _not_emptied(error: BaseException) -> StoreError:
-    return StoreError(f"forgotten, but old bytes are still in the log, so forget again: {error}")
+    def drop(self) -> bool:
+        """Give the space back; whether there was any."""
+        return self._ballast.drop()
+
+    def empty_log(self, db: apsw.Connection) -> bool:
+        """Empty the log, which still holds pages as they were; whether that took the ballast."""
+        for dropped in (False, True):
+            try:
+                database.empty_log(db, self._path)
+                return dropped
+            except (apsw.Error, OSError) as error:
+                if dropped or not self.drop():
+                    text = f"forgotten, but old bytes are still in the log, so forget again: {error}"
+                    raise StoreError(text) from error
+        raise AssertionError

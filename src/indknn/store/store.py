@@ -6,43 +6,39 @@ answered. After an error of the disk memory may be ahead of the file; it is thro
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from threading import RLock
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import apsw
 import numpy as np
 import numpy.typing as npt
 
-from indknn.answering.predictor import Predictor
+from indknn.answering.predictor import Request
 from indknn.core.inputs import as_owner_list
 from indknn.core.modes import RECEIPT, Derived, as_derived
 from indknn.core.noise import Noise, SecureNoise
 from indknn.engine import Engine, new_index
-from indknn.errors import InvalidInputError, PrivacyError, RequestConflictError, StoreError
-from indknn.ledger import MemoryLedger, Scope
-from indknn.records.shard import Shard
+from indknn.errors import InvalidInputError, PrivacyError, StoreError
+from indknn.ledger import Scope
 from indknn.settings import Settings
 from indknn.store import chain, creation, database
-from indknn.store.codec import BLOCK
-from indknn.store.files import Ballast, Lock, Witness
-from indknn.store.journal import StoreJournal
-from indknn.store.opening import compare, journaled_engine, load
-from indknn.store.space import ballast_bytes, truncate_log
-from indknn.store.upsert import erase
+from indknn.store.batches import Batch, answered
+from indknn.store.change import Change
+from indknn.store.files import Lock, Witness
+from indknn.store.opening import State, compare, load
+from indknn.store.space import Space
+from indknn.store.upsert import Item, labels_of, owners_of
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 FOLD_BYTES = 8 << 20
 """Debits are folded into balances when they have grown to this; earlier in a small store."""
 _FOLD_LEAST = 256 << 10
-Prepared: TypeAlias = tuple[Vectors, IntArray, list[OwnerId] | None]
 
 
 class Store:
@@ -51,10 +47,7 @@ class Store:
     Use `Store.create` or `indknn.open`; it is a context manager.
     """
 
-    _draft: bool
-    _engine: Engine
-    _journal: StoreJournal
-    _db: apsw.Connection
+    _state: State
 
     def __init__(
         self,
@@ -69,6 +62,7 @@ class Store:
             raise PrivacyError("a store serves people's data and refuses seeded noise; use an estimator in memory")
         self.path = Path(path).resolve()  # a link to a store is that store, with one lock
         self.noise = SecureNoise() if noise is None else noise
+        self.generation = 0
         self._options = {"synchronous": synchronous, "vfs": vfs}
         self._witness = None if witness is None else Witness(Path(witness))
         self._lock = RLock()
@@ -79,17 +73,16 @@ class Store:
         if not self.path.exists():
             raise StoreError(f"{self.path} does not exist; make a store with: indknn init {self.path}")
         self._file_lock = Lock(self.path)
-        self._ballast = Ballast(self.path)
-        self._filled_for = 0  # records
+        self._space = Space(self.path)
         try:
             self._load()
             self._check_witness()
         except BaseException:
-            if hasattr(self, "_db"):
-                database.close(self._db)
+            if hasattr(self, "_state"):
+                database.close(self._state.db)
             self._file_lock.release()
             raise
-        self._fill_ballast()
+        self._space.fill(self._state.engine, self._fold_bytes)
 
     @classmethod
     def create(cls, path: str | Path, settings: Settings, *, draft: bool = False, **options: Any) -> Store:
@@ -118,60 +111,51 @@ class Store:
             if self._closed:
                 return
             try:
-                if self._journal.failure is None:
+                if self._state.journal.failure is None:
                     with suppress(StoreError):  # all that was answered is on disk, and folding can wait
                         self.fold()
             finally:
                 self._closed = True
-                with self._journal.io:
-                    database.close(self._db)
+                with self._state.journal.io:
+                    database.close(self._state.db)
                 self._file_lock.release()
 
-    @property
-    def draft(self) -> bool:
-        """Whether the number of features and the classes are still open."""
-        self._ready()
-        return self._draft
+    # To look at
 
     @property
     def settings(self) -> Settings:
         """The public parameters, as they are in force."""
-        return self._engine.settings
+        return self._state.engine.settings
+
+    @property
+    def draft(self) -> bool:
+        """Whether the number of features and the classes are still open."""
+        self._reload_if_failed()
+        return self._state.draft
 
     @property
     def engine(self) -> Engine:
-        """What is in memory. To look at; changes made to it directly would not be written."""
-        self._ready()
-        return self._engine
-
-    @property
-    def ledger(self) -> MemoryLedger:
-        """The ledger in memory. To look at."""
-        return self.engine.ledger
-
-    @property
-    def shard(self) -> Shard:
-        """The records in memory. To look at."""
-        return self.engine.shard
-
-    @property
-    def predictor(self) -> Predictor:
-        """The predictor in memory. To look at: what it computes is not written."""
-        return self.engine.predictor
+        """What is in memory. To look at: changes made to it directly would not be written."""
+        self._reload_if_failed()
+        return self._state.engine
 
     @property
     def db(self) -> apsw.Connection:
         """The open file. To look at, while no other thread uses the store; else see `reading`."""
-        self._ready()
-        return self._db
+        self._reload_if_failed()
+        return self._state.db
 
     @contextmanager
     def reading(self) -> Iterator[apsw.Connection]:
         """The open file, to look at while other threads wait."""
-        with self._lock:
-            self._ready()
-            with self._journal.io:
-                yield self._db
+        with self._exclusive():
+            yield self._state.db
+
+    def spent(self, owners: Sequence[OwnerId] | None = None, analyst: Scope = None) -> FloatArray:
+        """ρ of each owner (of all who have records), with one analyst or with all together."""
+        return self.engine.spent(owners, analyst)
+
+    # Answering
 
     def predict(self, Q: npt.ArrayLike, analyst: Scope = None, *, request_id: str | None = None) -> npt.NDArray[Any]:
         """The label of each query, durably charged. Spends the budget of the people near the queries.
@@ -184,18 +168,47 @@ class Store:
         queries = self.settings.quantise(Q, "the queries")
         for name, text in (("analyst", analyst), ("request_id", request_id)):
             _refuse_unwritable(name, text)
+        batch = self.compute([Request(queries, analyst, request_id)])
+        batch.commit()
+        self.fold_if_long()
+        (outcome,) = batch.outcomes
+        if isinstance(outcome, InvalidInputError):
+            raise outcome
+        return np.asarray(self.settings.class_array[outcome.labels])
+
+    def compute(self, requests: Sequence[Request]) -> Batch:
+        """Answer all requests at the price of one scan and one sync, in order, as if each had come alone.
+
+        What comes back is charged and noted, but not yet durable: it may leave after `Batch.commit` (rule 2).
+        """
         with self._lock:
-            self._ready()
-            journal = self._journal
-            labels = self._known(request_id, queries, analyst)
-            if labels is None:
-                labels = self._compute(queries, analyst)
-                journal.seal(request_id, request_digest(queries, analyst), labels)
-        journal.commit()
-        if journal.unfolded_bytes > self._fold_bytes:
-            with suppress(StoreError):  # the answer is paid for, and folding can wait
+            self._reload_if_failed()
+            return answered(requests, self._state.engine.predictor, self._state.journal)
+
+    def knows(self, request_id: str) -> bool:
+        """Whether a request with this id was answered before."""
+        return self._state.journal.request(request_id) is not None
+
+    def fold_if_long(self) -> None:
+        """Fold when debits have grown. Answers are paid for by then, so a failure can wait."""
+        if self._state.journal.failure is None and self._state.journal.unfolded_bytes > self._fold_bytes:
+            with suppress(StoreError):
                 self.fold()
-        return np.asarray(self.settings.class_array[labels])
+
+    def fold(self) -> None:
+        """Turn debits into balances: a smaller file, a quicker start."""
+        with self._exclusive():
+            self._state.journal.commit()
+            if self._state.journal.touched:
+                with self._transaction() as change:
+                    change.fold()
+
+    def flush(self) -> None:
+        """Return when everything that was computed is on disk."""
+        with self._exclusive():
+            self._state.journal.commit()
+
+    # Records
 
     def add(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Sequence[OwnerId] | None = None) -> IntArray:
         """Add records, all or none; their ids."""
@@ -208,154 +221,102 @@ class Store:
         """
         batches = iter(batches)
         # What is wrong with the first batch, mostly the only one, is told before anything is touched.
-        first = [] if self.draft else [self._prepare(*batch) for batch in islice(batches, 1)]
-        with self._change() as db:
-            ids = [self._put(db, *records) for records in first]
+        first = [] if self.draft else [self._prepared(*batch) for batch in islice(batches, 1)]
+        with self._exclusive(), self._transaction() as change:
+            ids = [change.put(*records) for records in first]
             for X, y, owners in batches:
-                if self._draft:
-                    self._complete(db, np.asarray(X), np.asarray(y if classes is None else classes))
-                ids.append(self._put(db, *self._prepare(X, y, owners, after=sum(map(len, ids)))))
+                if self._state.draft:
+                    change.complete(np.asarray(X), np.asarray(y if classes is None else classes))
+                ids.append(change.put(*self._prepared(X, y, owners, after=sum(map(len, ids)))))
             total = np.concatenate([np.zeros(0, dtype=np.int64), *ids])
-            self._count_added(db, len(total))
-        self._keep_ballast()
+            change.note_added(len(total))
+        self._space.fill_if_grown(self._state.engine, self._fold_bytes)
         return total
 
     def put(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId] | None) -> IntArray:
         """Add prepared records, all or none; their ids."""
         names = _names(owners, vectors)
-        with self._change() as db:
-            ids = self._put(db, vectors, labels, names)
-            self._count_added(db, len(ids))
-        self._keep_ballast()
+        with self._exclusive(), self._transaction() as change:
+            ids = change.put(vectors, labels, names)
+            change.note_added(len(ids))
+        self._space.fill_if_grown(self._state.engine, self._fold_bytes)
         return ids
 
-    def replace_all(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]) -> IntArray:
+    def replace_all(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId] | None) -> IntArray:
         """Put these records in the place of all that are here, all or nothing; their ids. What was spent stays."""
         names = _names(owners, vectors)
-        with self._lock:
-            with self._change() as db:
-                old = self._engine.shard.record_ids()
-                if len(old):
-                    erase(self, db, old.tolist(), old & 0xFFFFFFFF)
-                ids = self._put(db, vectors, labels, names)
-                self._count_added(db, len(ids))
-            if len(old) and truncate_log(self._db, self.path, self._ballast):
-                self._fill_ballast()
-        self._keep_ballast()
+        with self._exclusive():
+            slots = self._state.engine.shard.slots()
+            with self._transaction() as change:
+                if len(slots):
+                    change.erase(slots)
+                ids = change.put(vectors, labels, names)
+                change.note_added(len(ids))
+            self._empty_log(len(slots))
+        self._space.fill_if_grown(self._state.engine, self._fold_bytes)
         return ids
 
-    def forget_owners(self, owners: Sequence[OwnerId], derived: Derived = "keep") -> int:
-        """Remove every record of these owners; how many. `forget` gives a receipt as well."""
-        return int(self.forget(owners, derived=derived)["records"])
+    def upsert(self, X: FloatArray, items: Sequence[Item]) -> IntArray:
+        """Add and replace records, all or none; the new ids, in order.
 
-    def forget_records(self, ids: Sequence[int]) -> int:
-        """Remove these records; how many. An owner whose last record goes is forgotten."""
-        return int(self._forget(records=ids)["records"])
+        The new ones are added first. So an owner who replaces their only record is never gone.
+        """
+        y = labels_of(items)
+        with self._exclusive():
+            gone = [item.id for item in items if item.id is not None]
+            if len(set(gone)) < len(gone):
+                raise InvalidInputError("a record id must not be given twice")
+            slots, owners = self._state.engine.shard.slots_of_records(gone), owners_of(items, self._state.engine)
+            prepared = None if self._state.draft else self._state.engine.settings.prepare(X, y)
+            with self._transaction() as change:
+                if prepared is None:
+                    change.complete(X, y)
+                    prepared = self._state.engine.settings.prepare(X, y)
+                ids = change.put(*prepared, owners)
+                change.note_added(len(ids))
+                if len(slots):
+                    change.erase(slots)
+            self._empty_log(len(slots))
+        self._space.fill_if_grown(self._state.engine, self._fold_bytes)
+        return ids
 
-    def forget(self, owners: Sequence[OwnerId], *, derived: Derived = "keep") -> dict[str, Any]:
-        """Remove every trace of these owners but what they spent, under a keyed hash. Gives a receipt.
+    # Erasing
 
+    def forget(
+        self, owners: Sequence[OwnerId] = (), *, records: Sequence[int] = (), derived: Derived = "keep"
+    ) -> dict[str, Any]:
+        """Remove every record of these owners, and these records; gives a receipt.
+
+        An owner who has no record left is forgotten: only what they spent stays, under a keyed hash of their name.
         `derived` says what becomes of answers and statistics that were released while they were here: they are
         differentially private and may be kept, or are purged and made anew from those who remain, who pay again.
         """
         names, purge = as_owner_list(owners), as_derived(derived) == "purge"
-        return {**self._forget(owners=names, purge=purge), "owners": [str(name) for name in names]}
-
-    def spent(self, owners: Sequence[OwnerId] | None = None, analyst: Scope = None) -> FloatArray:
-        """ρ of each owner (of all who have records), with one analyst or with all together."""
-        return self.engine.spent(owners, analyst)
-
-    def flush(self) -> None:
-        """Return when everything that was computed is on disk."""
-        with self._lock:
-            self._ready()
-            self._journal.flush()
-
-    def restarted(self, settings: Settings, noise: Noise) -> Store:
-        """A store keeps the settings it was made with."""
-        raise InvalidInputError(f"{self.path} was opened by this object; store must stay {str(self.path)!r}")
-
-    def fold(self) -> None:
-        """Turn debits into balances: a smaller file, a quicker start."""
-        with self._lock:
-            self._ready()
-            self._journal.flush()
-            if self._journal.touched:
-                with self._change() as db:
-                    self._fold(db)
-
-    def _compute(self, queries: Vectors, analyst: Scope) -> IntArray:
         try:
-            return self._engine.predictor.compute(queries, analyst)
-        except InvalidInputError as error:
-            if not self._journal.untouched:  # else it was told before anybody was charged
-                self._journal.failure = error
-            raise
-        except BaseException as error:  # an interrupt, say: memory may know charges or answers that no group holds
-            self._journal.failure = error
-            raise
-
-    def _count_added(self, db: apsw.Connection, n: int) -> None:
-        database.set_meta(db, "next_number", str(self._engine.ledger.next_number))  # may exceed 63 bits
-        chain.append(db, "add", records=n)
-
-    def _put(self, db: apsw.Connection, vectors: Vectors, labels: IntArray, owners: Any) -> IntArray:
-        ledger, shard = self._engine.ledger, self._engine.shard
-        newcomers = ledger.strangers(owners if owners is not None else ())
-        back = [digest for digest in map(ledger.digest, newcomers) if digest in ledger.tombstones]
-        first = ledger.next_number
-        ids = self._engine.put(vectors, labels, owners)
-        if owners is None:
-            newcomers = list(range(first, ledger.next_number))
-        database.write_records(db, shard, ids & 0xFFFFFFFF, vectors, labels)
-        slots = ledger.slots_of(newcomers).tolist()
-        database.write_owners(db, zip(slots, newcomers, strict=True))
-        if back:  # they resume what they had spent: it moves from the tombstones into the balances
-            db.executemany("DELETE FROM tombstones WHERE digest = ?", ((digest,) for digest in back))
-            self._touch(slots)
-            self._fold(db)
-        return ids
-
-    def _forget(
-        self, owners: Sequence[OwnerId] = (), records: Sequence[int] = (), purge: bool = False
-    ) -> dict[str, Any]:
-        try:
-            return self._forget_once(owners, records, purge)
+            receipt = self._forget(names, records, purge)
         except StoreError as error:
             full = isinstance(error.__cause__, apsw.FullError | apsw.IOError)
-            if not (full and self._ballast.drop()):
+            if not (full and self._space.drop()):
                 raise
-        receipt = self._forget_once(owners, records, purge)  # with the space that the ballast held
-        self._fill_ballast()
-        return receipt
+            receipt = self._forget(names, records, purge)  # with the space that the ballast held
+            self._space.fill(self._state.engine, self._fold_bytes)
+        return {**receipt, **({"owners": [str(name) for name in names]} if names else {})}
 
-    def _forget_once(self, owners: Sequence[OwnerId], records: Sequence[int], purge: bool) -> dict[str, Any]:
-        with self._settled():
-            shard, ledger = self.engine.shard, self.engine.ledger
-            slots = shard.slots_of_records(records) if records else shard.slots_of_owners(owners)
-            concerned = {slot: ledger.name_of(slot) for slot in np.unique(shard.owners_of(slots)).tolist()}
-            with self._change() as db:
-                count = shard.forget_records(records) if records else shard.forget_owners(owners)
-                gone = {s: name for s, name in concerned.items() if ledger.slots_of([name])[0] < 0}
-                database.clear_records(db, shard, slots, self.settings.n_features)
-                database.blank_owners(db, gone)
-                for digest in map(ledger.digest, gone.values()):
-                    database.write_tombstone(db, digest, ledger.tombstones[digest])
-                self._touch(gone)
-                self._fold(db)
+    def _forget(self, owners: Sequence[OwnerId], records: Sequence[int], purge: bool) -> dict[str, Any]:
+        with self._exclusive():
+            shard = self._state.engine.shard
+            slots = np.union1d(shard.slots_of_owners(owners), shard.slots_of_records(records))
+            with self._transaction() as change:
                 if purge:
-                    database.purge_answers(db)
-                    chain.append(db, "purge", upto=self._journal.last_noted)
-                    self._journal.forget_requests()
-                    self._engine.predictor.purge()
-                entry = chain.append(db, "forget", records=count, owners=len(gone))
-            if truncate_log(self._db, self.path, self._ballast):
-                self._fill_ballast()
+                    change.purge()
+                gone = change.erase(slots)
+                entry = chain.last(self._state.db)
+            self._empty_log(1)
         return {
             "receipt": "erasure",
-            "store": self._store_id,
+            "store": self._state.store_id,
             "at": entry.at,
-            "records": count,
+            "records": len(slots),
             "owners_forgotten": len(gone),
             "kept": "what was spent, under a keyed hash of the owner's name",
             "derived": RECEIPT["purge" if purge else "keep"],
@@ -363,125 +324,83 @@ class Store:
             "audit_hash": entry.hash.hex(),
         }
 
-    @property
-    def _fold_bytes(self) -> int:
-        """How long debits may become before they are folded: many times the balances, within bounds."""
-        return min(FOLD_BYTES, max(_FOLD_LEAST, 64 * 12 * len(self._engine.ledger.participation)))
+    def _empty_log(self, erased: int) -> None:
+        """What was erased is still in the log."""
+        if erased and self._space.empty_log(self._state.db):
+            self._space.fill(self._state.engine, self._fold_bytes)
 
-    def _keep_ballast(self) -> None:
-        if len(self._engine.shard) > 2 * self._filled_for + 1000:
-            self._fill_ballast()
-
-    def _fill_ballast(self) -> None:
-        with self._lock:
-            self._ballast.fill(ballast_bytes(self._engine, self._fold_bytes))
-            self._filled_for = len(self._engine.shard)
-
-    def _fold(self, db: apsw.Connection) -> None:
-        blocks = sorted(self._journal.touched, key=str)
-        database.write_balances(db, database.snapshot(self._engine.ledger, blocks), self._journal.last_noted)
-        self._journal.touched.clear()
-        self._journal.unfolded_bytes = 0
-
-    def _touch(self, owner_slots: Iterable[int]) -> None:
-        blocks = {slot // BLOCK for slot in owner_slots}
-        self._journal.touched |= {(scope, b) for scope in self._engine.ledger.scopes for b in blocks}
+    # Writing
 
     @contextmanager
-    def _settled(self) -> Iterator[None]:
-        """What is looked up in here still holds in a `_change` that follows: nobody else's writing can fail meanwhile.
-
-        Else memory would be read anew in between, and somebody be forgotten in the memory that was thrown away.
-        """
+    def _exclusive(self) -> Iterator[None]:
+        """Nobody else computes or writes. What is looked up in here still holds in a transaction that follows."""
         with self._lock:
-            self._ready()
-            with self._journal.io:
-                self._ready()  # writing may have failed while we waited; a journal read anew is nobody else's yet
+            self._reload_if_failed()
+            with self._state.journal.io:
+                self._reload_if_failed()  # writing may have failed while we waited for it
                 yield
 
     @contextmanager
-    def _change(self) -> Iterator[apsw.Connection]:
-        """A transaction that changes records or people. Memory that ran ahead of a failure is thrown away."""
-        with self._lock:
-            self._ready()
-            journal = self._journal
-            with journal.io:
-                journal.flush()
-                try:
-                    with self._db:
-                        yield self._db
-                except BaseException as error:
-                    journal.failure = error
-                    if isinstance(error, apsw.Error | OSError):
-                        raise StoreError(f"nothing was changed, because writing failed: {error}") from error
-                    raise
-                try:
-                    self._saw(chain.last(self._db))
-                except BaseException as error:
-                    journal.failure = error
-                    raise
+    def _transaction(self) -> Iterator[Change]:
+        """A change of records or people, within `_exclusive`. Memory that ran ahead of a failure is thrown away."""
+        journal = self._state.journal
+        journal.commit()
+        try:
+            try:
+                with self._state.db:
+                    yield Change(self._state, self.noise)
+            except (apsw.Error, OSError) as error:
+                raise StoreError(f"nothing was changed, because writing failed: {error}") from error
+            self._write_witness(chain.last(self._state.db))
+        except BaseException as error:
+            journal.failure = error
+            raise
 
-    def _prepare(self, X: Any, y: Any, owners: Any, after: int = 0) -> Prepared:
+    @property
+    def _fold_bytes(self) -> int:
+        """How long debits may become before they are folded: many times the balances, within bounds."""
+        return min(FOLD_BYTES, max(_FOLD_LEAST, 64 * 12 * len(self._state.engine.ledger.participation)))
+
+    def _prepared(self, X: Any, y: Any, owners: Any, after: int = 0) -> tuple[Vectors, IntArray, Any]:
         """Records as they are kept, or an error that tells the row, counted from the first of all batches."""
         try:
-            vectors, labels = self._engine.settings.prepare(X, y)
+            vectors, labels = self._state.engine.settings.prepare(X, y)
             return vectors, labels, _names(owners, vectors)
         except InvalidInputError as error:
             raise InvalidInputError(f"{error}, counting from row {after}" if after else str(error)) from None
 
-    def _complete(self, db: apsw.Connection, X: npt.NDArray[Any], classes: npt.NDArray[Any]) -> None:
-        """Settle what a draft left open, inside the transaction that adds its first records."""
-        if X.ndim != 2:
-            raise InvalidInputError(f"X must be a table of shape (rows, features), got shape {X.shape}")
-        labels = self._engine.settings.classes or tuple(np.unique(classes).tolist())
-        settings = replace(self._engine.settings, n_features=X.shape[1], classes=labels)
-        database.set_meta(db, "settings", json.dumps(asdict(settings)))
-        chain.append(db, "settings", n_features=settings.n_features, classes=list(labels))
-        self._engine = journaled_engine(settings, self.noise, self._journal)
-        self._draft = False
+    # Opening
 
-    def _known(self, request_id: str | None, queries: Vectors, analyst: Scope) -> IntArray | None:
-        if request_id is None:
-            return None
-        found = self._journal.request(request_id)
-        if found is None:
-            return None
-        digest, labels = found
-        if digest != request_digest(queries, analyst):
-            raise RequestConflictError(f"request id {request_id!r} was used before for other queries; use a new one")
-        return labels
-
-    def _ready(self) -> None:
+    def _reload_if_failed(self) -> None:
         if self._closed:
             raise StoreError(f"{self.path} is closed")
         if os.getpid() != self._process:
             raise PrivacyError(f"{self.path} was opened by the process that this one was forked from; open it here")
-        if self._journal.failure is None:
+        if self._state.journal.failure is None:
             return
         with self._lock:
-            if self._journal.failure is not None:
-                with self._journal.io:
-                    database.close(self._db)
+            if self._state.journal.failure is not None:
+                with self._state.journal.io:
+                    database.close(self._state.db)
                 self._load()
 
     def _load(self) -> None:
-        state = load(self.path, self.noise, self._saw, **self._options)
-        self._db, self._journal, self._engine = state.db, state.journal, state.engine
-        self._draft, self._store_id = state.draft, state.store_id
+        self._state = load(self.path, self.noise, self._write_witness, **self._options)
+        self.generation += 1
 
-    def _saw(self, entry: chain.Entry) -> None:
+    def _write_witness(self, entry: chain.Entry) -> None:
         if self._witness is not None:
-            self._witness.write(self._store_id, entry.position, entry.hash)
+            self._witness.write(self._state.store_id, entry.position, entry.hash)
 
     def _check_witness(self) -> None:
         seen = None if self._witness is None else self._witness.read()
         try:
             if seen is not None:
-                compare(self._db, self.path, self._store_id, seen)
-            newest = chain.last(self._db)
+                compare(self._state.db, self.path, self._state.store_id, seen)
+            newest = chain.last(self._state.db)
         except (apsw.Error, TypeError) as error:
             raise StoreError(f"{self.path} cannot be read as a store: its audit trail is damaged ({error})") from error
-        self._saw(newest)
+        self._write_witness(newest)
 
 
 def _refuse_unwritable(name: str, text: Any) -> None:
@@ -496,9 +415,3 @@ def _refuse_unwritable(name: str, text: Any) -> None:
 
 def _names(owners: Any, vectors: Vectors) -> list[OwnerId] | None:
     return None if owners is None else as_owner_list(owners, length=len(vectors))
-
-
-def request_digest(queries: Vectors, analyst: Scope) -> bytes:
-    """What makes two requests the same."""
-    body = repr(analyst).encode() + queries.values.tobytes() + queries.scale.tobytes()
-    return hashlib.blake2b(body, digest_size=32).digest()

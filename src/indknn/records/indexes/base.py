@@ -29,7 +29,7 @@ class Index(Protocol):
         """Forget the records in these slots and overwrite their bytes."""
         ...
 
-    def select(self, queries: Vectors, tau: int) -> Iterator[Selection]:
+    def search(self, queries: Vectors, tau: int) -> Iterator[Selection]:
         """For each query in order, the records with κ >= tau (grid units).
 
         Exhaust it before the store changes.

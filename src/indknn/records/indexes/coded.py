@@ -50,8 +50,8 @@ class CodedIndex(ExactIndex, ABC):
 
         It looks at the records without paying for it: for the curator and for experiments.
         """
-        found = sum(len(selection.slots) for selection in self.select(queries, tau))
-        exact = sum(len(selection.slots) for selection in self._select(queries, tau, super()._scan))
+        found = sum(len(selection.slots) for selection in self.search(queries, tau))
+        exact = sum(len(selection.slots) for selection in self._search(queries, tau, super()._scan))
         return found / exact if exact else 1.0
 
     @abstractmethod

@@ -44,11 +44,11 @@ class ExactIndex:
         """Forget the records in these slots."""
         self.slots.remove(slots)
 
-    def select(self, queries: Vectors, tau: int) -> Iterator[Selection]:
+    def search(self, queries: Vectors, tau: int) -> Iterator[Selection]:
         """The records with κ >= tau, query by query."""
-        return self._select(queries, tau, self._scan)
+        return self._search(queries, tau, self._scan)
 
-    def _select(self, queries: Vectors, tau: int, scan: Scan) -> Iterator[Selection]:
+    def _search(self, queries: Vectors, tau: int, scan: Scan) -> Iterator[Selection]:
         step = 1 if self.kernel.uses_lengths else MAX_QUERIES
         for start in range(0, len(queries), step):
             block = queries[slice(start, start + step)]

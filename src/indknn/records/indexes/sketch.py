@@ -34,7 +34,7 @@ class SketchIndex(CodedIndex):
     >>> from indknn.core.quantise import quantise
     >>> index = SketchIndex(Cosine(), 3, seed=1)
     >>> slots = index.add(quantise([[1.0, 0.0, 0.1], [0.0, 1.0, 0.0]]))
-    >>> [s.slots.tolist() for s in index.select(quantise([[1.0, 0.0, 0.1]]), tau_on_grid(0.5))]
+    >>> [s.slots.tolist() for s in index.search(quantise([[1.0, 0.0, 0.1]]), tau_on_grid(0.5))]
     [[0]]
     """
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indknn.answering.transcript import query_key
+from indknn.answering.transcript import keys_of
 from indknn.core.mechanism import MIN_K
-from indknn.core.releases import Alone
+from indknn.core.releases import ModelOnly
 from indknn.ledger import Scope
 from indknn.models.forecast import coming_sums
 from indknn.store import Store
@@ -78,7 +78,7 @@ def expected_cost(store: Store, X: npt.ArrayLike, analyst: Scope = None, records
     fresh = _fresh(store, queries, analyst)
     crowd = crowd_of(settings, queries)
     known = stream(store, analyst, records)
-    adviser = store.predictor.adviser(analyst)
+    adviser = store.engine.predictor.adviser(analyst)
     price, most, sums = known.price, False, 0.0
     if adviser is not None:
         sums = coming_sums(adviser, fresh)
@@ -109,10 +109,10 @@ def validate(
     for request, X, y in batches:
         right += (store.predict(X, analyst, request_id=request) == y).tolist()
         queries = store.settings.quantise(X, "the queries")
-        keys += [query_key(queries[slice(i, i + 1)]) for i in range(len(queries))]
+        keys += keys_of(queries)
         progress(len(right))
     releases = past(store, analyst).releases
-    alone = np.array([isinstance(releases.get(key), Alone) for key in keys], dtype=bool)
+    alone = np.array([isinstance(releases.get(key), ModelOnly) for key in keys], dtype=bool)
     hits = np.array(right, dtype=bool)
     return {
         "all": Score(int(hits.sum()), len(hits)),
@@ -122,7 +122,7 @@ def validate(
 
 
 def _fresh(store: Store, queries: Vectors, analyst: Scope) -> int:
-    keys = [query_key(queries[slice(i, i + 1)]) for i in range(len(queries))]
+    keys = keys_of(queries)
     if not store.settings.free_repeats:
         return len(keys)
     return len(set(keys) - set(past(store, analyst).releases))
