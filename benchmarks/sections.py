@@ -53,13 +53,13 @@ def ours(records: Vectors, queries: Vectors, tau: int) -> dict[str, Callable[[],
     fast, slow = filled("exact", records), filled("exact", records, scanner="numpy")
     calls: dict[str, Callable[[], object]] = {}
     if _native is not None:
-        calls["indknn native"] = lambda: list(fast.select(queries, tau))
+        calls["indknn native"] = lambda: list(fast.search(queries, tau))
         factors = fast._factors(queries, tau)
         calls["indknn native, scan only"] = lambda: fast.scanner.scan(fast.slots.store, queries.values, factors)
         calls["plain read"] = lambda: _native.read(fast.slots.values, *records.values.shape, cores())
-    calls["indknn numpy"] = numpy_alone(lambda: list(slow.select(queries, tau)))
+    calls["indknn numpy"] = numpy_alone(lambda: list(slow.search(queries, tau)))
     if scanner_numpy._cdist is not None and len(queries) == 1:
-        calls["indknn numpy + simsimd"] = lambda: list(slow.select(queries, tau))
+        calls["indknn numpy + simsimd"] = lambda: list(slow.search(queries, tau))
     return calls
 
 
@@ -115,7 +115,7 @@ def side_by_side(sizes: list[tuple[int, int]], n_queries: int, rounds: int) -> l
 
 def search(index: ExactIndex, blocks: list[Vectors], tau: int) -> list[object]:
     """What is timed below: every block of queries, one block after another."""
-    return [list(index.select(block, tau)) for block in blocks]
+    return [list(index.search(block, tau)) for block in blocks]
 
 
 def growth(sizes: list[int], d: int, rounds: int) -> list[Row]:

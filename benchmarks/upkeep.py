@@ -77,9 +77,9 @@ def private_query(n: int, d: int, rounds: int, share: float = 0.02) -> list[Row]
     store = index.slots.store
     calls: dict[str, Callable[[], object]] = {
         "scan": lambda: [index.scanner.scan(store, q.values, f) for q, f in zip(turn, factors, strict=True)],
-        "select": lambda: [list(index.select(q, grid)) for q in turn],
+        "select": lambda: [list(index.search(q, grid)) for q in turn],
         "private": lambda: [predictor.predict(q) for q in turn],
-        "batch select": lambda: list(index.select(queries[slice(0, 64)], grid)),
+        "batch select": lambda: list(index.search(queries[slice(0, 64)], grid)),
         "batch private": lambda: predictor.predict(queries[slice(0, 64)]),
     }
     times = medians(calls, rounds)

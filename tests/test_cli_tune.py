@@ -203,7 +203,7 @@ def test_the_price_does_not_depend_on_anybodys_budget(store):
         before = expected_cost(opened, X[4000:4300], records=4000)
         opened.predict(X[4300:4600], "somebody else")
         assert expected_cost(opened, X[4000:4300], records=4000) == before
-        opened.forget(opened.ledger.owners()[:2000])
+        opened.forget(opened.engine.ledger.owners()[:2000])
         assert expected_cost(opened, X[4000:4300], records=4000) == before
 
 

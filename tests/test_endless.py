@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from sklearn.naive_bayes import GaussianNB
 
 import indknn
 from conftest import blobs
-from indknn import IndKNNClassifier, InvalidInputError
+from indknn import InvalidInputError
 from indknn.core.noise import SeededNoise
-from indknn.core.releases import Alone, MomentsRelease, TallyRelease, Votes, decode, encode
+from indknn.core.releases import ModelOnly, MomentsRelease, TallyRelease, Votes, decode, encode
 from indknn.engine import Engine
 from indknn.models import adviser as module
 from indknn.settings import Settings
@@ -68,17 +67,6 @@ def test_a_prior_without_a_student():
     assert (model.predict(QUERIES[:600]) == TRUTH[:600]).mean() > 0.85
 
 
-def test_any_classifier_can_be_the_student(monkeypatch):
-    monkeypatch.setattr(module, "FIRST_CARD", 64)
-    model = IndKNNClassifier(reuse="student", prior="none", student=GaussianNB(), random_state=0)
-    model.fit(RECORDS[:600], LABELS[:600])
-    assert model.predict(QUERIES[:200]).shape == (200,)
-    student = model._engine.predictor.adviser().student
-    assert student._model is not None
-    with pytest.raises(ValueError, match="student"):
-        IndKNNClassifier(student="a parrot").fit(RECORDS, LABELS)
-
-
 def test_fresh_records_join_the_statistics_and_pay_alone(monkeypatch):
     monkeypatch.setattr(module, "FRESH_EVERY", 50)
     model = engine()
@@ -105,35 +93,13 @@ def test_the_statistics_are_paid_by_every_record_there_is():
     assert np.median(share) <= 0.6
 
 
-def test_soft_reuse_keeps_votes_and_charges_contrasts():
-    settings = Settings(n_features=10, classes=(0, 1, 2), tau=0.6, sigma2=0.5, max_queries=100)
-    plain, soft = (engine(Settings(**{**settings.__dict__, "reuse": r})) for r in ("none", "votes"))
-    for model in (plain, soft):
-        model.predict(QUERIES[:1])
-    votes = lambda m: m.spent().sum() - (m.spent() > 0).sum() / (2 * settings.sigma1_**2)  # noqa: E731
-    assert soft.spent().sum() < plain.spent().sum()
-    assert votes(soft) < votes(plain)
-
-
-def test_the_exponential_vote_answers_under_rdp_only():
-    with pytest.raises(InvalidInputError, match="needs accountant='rdp'"):
-        Settings(n_features=2, classes=(0, 1), vote="exponential")
-    options = {"accountant": "rdp", "tau": 0.5, "max_queries": 300}
-    gaussian = engine(Settings(n_features=10, classes=(0, 1, 2), **options, sigma2=1.0))
-    model = engine(Settings(n_features=10, classes=(0, 1, 2), **options, sigma2=0.5, vote="exponential"))
-    right = {m: (m.predict(QUERIES[:300]) == TRUTH[:300]).mean() for m in (gaussian, model)}
-    assert right[model] > max(0.65, right[gaussian])  # less noise at the same price
-    assert model.spent().max() <= model.settings.budget
-
-
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"reuse": "everything"}, "reuse must be one of 'none', 'labels', 'votes', 'student', got 'everything'"),
+        ({"reuse": "everything"}, "reuse must be one of 'none', 'labels', 'student', got 'everything'"),
         ({"prior": "oracle"}, "prior must be one of"),
-        ({"prior": "statistics", "reuse": "votes"}, "goes with reuse='none' or 'student', got 'votes'"),
+        ({"prior": "statistics", "reuse": "labels"}, "goes with reuse='none' or 'student', got 'labels'"),
         ({"prior": "statistics", "prior_share": 1.0}, "prior_share must be above 0 and below 1, got 1.0"),
-        ({"vote": "exponential", "accountant": "rdp", "reuse": "student"}, "reuse must be 'none' or 'labels'"),
         ({"prior": "statistics", "n_features": 5000}, "at most 4096 features, got 5000"),
         ({"reuse": "student", "n_features": 5000}, "use reuse='none' and prior='none'"),
     ],
@@ -146,7 +112,7 @@ def test_what_does_not_go_together_is_refused_by_name(options, complaint):
 def test_releases_survive_being_written():
     votes = Votes(5 << 20, 7, 0, 0.25, 0.5, np.array([3, -1, -2]))
     moments = MomentsRelease(0, 1, 10, 20, 2, np.array([1, 2, 3]), np.array([4, 5, 6, 7]))
-    for release in (Alone(), votes, moments, TallyRelease(2, 9, np.arange(20))):
+    for release in (ModelOnly(), votes, moments, TallyRelease(2, 9, np.arange(20))):
         again = decode(encode(release))
         assert type(again) is type(release)
         assert encode(again) == encode(release)
@@ -163,10 +129,10 @@ class TestStore:
 
     def test_all_that_was_learned_survives_reopening(self, store):
         store.predict(QUERIES[:700])
-        old = store.predictor.adviser()
+        old = store.engine.predictor.adviser()
         store.close()
         with indknn.open(store.path) as again:
-            new = again.predictor.adviser()
+            new = again.engine.predictor.adviser()
             assert not list(problems(again))
             assert (new.answered, new.asked, new.since) == (old.answered, old.asked, old.since)
             assert new.left == pytest.approx(old.left)
@@ -183,10 +149,10 @@ class TestStore:
         store.add(RECORDS[:5], LABELS[:5], [f"new-{i}" for i in range(5)])
         store.close()
         with indknn.open(store.path) as again:
-            slots = again.shard.record_ids() & 0xFFFFFFFF
-            epochs = again.shard.epochs_of(slots)
+            slots = again.engine.shard.record_ids() & 0xFFFFFFFF
+            epochs = again.engine.shard.epochs_of(slots)
             assert (epochs == 1).sum() == 5
-            assert again.shard.epoch == 1
+            assert again.engine.shard.epoch == 1
 
     def test_after_a_purge_and_a_restart_nobody_is_taken_for_fresh(self, store):
         store.predict(QUERIES[:10])
@@ -195,8 +161,8 @@ class TestStore:
         store.close()
         with indknn.open(store.path) as again:
             again.predict(QUERIES[:10])  # statistics of all who are here
-            epochs = again.shard.epochs_of(again.shard.record_ids() & 0xFFFFFFFF)
-            assert epochs.max() < again.predictor.adviser().since
+            epochs = again.engine.shard.epochs_of(again.engine.shard.record_ids() & 0xFFFFFFFF)
+            assert epochs.max() < again.engine.predictor.adviser().since
 
     def test_status_counts_answers_not_sums(self, store):
         store.predict(QUERIES[:40])
@@ -210,7 +176,7 @@ class TestStore:
         store.predict(QUERIES[:200], request_id="r")
         kept = store.forget(["person-7"])
         assert "kept" in kept["derived"]
-        assert store.predictor.adviser().answered == 200
+        assert store.engine.predictor.adviser().answered == 200
         spent = store.spent(["person-7", "person-8"])
         receipt = store.forget(["person-9"], derived="purge")
         assert "purged" in receipt["derived"]
@@ -220,7 +186,7 @@ class TestStore:
         store.close()
         with indknn.open(store.path) as again:
             assert not list(problems(again))
-            assert again.predictor.adviser().answered == 0
+            assert again.engine.predictor.adviser().answered == 0
             assert (again.spent(["person-7", "person-8"]) == spent).all()  # nothing is refunded
             again.predict(QUERIES[:3], request_id="r2")
             assert again.spent(["person-8"])[0] > spent[1]  # those who remain pay for new statistics

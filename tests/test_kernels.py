@@ -58,7 +58,7 @@ def test_the_same_direction_has_kernel_one():
     for kernel in (Cosine(), RBF(), RBF(normalize=False)):
         index = make_index("exact", kernel, 3)
         index.add(x)
-        (found,) = index.select(x, GRID)
+        (found,) = index.search(x, GRID)
         assert found.kappa.tolist() == [GRID]
 
 

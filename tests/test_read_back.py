@@ -17,7 +17,7 @@ class Kept:
     def note(self, *release):
         self.noted.append(release)
 
-    def flush(self):
+    def seal(self, *_):
         pass
 
 
@@ -30,7 +30,7 @@ def test_an_adviser_read_back_plans_as_the_one_that_never_stopped(prior):
     old.add(X, (X[:, 0] > 0).astype(int))
     old.predict(rng.normal(size=(300, 4)))
     for analyst, query, label, release in kept.noted:
-        new.predictor.remember(analyst, None if label < 0 else query, label, release)
+        new.predictor.remember(analyst, query, label, release)
     a, b = old.predictor.adviser(), new.predictor.adviser()
     assert b.due() is None
     b.advise(modes.quantise(X[:1], "q"))

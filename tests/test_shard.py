@@ -29,10 +29,12 @@ def test_in_any_order_the_shard_holds_what_a_dict_would(steps, seed):
             model.update(dict.fromkeys(ids, owner))
         elif step == "r" and model:
             record = rng.choice(list(model))
-            assert shard.forget_records([int(record)]) == 1
+            shard.forget(shard.slots_of_records([int(record)]))
             del model[record]
         elif step == "o" and owner in model.values():
-            assert shard.forget_owners([owner]) == list(model.values()).count(owner)
+            slots = shard.slots_of_owners([owner])
+            assert len(slots) == list(model.values()).count(owner)
+            assert list(shard.forget(slots).values()) == [owner]
             model = {r: o for r, o in model.items() if o != owner}
         assert sorted(shard.record_ids().tolist()) == sorted(model)
         assert len(shard) == len(model)
@@ -43,7 +45,7 @@ def test_forgotten_bytes_are_overwritten():
     shard = new_shard()
     vectors = quantise(np.random.default_rng(0).normal(size=(5, 6)))
     ids = shard.add(vectors, np.arange(5), ["a", "b", "c", "d", "e"])
-    shard.forget_owners(["c"])
+    assert list(shard.forget(shard.slots_of_owners(["c"])).values()) == ["c"]
     memory = shard.index.slots.values.tobytes()
     assert vectors.values[2].tobytes() not in memory
     assert vectors.values[1].tobytes() in memory

@@ -57,7 +57,7 @@ def test_it_does_not_depend_on_anybodys_budget(store, tmp_path):
         shutil.copy(store, twin)
         overwrite_balances(twin, units)
         with Store(twin) as opened:
-            assert set(opened.ledger.spent(opened.ledger.owners(), None).tolist()) == {units}
+            assert set(opened.engine.ledger.spent(opened.engine.ledger.owners(), None).tolist()) == {units}
         found.append((cli(twin, "--json", "--n", 3000), cli(twin, "--rate", "100/day")))
     assert found[0] == found[1]
 
@@ -67,7 +67,7 @@ def test_it_does_not_depend_on_the_records(store, tmp_path):
     shutil.copy(store, twin)
     before = cli(twin, "--json")
     with Store(twin) as opened:
-        opened.forget(list(opened.ledger.owners())[:1500])
+        opened.forget(list(opened.engine.ledger.owners())[:1500])
     assert cli(twin, "--json") == before
 
 
@@ -94,8 +94,8 @@ def test_a_student_tells_what_remains_for_ever(tmp_path):
     path = make(tmp_path / "s.store", reuse="student", prior="statistics", max_queries=None)
     facts = json.loads(cli(path, "--json"))
     with Store(path) as opened:
-        card = opened.predictor.adviser().trust.cards[-1]
-        scores = opened.predictor.adviser().advise(opened.settings.quantise(X[3400:], "q")).scores
+        card = opened.engine.predictor.adviser().trust.cards[-1]
+        scores = opened.engine.predictor.adviser().advise(opened.settings.quantise(X[3400:], "q")).scores
     assert facts["ends"] is False
     assert abs(facts["accuracy_alone"] - card.overall) < 0.1
     assert abs(facts["accuracy_alone"] - (scores.argmax(axis=1) == Y[3400:]).mean()) < 0.1

@@ -15,6 +15,7 @@ from indknn.errors import StaleStoreError, StoreError, StoreLockedError
 from indknn.settings import Settings
 from indknn.store import Store, chain
 from indknn.store.reports import statement, status
+from indknn.store.change import Change
 from indknn.store.verify import problems
 
 X, Y = blobs(700, 3, 8)
@@ -167,7 +168,7 @@ def test_forgotten_bytes_are_nowhere(store):
 
 def test_record_ids_do_not_repeat_over_processes(store):
     ids = set(store.engine.shard.record_ids().tolist())
-    store.forget_records([5, 6])
+    store.forget(records=[5, 6])
     again = reopened(store)
     new = set(again.add(RECORDS[:4], Y[:4]).tolist())
     assert not new & ids
@@ -279,7 +280,7 @@ def test_concurrent_callers_share_commits(store):
 
 
 def test_reuse_and_a_chosen_tau_are_durable(path):
-    settings = Settings(n_features=8, classes=(0, 1, 2), max_queries=20, sigma2=0.2, reuse=True)
+    settings = Settings(n_features=8, classes=(0, 1, 2), max_queries=20, sigma2=0.2, reuse="labels", prior="none")
     store = Store.create(path, settings)
     store.add(RECORDS, Y[:600])
     store.predict(QUERIES[:60])
@@ -384,16 +385,16 @@ def test_replacing_all_records_is_all_or_nothing(store, monkeypatch):
     before, spent = everything(store), store.spent(["person-1"])
     prepared = store.settings.prepare(RECORDS[:50], Y[:50])
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "_count_added", lambda *_: (_ for _ in ()).throw(MemoryError))
+        patch.setattr(Change, "note_added", lambda *_: (_ for _ in ()).throw(MemoryError))
         with pytest.raises(MemoryError):
             store.replace_all(*prepared, OWNERS[:50])
     assert everything(store) == before  # read anew from the file
     ids = store.replace_all(*prepared, OWNERS[:50])
-    assert len(store.shard) == len(ids) == 50
+    assert len(store.engine.shard) == len(ids) == 50
     assert (store.spent(["person-1"]) == spent).all()
     assert not list(problems(store))
     with reopened(store) as again:
-        assert len(again.shard) == 50
+        assert len(again.engine.shard) == 50
         assert not list(problems(again))
 
 
@@ -401,13 +402,13 @@ def test_replacing_all_records_is_all_or_nothing(store, monkeypatch):
 def test_a_write_that_fails_beside_a_change_does_not_bring_anybody_back(tmp_path, monkeypatch, how):
     """Another thread's commit fails between looking people up and changing them: memory is read anew, not half so."""
     from indknn.records.shard import Shard
-    from indknn.store.upsert import Item, put_items
+    from indknn.store.upsert import Item
 
     settings = Settings(n_features=2, classes=("a", "b"), tau=0.3, epsilon=1.0, max_queries=100)
     with Store.create(tmp_path / "a", settings) as store:
         ids = store.add([[1.0, 0.0], [0.0, 1.0]], ["a", "b"], ["ann", "bob"]).tolist()
         name = "slots_of_owners" if how == "forget" else "slots_of_records"
-        look, journal, threads = getattr(Shard, name), store._journal, []
+        look, journal, threads = getattr(Shard, name), store._state.journal, []
 
         def fail():
             with journal.io:
@@ -424,11 +425,11 @@ def test_a_write_that_fails_beside_a_change_does_not_bring_anybody_back(tmp_path
         if how == "forget":
             store.forget(["ann"])
         else:
-            put_items(store, np.array([[0.6, 0.8]]), [Item("b", "carl", ids[0])])
+            store.upsert(np.array([[0.6, 0.8]]), [Item("b", "carl", ids[0])])
         monkeypatch.undo()
-        in_memory = sorted(store._engine.ledger.owners())
+        in_memory = sorted(store._state.engine.ledger.owners())
         threads[0].join()
-        assert sorted(store.ledger.owners()) == in_memory == (["bob"] if how == "forget" else ["bob", "carl"])
+        assert sorted(store.engine.ledger.owners()) == in_memory == (["bob"] if how == "forget" else ["bob", "carl"])
         assert not list(problems(store))
 
 

@@ -84,13 +84,13 @@ def watch_debits():
     if getattr(note, "watched", False):
         return
 
-    def watched(self, analyst, query, key, label):
+    def watched(self, analyst, query, label, release):
         bill = Counter()
         for slots, units in self.ledger.log or ():
             for slot, amount in zip(slots.tolist(), units.tolist(), strict=True):
                 bill[self.ledger.name_of(slot)] += amount
         _local.bill = getattr(_local, "bill", Counter()) + bill
-        note(self, analyst, query, key, label)
+        note(self, analyst, query, label, release)
 
     watched.watched = True
     StoreJournal.note = watched

@@ -3,8 +3,9 @@
 import os
 import signal
 
-from indknn.store import chain, database, files, store
+from indknn.store import chain, database, files
 from indknn.store.journal import StoreJournal
+from indknn.store.space import Space
 
 
 def _targets():
@@ -12,7 +13,7 @@ def _targets():
         "before the transaction": (StoreJournal, "_write", "before"),
         "in the transaction": (chain, "append", "after"),
         "after the commit": (StoreJournal, "_write", "after"),
-        "before the answer leaves": (StoreJournal, "flush", "after"),
+        "before the answer leaves": (StoreJournal, "commit", "after"),
         "reading the ledger": (database, "read_ledger", "after"),
         "adding records": (database, "write_records", "after"),
         "adding owners": (database, "write_owners", "before"),
@@ -20,8 +21,8 @@ def _targets():
         "folded, not committed": (database, "write_balances", "after"),
         "clearing records": (database, "clear_records", "after"),
         "writing a tombstone": (database, "write_tombstone", "after"),
-        "before the log is emptied": (store, "truncate_log", "before"),
-        "after the log is emptied": (store, "truncate_log", "after"),
+        "before the log is emptied": (Space, "empty_log", "before"),
+        "after the log is emptied": (Space, "empty_log", "after"),
         "before the witness": (files.Witness, "write", "before"),
         "after the witness": (files.Witness, "write", "after"),
     }

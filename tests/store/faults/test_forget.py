@@ -49,7 +49,7 @@ def test_one_record_of_several_goes_without_a_trace(tmp_path):
     with Store.create(path, law.settings()) as store:
         X = law.rows("ann", 3)
         ids = store.add(X, ["a"] * 3, ["ann"] * 3)
-        assert store.forget_records(ids[1:2].tolist()) == 1
+        assert store.forget(records=ids[1:2].tolist())["records"] == 1
         text = b"".join(law.body_of(path.with_name(path.name + end)) for end in law.SIDE_FILES)
         shown = [row.tobytes() in text for row in quantise(X).values]
         assert shown == [True, False, True]

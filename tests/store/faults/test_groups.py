@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from indknn.answering.predictor import Request
 from indknn.store import Store
 from indknn.store.journal import StoreJournal
 from indknn.store.reports import status
@@ -133,10 +134,9 @@ def test_two_big_batches_that_share_a_commit_are_both_written(tmp_path, monkeypa
     law.new_store(path, free_repeats=False)
     with Store(path) as store:
         for analyst in ("alice", "bob"):  # blocks are told apart by analyst
-            store._compute(store.settings.quantise(law.rows(analyst, 8), "q"), analyst)
-            store._journal.seal()
-        assert store._journal._fold is not None
-        store._journal.commit()
+            batch = store.compute([Request(store.settings.quantise(law.rows(analyst, 8), "q"), analyst)])
+        assert batch.journal._fold is not None
+        batch.commit()
         spent = {a: store.spent(analyst=a).tolist() for a in ("alice", "bob")}
         assert all(sum(s) > 0 for s in spent.values())
         assert not list(problems(store))
