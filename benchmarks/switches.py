@@ -1,9 +1,10 @@
 """How often one prediction changes from one file of the package to another: how far a reader has to jump.
 
-A call into a function of another file of `indknn` counts once, and the way back counts once. Generators count when they
-are resumed. Prints a table: one warm query in the default mode through the estimator, the store and HTTP.
+Follows the functions of `indknn` in the order in which they are called, and counts how often a call is in another file
+than the call before it. One warm query in each mode, through the estimator, the store and HTTP.
 
-    python benchmarks/switches.py
+    python benchmarks/switches.py            a table
+    python benchmarks/switches.py --trace    with every call, file by file
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,48 +24,45 @@ import numpy as np
 
 import indknn
 from indknn import IndKNNClassifier
-from indknn.engine import Settings
 from indknn.server.app import create_app
+from indknn.settings import Settings
 from indknn.store import Store
 
-PACKAGE = str(Path(indknn.__file__).parent)
+PACKAGE = Path(indknn.__file__).parent
 WARM = 40
-DEFAULT = {"max_queries": None, "reuse": "student", "prior": "statistics"}
+MODES = {
+    "default": {"max_queries": None, "reuse": "student", "prior": "statistics"},
+    "Algorithm 3": {"max_queries": 1000, "reuse": "none", "prior": "none", "tau": 0.5},
+}
+Ask = Callable[[Any], None]
 
 
-class Switches:
-    """A profile function that follows all threads. `turns` counts the changes, `files` holds the files seen."""
+class Calls(list[tuple[str, str]]):
+    """A profile function that notes every call of a function of the package: its file and its name."""
 
-    def __init__(self) -> None:
-        self.turns = 0
-        self.files: set[str] = set()
-        self._stacks: dict[int, list[str]] = {}
+    def __bool__(self) -> bool:
+        return True  # `threading` starts no profile function that is false
 
     def __call__(self, frame: Any, event: str, _: Any) -> None:
-        name = frame.f_code.co_filename
-        if not name.startswith(PACKAGE) or event not in {"call", "return"}:
-            return
-        stack = self._stacks.setdefault(threading.get_ident(), [])
-        if event == "call":
-            self.files.add(name)
-            self.turns += bool(stack) and stack[-1] != name
-            stack.append(name)
-        elif stack:
-            stack.pop()
-            self.turns += bool(stack) and stack[-1] != name
+        """Note one event."""
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(str(PACKAGE)):
+            self.append((str(Path(code.co_filename).relative_to(PACKAGE)), code.co_name))
 
 
-def counted(ask: Callable[[], Any]) -> tuple[int, int]:
-    """Switches and files of one call."""
-    switches = Switches()
-    threading.setprofile_all_threads(switches) if hasattr(threading, "setprofile_all_threads") else None
-    sys.setprofile(switches)
+def calls_of(ask: Ask, Q: Any) -> Calls:
+    """The calls of one query after some others. Threads that `ask` starts are followed too."""
+    calls = Calls()
+    threading.setprofile(calls)
     try:
-        ask()
+        ask(Q[:WARM])
+        calls.clear()
+        sys.setprofile(calls)
+        ask(Q[WARM : WARM + 1])
     finally:
         sys.setprofile(None)
-        threading.setprofile_all_threads(None) if hasattr(threading, "setprofile_all_threads") else None
-    return switches.turns, len(switches.files)
+        threading.setprofile(None)
+    return calls
 
 
 def data() -> tuple[Any, Any, Any]:
@@ -72,56 +71,49 @@ def data() -> tuple[Any, Any, Any]:
     return X[:2900], (X[:2900, 0] > 0).astype(int), X[2900:]
 
 
-def by_estimator() -> tuple[int, int]:
+def by_estimator(mode: dict[str, Any]) -> Calls:
     X, y, Q = data()
-    model = IndKNNClassifier().fit(X, y)
-    model.predict(Q[:WARM])
-    return counted(lambda: model.predict(Q[WARM : WARM + 1]))
+    return calls_of(IndKNNClassifier(**mode).fit(X, y).predict, Q)
 
 
-def by_store() -> tuple[int, int]:
-    X, y, Q = data()
-    with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(n_features=16, classes=(0, 1), **DEFAULT)
-        with Store.create(Path(folder) / "people.store", settings) as store:
-            store.add(X, y, [f"p{i}" for i in range(len(X))])
-            store.predict(Q[:WARM])
-            return counted(lambda: store.predict(Q[WARM : WARM + 1]))
+def by_store(mode: dict[str, Any]) -> Calls:
+    with tempfile.TemporaryDirectory() as folder, filled(folder, mode) as store:
+        return calls_of(store.predict, data()[2])
 
 
-def by_http() -> tuple[int, int]:
-    X, y, Q = data()
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store.create(Path(folder) / "people.store", Settings(n_features=16, classes=(0, 1), **DEFAULT))
-        store.add(X, y, [f"p{i}" for i in range(len(X))])
+def by_http(mode: dict[str, Any]) -> Calls:
+    with tempfile.TemporaryDirectory() as folder, filled(folder, mode) as store:
         app = create_app(store)
 
-        async def ask(rows: Any) -> None:
+        async def post(rows: Any) -> None:
             values = rows.ravel().tolist()
             tensor = {"name": "features", "shape": list(rows.shape), "datatype": "FP64", "data": values}
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
                 await client.post("/v2/models/indknn/infer", json={"inputs": [tensor]})
 
-        # Threads that run already take up a profile function only where they are started under it.
-        switches = Switches()
-        threading.setprofile(switches)
-        try:
-            asyncio.run(ask(Q[:WARM]))
-            switches.turns, switches.files = 0, set()
-            sys.setprofile(switches)
-            asyncio.run(ask(Q[WARM : WARM + 1]))
-        finally:
-            sys.setprofile(None)
-            threading.setprofile(None)
+        calls = calls_of(lambda rows: asyncio.run(post(rows)), data()[2])
         app.service.close()
-        store.close()
-        return switches.turns, len(switches.files)
+        return calls
+
+
+def filled(folder: str, mode: dict[str, Any]) -> Store:
+    X, y, _ = data()
+    store = Store.create(Path(folder) / "people.store", Settings(n_features=16, classes=(0, 1), **mode))
+    store.add(X, y, [f"p{i}" for i in range(len(X))])
+    return store
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    print(f"{'one prediction through':<24}{'mode':<14}{'switches':>10}{'files':>8}")
+    for name, run in (("the estimator", by_estimator), ("the store", by_store), ("HTTP", by_http)):
+        for mode, settings in MODES.items():
+            stops = [(file, [call for _, call in some]) for file, some in groupby(run(settings), key=lambda c: c[0])]
+            print(f"{name:<24}{mode:<14}{len(stops) - 1:>10}{len({file for file, _ in stops}):>8}")
+            if "--trace" in sys.argv:
+                print("\n".join(f"    {file}: {' '.join(names)}" for file, names in stops))
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    print(f"{'one prediction through':<24}{'switches':>10}{'files':>8}")
-    for name, run in (("the estimator", by_estimator), ("the store", by_store), ("HTTP", by_http)):
-        turns, files = run()
-        print(f"{name:<24}{turns:>10}{files:>8}")
+    main()

@@ -14,8 +14,8 @@ from indknn.core.noise import SeededNoise
 from indknn.errors import StaleStoreError, StoreError, StoreLockedError
 from indknn.settings import Settings
 from indknn.store import Store, chain
-from indknn.store.reports import statement, status
 from indknn.store.change import Change
+from indknn.store.reports import statement, status
 from indknn.store.verify import problems
 
 X, Y = blobs(700, 3, 8)

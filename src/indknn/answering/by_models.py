@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from indknn.answering.by_vote import Answer
+from indknn.answering.transcript import Answer
 from indknn.core import accounting, mechanism, statistics
 from indknn.core.kernels import tau_on_grid
 from indknn.core.mechanism import Plan
@@ -20,7 +20,7 @@ from indknn.core.noise import Noise
 from indknn.core.releases import ModelOnly, MomentsRelease, TallyRelease, Votes
 from indknn.ledger import Scope
 from indknn.models import Adviser
-from indknn.models.adviser import Due
+from indknn.models.adviser import Due, Question
 from indknn.records.shard import Shard
 from indknn.types import Selection, Vectors
 
@@ -49,14 +49,15 @@ def answers_by_models(
         end = min(start + adviser.until_change(), start + _BLOCK, n)
         block = queries if (start, end) == (0, n) else queries[slice(start, end)]
         advice = adviser.advise(block)
-        asked = np.flatnonzero(advice.ask)
-        neighbours = scan(block if len(asked) == end - start else block[asked], tau_on_grid(advice.tau))
+        asked, tau = np.flatnonzero(advice.ask), tau_on_grid(advice.tau)
+        neighbours = scan(block if len(asked) == end - start else block[asked], tau)
         for i in range(end - start):
             query = block if end - start == 1 else block[slice(i, i + 1)]
             answer = Answer(start + i, int(advice.scores[i].argmax()), ModelOnly())
             if advice.ask[i]:
-                now = replace(plan, tau=advice.tau, sigma2=adviser.sigma2())
-                votes = _noisy_votes(query, next(neighbours), now, adviser, shards, noise, analyst)
+                near, question = next(neighbours), adviser.question(query, tau)
+                now = replace(plan, tau=advice.tau, sigma2=question.sigma2)
+                votes = _noisy_votes(near, now, question, adviser, shards, noise, analyst)
                 answer = Answer(start + i, adviser.decide(advice.scores[i], votes), votes)
             adviser.note(query, answer.release)
             yield answer
@@ -64,28 +65,27 @@ def answers_by_models(
 
 
 def _noisy_votes(
-    query: Vectors,
     near: Sequence[Selection],
     plan: Plan,
+    question: Question,
     adviser: Adviser,
     shards: Sequence[Shard],
     noise: Noise,
     analyst: Scope,
 ) -> Votes:
     """Algorithm 3 up to the noisy votes. K is foretold from public queries; a few answers release a real count."""
-    density = adviser.density
-    share, kappa = density.look(query, tau_on_grid(plan.tau))
-    counted, count = density.count_due, 0
-    admitted = [shard.admit(found, plan, analyst, counted=counted) for shard, found in zip(shards, near, strict=True)]
-    if counted:
+    admitted, count = [], 0
+    for shard, found in zip(shards, near, strict=True):
+        admitted.append(shard.admit(found, plan, analyst, counted=question.counted))
+    if question.counted:
         count = mechanism.noisy_count(sum(some.total for some in admitted), plan, noise)
-        density.add_count(share, count)
-    K = density.expected(share)
+        adviser.density.add_count(question.share, count)
+    K = adviser.density.expected(question.share)
     votes = np.zeros(plan.n_classes, dtype=np.int64)
     for shard, some in zip(shards, admitted, strict=True):
         votes += shard.settle(some, K, plan)
     noisy = mechanism.noisy_votes(votes, K, plan, noise)
-    return Votes(K, plan.scale2(K), count, share, kappa, mechanism.centred(noisy))
+    return Votes(K, plan.scale2(K), count, question.share, question.kappa, mechanism.centred(noisy))
 
 
 def _released_sum(

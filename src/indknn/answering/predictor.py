@@ -9,15 +9,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from threading import RLock
 from typing import Any, Protocol
 
 import numpy as np
 
 from indknn.answering.by_models import Scan, answers_by_models
-from indknn.answering.by_vote import answers_by_vote
-from indknn.answering.transcript import Transcript, keys_of
+from indknn.answering.by_vote import label_by_vote
+from indknn.answering.transcript import Answer, Transcript, keys_of
 from indknn.core.kernels import tau_on_grid
 from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
@@ -26,6 +25,7 @@ from indknn.errors import PrivacyError
 from indknn.ledger import Scope
 from indknn.models import Adviser
 from indknn.records.indexes import Index
+from indknn.records.indexes.scanner import MAX_QUERIES
 from indknn.records.shard import Shard
 from indknn.types import IntArray, Selection, Vectors
 
@@ -90,6 +90,7 @@ class Predictor:
         self._process = os.getpid()
         self._reuse_pool = reuse_pool
         self._make_adviser = make_adviser
+        self._tau: int | None = None
         self._transcripts: dict[Scope, Transcript] = {}
         self._advisers: dict[Scope, Adviser] = {}
 
@@ -99,23 +100,22 @@ class Predictor:
         Everything is charged and noted, but not yet durable: with a journal, nothing may leave before it is.
         """
         with self._held():
-            new = self._new_queries(requests)
-            scan: Scan = self._scan
+            new, scan = self._new_queries(requests), self._scan
             if self._make_adviser is None:  # all requests share one scan: it knows records, and no budgets
-                plan = self._fixed_plan(requests[0].queries)
-                together = _joined([_rows(r.queries, fresh) for r, (_, fresh) in zip(requests, new, strict=True)])
-                everything = self._scan(together, tau_on_grid(plan.tau))
-                scan = lambda queries, tau: islice(everything, len(queries.values))  # noqa: E731
+                parts = [_rows(r.queries, fresh) for r, (_, fresh) in zip(requests, new, strict=True)]
+                together = self._scan(_joined(parts), self._fixed_tau(requests[0].queries))
+                scan = lambda queries, tau: together  # noqa: E731
             return [self._reply(r, keys, fresh, scan) for r, (keys, fresh) in zip(requests, new, strict=True)]
 
     @contextmanager
     def _held(self) -> Iterator[None]:
         """All locks, and the checks that come before any answer."""
         with ExitStack() as held:
-            for lock in (self.lock, *(shard.lock for shard in self.shards)):
-                held.enter_context(lock)
+            held.enter_context(self.lock)
             for shard in self.shards:
-                shard.refuse_if_broken()
+                held.enter_context(shard.ledger.lock)
+                if shard.broken:
+                    shard.refuse_if_broken()
             if self.noise.secure and os.getpid() != self._process:
                 raise PrivacyError(
                     "this process was forked from the one that holds the ledger, and would spend everybody's budget "
@@ -140,18 +140,18 @@ class Predictor:
     def _reply(self, request: Request, keys: list[bytes], fresh: list[int], scan: Scan) -> Reply:
         """Answer one request, each new query charged and noted as it comes."""
         analyst, queries = request.analyst, _rows(request.queries, fresh)
-        plan, transcript, adviser = self._fixed_plan(request.queries), self._transcript(analyst), self.adviser(analyst)
-        if adviser is None:
-            neighbours = scan(queries, tau_on_grid(plan.tau))
-            answers = answers_by_vote(queries, neighbours, plan, transcript, self.shards, self.noise, analyst)
-        else:
-            answers = answers_by_models(queries, scan, plan, adviser, self.shards, self.noise, analyst)
+        transcript, adviser = self._transcript(analyst), self.adviser(analyst)
         labels: dict[int, int] = {}
+        if adviser is None:
+            answers = self._answers_by_vote(queries, scan, transcript, analyst)
+        else:
+            plan = self._fixed_plan(queries)
+            answers = answers_by_models(queries, scan, plan, adviser, self.shards, self.noise, analyst)
         for answer in answers:
             query = None
             if answer.position is not None:
                 i = fresh[answer.position]
-                query = _rows(request.queries, [i])
+                query = _rows(queries, [answer.position])
                 labels[i] = answer.label
                 transcript.add(query, keys[i], answer.label)
             if self.journal is not None:
@@ -163,14 +163,34 @@ class Predictor:
             self.journal.seal(request, reply.labels)
         return reply
 
+    def _answers_by_vote(
+        self, queries: Vectors, scan: Scan, transcript: Transcript, analyst: Scope
+    ) -> Iterator[Answer]:
+        plan, tau = self._fixed_plan(queries), self._fixed_tau(queries)
+        neighbours, released = scan(queries, tau), None
+        for position in range(len(queries.values)):
+            if transcript.pool is not None:
+                released = transcript.votes(_rows(queries, [position]), tau, plan.n_classes)
+            near = next(neighbours)
+            yield Answer(position, label_by_vote(near, plan, self.shards, self.noise, analyst, released))
+
     def _scan(self, queries: Vectors, tau: int) -> Iterator[tuple[Selection, ...]]:
-        return zip(*(shard.scan(queries, tau) for shard in self.shards), strict=True)
+        """The selected records of each query in each shard, found for a block of queries at a time."""
+        for start in range(0, len(queries.values), MAX_QUERIES):
+            block = _rows(queries, list(range(start, min(start + MAX_QUERIES, len(queries.values)))))
+            yield from zip(*[shard.scan(block, tau) for shard in self.shards], strict=True)
 
     def _fixed_plan(self, queries: Vectors) -> Plan:
         if self.plan is None:
             assert self._make_plan is not None
             self.plan = self._make_plan(queries)
         return self.plan
+
+    def _fixed_tau(self, queries: Vectors) -> int:
+        """τ on the grid."""
+        if self._tau is None:
+            self._tau = tau_on_grid(self._fixed_plan(queries).tau)
+        return self._tau
 
     @property
     def tau(self) -> float | None:

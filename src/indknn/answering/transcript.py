@@ -17,8 +17,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from indknn.core.releases import Release
 from indknn.records.indexes import Index
 from indknn.types import IntArray, Vectors
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came out: a label for one query, and what else was released.
+
+    A sum over all records comes out between two answers. It has no `position` and the label -1.
+    """
+
+    position: int | None
+    label: int
+    release: Release | None = None
 
 
 @dataclass

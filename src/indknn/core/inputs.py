@@ -110,3 +110,14 @@ def as_center(center: Any) -> tuple[float, ...] | None:
     if array.ndim != 1 or not np.isfinite(array).all():
         raise InvalidInputError(f"center must be a vector of finite numbers, got {center!r}")
     return tuple(array.tolist())
+
+
+def refuse_unwritable(name: str, text: Any) -> None:
+    """A text that goes into a file must be encodable."""
+    try:
+        if text is None or text.encode():
+            return
+    except (AttributeError, UnicodeEncodeError):
+        pass
+    if text != "":
+        raise InvalidInputError(f"{name} must be None or a str without lone surrogates, got {text!r}")

@@ -56,12 +56,11 @@ class Ledger(Protocol):
         """What each may still spend in this scope, the global budget included."""
         ...
 
-    def charge(self, slots: IntArray, units: IntArray, scope: Scope) -> None:
-        """Charge each of these distinct slots, all or none. LedgerError if anyone cannot pay."""
-        ...
+    def charge(self, slots: IntArray, units: IntArray, scope: Scope, *, joining: bool = True) -> None:
+        """Charge each of these distinct slots, all or none. LedgerError if anyone cannot pay.
 
-    def joined(self, slots: IntArray) -> None:
-        """These owners took part in one more query."""
+        With `joining` they took part in one more release, which `queries` counts.
+        """
         ...
 
     def queries(self, owners: Sequence[OwnerId]) -> IntArray:

@@ -146,17 +146,14 @@ class MemoryLedger:
             room = np.minimum(room, self.global_budget - self._everywhere(slots))
         return np.maximum(room, 0)  # below zero only if the budget was lowered after it was spent
 
-    def charge(self, slots: IntArray, units: IntArray, scope: Scope) -> None:
-        """Charge distinct slots, all or none."""
+    def charge(self, slots: IntArray, units: IntArray, scope: Scope, *, joining: bool = True) -> None:
+        """Charge distinct slots, all or none. With `joining` they took part in one more release."""
         if (slots < 0).any() or (units < 0).any() or (units > self.remaining(slots, scope)).any():
             raise LedgerError("a charge does not fit the remaining budget; nothing was charged or released")
         self._in(scope)[slots] += units
+        self._queries[slots] += joining
         if self.log is not None:
             self.log.append((slots, units))
-
-    def joined(self, slots: IntArray) -> None:
-        """These owners took part in one more query."""
-        self._queries[slots] += 1
 
     def queries(self, owners: Sequence[OwnerId]) -> IntArray:
         """In how many queries each has taken part."""

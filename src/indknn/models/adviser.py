@@ -68,6 +68,19 @@ class Advice:
     tau: float
 
 
+@dataclass(frozen=True)
+class Question:
+    """How people are asked about a query: the noise on their votes, and whether their count is released.
+
+    `share` is the share of earlier queries that are near, `kappa` how near they are.
+    """
+
+    sigma2: float
+    share: float
+    kappa: float
+    counted: bool
+
+
 class Adviser:
     """The public side of an endless stream of answers."""
 
@@ -185,6 +198,12 @@ class Adviser:
         scores = self._mixture(Q)
         sure = self.trust.surely_right()[np.searchsorted(self._edges, margins(scores), side="right")]
         return Advice(scores, sure < SURE, self.tau)
+
+    def question(self, query: Vectors, tau: int) -> Question:
+        """How people will be asked about this query. All of it is public."""
+        sigma2 = self.sigma2()
+        share, kappa = self.density.look(query, tau)
+        return Question(sigma2, share, kappa, self.density.count_due)
 
     def sigma2(self) -> float:
         """The noise on votes: an average person shall spend half of what they have left on the questions to come."""

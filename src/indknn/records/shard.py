@@ -158,8 +158,8 @@ class Shard:
         """The ids of all records held, by slot."""
         return self._ids(self.slots())
 
-    def scan(self, queries: Vectors, tau: int) -> Iterator[Selection]:
-        """Which records each query selects. Exhaust it before the store changes."""
+    def scan(self, queries: Vectors, tau: int) -> list[Selection]:
+        """Which records each query selects."""
         return self.index.search(queries, tau)
 
     def admit(self, selection: Selection, plan: Plan, scope: Scope, *, counted: bool = True) -> Admitted:
@@ -173,9 +173,8 @@ class Shard:
         total = 0
         if counted:
             count = mechanism.count(group, self.ledger.remaining(group.owners, scope), plan)
-            self.ledger.charge(count.group.owners, count.charges, scope)
+            self.ledger.charge(count.group.owners, count.charges, scope, joining=False)
             group, total = count.group, count.total
-        self.ledger.joined(group.owners)
         return Admitted(total, group, scope)
 
     def settle(self, admitted: Admitted, K: int, plan: Plan) -> IntArray:
@@ -211,7 +210,6 @@ class Shard:
 
     def _pay(self, given: Contribution, scope: Scope) -> Contribution:
         self.ledger.charge(given.owners, given.charges, scope)
-        self.ledger.joined(given.owners)
         return given
 
     def __setstate__(self, state: dict[str, Any]) -> None:

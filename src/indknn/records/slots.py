@@ -20,7 +20,7 @@ from indknn.types import BoolArray, Float32Array, FloatArray, Int8Array, IntArra
 _FIRST_CAPACITY = 64
 _ALIGNED = 64  # a row that starts on a cache line is read without straddling two
 _ARRAYS = ("values", "squared", "roots", "scale", "codes")
-_NO_SCALES: FloatArray = np.ones(1)  # stretches to any length
+NO_SCALES: FloatArray = np.ones(1)  # stretches to any length
 
 
 class Slots:
@@ -71,7 +71,7 @@ class Slots:
 
     def scales(self, slots: IntArray | slice) -> FloatArray:
         """The scales of these records, where the kernel looks at them; nothing otherwise."""
-        return self.scale[slots, 0] if self.with_scale else _NO_SCALES
+        return self.scale[slots, 0] if self.with_scale else NO_SCALES
 
     def add(self, vectors: Vectors, codes: CodeArray | None = None) -> IntArray:
         """Store the vectors; the slot of each."""

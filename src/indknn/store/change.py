@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from indknn.core.modes import RECEIPT
 from indknn.core.noise import Noise
 from indknn.errors import InvalidInputError
 from indknn.store import chain, database
@@ -98,3 +99,18 @@ class Change:
     def _touch(self, owner_slots: Iterable[int]) -> None:
         blocks = {slot // BLOCK for slot in owner_slots}
         self.state.journal.touched |= {(scope, b) for scope in self.state.engine.ledger.scopes for b in blocks}
+
+
+def receipt_of(state: State, entry: chain.Entry, records: int, owners: int, purged: bool) -> dict[str, Any]:
+    """What a person gets who asked to be forgotten."""
+    return {
+        "receipt": "erasure",
+        "store": state.store_id,
+        "at": entry.at,
+        "records": records,
+        "owners_forgotten": owners,
+        "kept": "what was spent, under a keyed hash of the owner's name",
+        "derived": RECEIPT["purge" if purged else "keep"],
+        "audit_position": entry.position,
+        "audit_hash": entry.hash.hex(),
+    }

@@ -28,11 +28,6 @@ class Debits:
         return exact_sum(self.units)
 
     @property
-    def size(self) -> int:
-        """How many bytes `encode` gives."""
-        return 12 * len(self.slots)
-
-    @property
     def blocks(self) -> list[int]:
         """The blocks of balances that these owners are in."""
         if not len(self.slots):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import repeat
 from threading import Lock, RLock
 from typing import Any, TypeAlias
 
@@ -29,7 +30,7 @@ Known: TypeAlias = tuple[bytes, bytes]
 """Of a request with an id: the digest of what was asked, and the labels given."""
 
 _MANY = 256 << 10
-_BALANCE = 12  # bytes
+_BALANCE = _DEBIT = 12  # bytes
 
 
 @dataclass(frozen=True)
@@ -86,14 +87,13 @@ class StoreJournal:
         if self._folding:
             debits, charged = None, sum(exact_sum(units) for _, units in log)
             touched = range(min(_ends(log)) // BLOCK, max(_ends(log)) // BLOCK + 1) if log else range(0)
-            self.touched |= {(analyst, block) for block in touched}
+            self.touched.update(zip(repeat(analyst), touched))
         else:
             debits = Debits.merge(log)
             charged = debits.total
-            self.touched |= {(analyst, block) for block in debits.blocks}
-            self._open_bytes += debits.size
-            balances = len(self.touched) * min(BLOCK, len(self.ledger.participation)) * _BALANCE
-            self._folding = self._open_bytes > max(_MANY, 2 * balances)
+            self.touched.update(zip(repeat(analyst), debits.blocks))
+            self._open_bytes += _DEBIT * len(debits.slots)
+            self._folding = self._open_bytes > max(_MANY, 2 * len(self.touched) * BLOCK * _BALANCE)
         with self._list_lock:
             text = None if release is None else encode(release)
             self._open.append(Answer(self._next, analyst, query, label, charged, debits, text))

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.answering.predictor import Request
-from indknn.core.inputs import as_owner_list
-from indknn.core.modes import RECEIPT, Derived, as_derived
+from indknn.core.inputs import as_owner_list, refuse_unwritable
+from indknn.core.modes import Derived, as_derived
 from indknn.core.noise import Noise, SecureNoise
 from indknn.engine import Engine, new_index
 from indknn.errors import InvalidInputError, PrivacyError, StoreError
@@ -29,7 +29,7 @@ from indknn.ledger import Scope
 from indknn.settings import Settings
 from indknn.store import chain, creation, database
 from indknn.store.batches import Batch, answered
-from indknn.store.change import Change
+from indknn.store.change import Change, receipt_of
 from indknn.store.files import Lock, Witness
 from indknn.store.opening import State, compare, load
 from indknn.store.space import Space
@@ -167,7 +167,7 @@ class Store:
             raise InvalidInputError(f"{self.path} has never held records, so nothing is known of its features")
         queries = self.settings.quantise(Q, "the queries")
         for name, text in (("analyst", analyst), ("request_id", request_id)):
-            _refuse_unwritable(name, text)
+            refuse_unwritable(name, text)
         batch = self.compute([Request(queries, analyst, request_id)])
         batch.commit()
         self.fold_if_long()
@@ -191,7 +191,12 @@ class Store:
 
     def fold_if_long(self) -> None:
         """Fold when debits have grown. Answers are paid for by then, so a failure can wait."""
-        if self._state.journal.failure is None and self._state.journal.unfolded_bytes > self._fold_bytes:
+        journal = self._state.journal
+        if (
+            journal.failure is None
+            and journal.unfolded_bytes > _FOLD_LEAST
+            and journal.unfolded_bytes > self._fold_bytes
+        ):
             with suppress(StoreError):
                 self.fold()
 
@@ -312,17 +317,7 @@ class Store:
                 gone = change.erase(slots)
                 entry = chain.last(self._state.db)
             self._empty_log(1)
-        return {
-            "receipt": "erasure",
-            "store": self._state.store_id,
-            "at": entry.at,
-            "records": len(slots),
-            "owners_forgotten": len(gone),
-            "kept": "what was spent, under a keyed hash of the owner's name",
-            "derived": RECEIPT["purge" if purge else "keep"],
-            "audit_position": entry.position,
-            "audit_hash": entry.hash.hex(),
-        }
+        return receipt_of(self._state, entry, len(slots), len(gone), purge)
 
     def _empty_log(self, erased: int) -> None:
         """What was erased is still in the log."""
@@ -401,16 +396,6 @@ class Store:
         except (apsw.Error, TypeError) as error:
             raise StoreError(f"{self.path} cannot be read as a store: its audit trail is damaged ({error})") from error
         self._write_witness(newest)
-
-
-def _refuse_unwritable(name: str, text: Any) -> None:
-    try:
-        if text is None or text.encode():
-            return
-    except (AttributeError, UnicodeEncodeError):
-        pass
-    if text != "":
-        raise InvalidInputError(f"{name} must be None or a str without lone surrogates, got {text!r}")
 
 
 def _names(owners: Any, vectors: Vectors) -> list[OwnerId] | None:

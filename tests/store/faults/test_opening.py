@@ -95,13 +95,13 @@ def test_of_several_who_create_one_store_one_does(tmp_path):
         thread.start()
     for thread in threads:
         thread.join(60)
-    ids = {store._store_id for store in made}
+    ids = {store._state.store_id for store in made}
     assert len(made) + len(refused) == 6
     assert len(made) <= 1
     for store in made:
         store.close()
     with Store(tmp_path / "a.store") as store:
-        assert not ids or store._store_id in ids
+        assert not ids or store._state.store_id in ids
         assert store.db.execute("SELECT count(*) FROM audit").get == 1
 
 

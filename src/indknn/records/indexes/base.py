@@ -6,7 +6,6 @@ The one law (rule 1): whether record i is selected, and its kernel value to the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Protocol
 
 from indknn.records.slots import Slots
@@ -29,11 +28,8 @@ class Index(Protocol):
         """Forget the records in these slots and overwrite their bytes."""
         ...
 
-    def search(self, queries: Vectors, tau: int) -> Iterator[Selection]:
-        """For each query in order, the records with κ >= tau (grid units).
-
-        Exhaust it before the store changes.
-        """
+    def search(self, queries: Vectors, tau: int) -> list[Selection]:
+        """For each query in order, the records with κ >= tau (grid units)."""
         ...
 
     def __len__(self) -> int:

@@ -6,7 +6,7 @@ bound lets a little too much through; what is selected is decided here, by the k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -14,8 +14,8 @@ import numpy as np
 from indknn.core.kernels import Kernel
 from indknn.records.indexes.choose import make_scanner
 from indknn.records.indexes.scanner import MAX_QUERIES, Found, Store
-from indknn.records.slots import Slots
-from indknn.types import Float32Array, IntArray, Selection, Vectors
+from indknn.records.slots import NO_SCALES, Slots
+from indknn.types import Float32Array, FloatArray, IntArray, Selection, Vectors
 
 Scan: TypeAlias = Callable[[Store, Float32Array, Vectors, int], list[Found]]
 _SLACK = 2.0**-20  # float32 rounds four times on the way to the bound, each by at most 2^-24
@@ -44,16 +44,18 @@ class ExactIndex:
         """Forget the records in these slots."""
         self.slots.remove(slots)
 
-    def search(self, queries: Vectors, tau: int) -> Iterator[Selection]:
+    def search(self, queries: Vectors, tau: int) -> list[Selection]:
         """The records with κ >= tau, query by query."""
         return self._search(queries, tau, self._scan)
 
-    def _search(self, queries: Vectors, tau: int, scan: Scan) -> Iterator[Selection]:
-        step = 1 if self.kernel.uses_lengths else MAX_QUERIES
-        for start in range(0, len(queries), step):
-            block = queries[slice(start, start + step)]
-            for i, found in enumerate(scan(*self._bounded(block, tau), block, tau)):
-                yield self._decide(found, block, i, tau)
+    def _search(self, queries: Vectors, tau: int, scan: Scan) -> list[Selection]:
+        step, n = 1 if self.kernel.uses_lengths else MAX_QUERIES, len(queries.values)
+        found: list[Selection] = []
+        for start in range(0, n, step):
+            block = queries if n <= step else queries[slice(start, start + step)]
+            near = scan(*self._bounded(block, tau), block, tau)
+            found += [self._decide(some, block, i, tau) for i, some in enumerate(near)]
+        return found
 
     def _scan(self, store: Store, factors: Float32Array, block: Vectors, tau: int) -> list[Found]:
         """The records that may have κ >= tau, and perhaps a few more."""
@@ -61,11 +63,10 @@ class ExactIndex:
 
     def _bounded(self, block: Vectors, tau: int) -> tuple[Store, Float32Array]:
         """Row i may have κ >= tau with query j only if its dot product reaches roots[i] * factors[j]."""
-        store = self.slots.store
+        s = self.slots
         if self.kernel.uses_lengths:
-            store = Store(store.values, self._bounds(block, tau), store.used)
-            return store, np.ones(1, dtype=np.float32)
-        return store, self._factors(block, tau)
+            return Store(s.values, self._bounds(block, tau), s.used), np.ones(1, dtype=np.float32)
+        return Store(s.values, s.roots, s.used), self._factors(block, tau)
 
     def _factors(self, block: Vectors, tau: int) -> Float32Array:
         """For each query the factor by which |x| bounds the dot products that can reach tau."""
@@ -86,6 +87,8 @@ class ExactIndex:
         s, slots = self.slots, found.slots
         root_q, scale_q = float(block.root_norm[i]), float(block.scale[i])
         dots = found.dots.astype(np.float64)
-        kappa = self.kernel.values(dots, s.root_norm(slots), s.scales(slots), root_q, scale_q)
+        roots: FloatArray = np.sqrt(s.squared[slots], dtype=np.float64)
+        scales = s.scale[slots, 0] if s.with_scale else NO_SCALES
+        kappa = self.kernel.values(dots, roots, scales, root_q, scale_q)
         chosen = kappa >= tau
         return Selection(slots[chosen], kappa[chosen])
