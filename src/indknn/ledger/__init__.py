@@ -1,4 +1,7 @@
-"""Ledgers know owners and what each has spent, and nothing of records."""
+"""Ledgers know owners and what each has spent, and nothing of records.
+
+May import: `core` and below.
+"""
 
 from indknn.ledger.base import Ledger, Scope
 from indknn.ledger.memory import MemoryLedger

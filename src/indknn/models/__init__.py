@@ -2,6 +2,8 @@
 
 Everything in here sees public things only: queries, released answers and sums, and their known noise. It is
 post-processing, costs nobody anything, and may use floating point as it likes.
+
+May import: `core` and below, but never records, ledgers, the mechanism or noise.
 """
 
 from indknn.models.adviser import Advice, Adviser
