@@ -4,6 +4,7 @@ import json
 import re
 import threading
 
+import apsw
 import numpy as np
 import pytest
 
@@ -307,7 +308,7 @@ def test_verify_notices_what_was_tampered_with(store):
     store.predict(QUERIES)
     assert not list(problems(store))
     for change, words in (
-        ("UPDATE answers SET label = 1 - label WHERE label < 2", "are not as the audit trail has them"),
+        ("UPDATE answers SET label = 1 - label WHERE label < 2", "not as the audit trail has them"),
         ("UPDATE audit SET body = '{}' WHERE position = 2", "the hash of entry 2 does not fit"),
         ("DELETE FROM audit WHERE position = 2", "entry 2 is missing"),
         ("DELETE FROM debits WHERE seq = (SELECT min(seq) FROM debits)", r"answer \d+ has no debits"),
@@ -330,6 +331,44 @@ def test_verify_notices_what_was_tampered_with(store):
         assert found, change
         assert re.search(words, found), (change, found)
     assert not list(problems(store))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        """UPDATE meta SET value = replace(value, '"epsilon": 1.0', '"epsilon": 9.0') WHERE name = 'settings'""",
+        "UPDATE meta SET value = zeroblob(32) WHERE name = 'key'",
+        "UPDATE meta SET value = '5' WHERE name = 'next_number'",
+        "UPDATE meta SET value = 'another' WHERE name = 'store'",
+        "UPDATE requests SET labels = zeroblob(length(labels))",
+        "DELETE FROM requests",
+        "UPDATE scopes SET name = '=carl' WHERE name = '=ann'",
+        "UPDATE tombstones SET spent = '{}'",
+        "DELETE FROM tombstones",
+        "UPDATE participation SET queries = zeroblob(length(queries))",
+        "UPDATE balances SET spent = zeroblob(length(spent))",
+        "UPDATE records SET body = (SELECT body FROM records WHERE slot = 7) WHERE slot = 8",
+        "UPDATE answers SET label = 1 - label WHERE label < 2",
+        "UPDATE answers SET scale = scale * 2",
+        "DELETE FROM debits WHERE seq = (SELECT max(seq) FROM debits)",
+        "UPDATE audit SET at = '2000-01-01T00:00:00Z' WHERE position = 2",
+    ],
+)
+def test_a_file_that_was_edited_is_refused(store, change):
+    for analyst in (None, "ann", "bob"):
+        store.predict(QUERIES[:20], analyst, request_id=f"request of {analyst}")
+    store.forget(["person-9"])
+    store.predict(QUERIES[20:30])
+    copy = store.path.with_name("copy")
+    store.db.execute("VACUUM INTO ?", (str(copy),))
+    Store(copy).close()
+    db = apsw.Connection(str(copy))
+    changed = db.total_changes()
+    db.execute(change)
+    assert db.total_changes() > changed
+    db.close()
+    with pytest.raises(StoreError, match="audit trail"):
+        Store(copy)
 
 
 def test_reports(store):

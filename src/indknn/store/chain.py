@@ -47,10 +47,14 @@ def now() -> str:
 
 
 def append(db: apsw.Connection, kind: str, **facts: Any) -> Entry:
-    """Add an entry, inside the transaction that does what it tells."""
-    last = db.execute("SELECT position, hash FROM audit ORDER BY position DESC LIMIT 1").fetchone()
-    position, previous = (last[0] + 1, last[1]) if last else (1, GENESIS)
-    at, body = now(), json.dumps(facts, sort_keys=True)
+    """Add an entry, inside the transaction that does what it tells and as its last statement.
+
+    It holds a digest of all rows (`books.py`). Times never run backwards, even if the clock does.
+    """
+    last = db.execute("SELECT position, at, hash FROM audit ORDER BY position DESC LIMIT 1").fetchone()
+    position, since, previous = (last[0] + 1, last[1], last[2]) if last else (1, "", GENESIS)
+    digest = db.execute("SELECT books_digest()").get
+    at, body = max(now(), since), json.dumps({**facts, "books": digest}, sort_keys=True)
     entry = Entry(position, at, kind, body, link(previous, position, at, kind, body))
     db.execute(
         "INSERT INTO audit VALUES (?, ?, ?, ?, ?)",

@@ -13,6 +13,7 @@ import apsw
 
 from indknn.errors import StoreError
 from indknn.store import chain, database
+from indknn.store.books import Books
 from indknn.store.files import sync_file
 from indknn.store.schema import VERSION
 
@@ -36,9 +37,11 @@ def write_empty(path: Path, stored: dict[str, Any]) -> None:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # nobody else's business
         db = database.connect(draft, create=True)
         try:
+            key = secrets.token_bytes(32)
+            Books(db, key)
             with db:
                 database.set_meta(db, "store", str(uuid.uuid4()))
-                database.set_meta(db, "key", secrets.token_bytes(32))
+                database.set_meta(db, "key", key)
                 database.set_meta(db, "settings", json.dumps(facts))
                 database.set_meta(db, "next_number", "0")
                 chain.append(db, "init", settings=facts, schema=VERSION)

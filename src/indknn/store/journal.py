@@ -75,6 +75,7 @@ class StoreJournal:
         self._fold_blocks: set[tuple[Scope, int]] = set()  # that it covers
         self._fold: tuple[list[Balance], int] | None = None  # instead of the debits up to this answer
         self._list_lock = Lock()
+        self._tau_written = False
 
     @property
     def last_noted(self) -> int:
@@ -164,8 +165,9 @@ class StoreJournal:
         entry = None
         with self.db:
             tau = self.tau()
-            if tau is not None:
+            if tau is not None and not self._tau_written:
                 set_meta(self.db, "tau", tau)
+                self._tau_written = True
             scopes = {scope: scope_id(self.db, scope) for scope in {a.scope for a in batch}}
             rows = [(*_row(a, scopes[a.scope]), str(a.charged), a.release) for a in batch]
             self.db.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
@@ -184,9 +186,10 @@ class StoreJournal:
                     last=batch[-1].seq,
                     count=len(batch),
                     sums=sum(a.label < 0 for a in batch),
-                    digest=answers_digest(rows),
                     charged=str(sum(a.charged for a in batch)),
                 )
+            elif requests:
+                entry = chain.append(self.db, "repeats", requests=len(requests))
         before = 0 if fold is not None else self.unfolded_bytes
         self.unfolded_bytes = before + sum(len(body) for _, body in bodies)
         return entry
@@ -207,11 +210,3 @@ def request_digest(request: Request) -> bytes:
     queries = request.queries
     body = repr(request.analyst).encode() + queries.values.tobytes() + queries.scale.tobytes()
     return hashlib.blake2b(body, digest_size=32).digest()
-
-
-def answers_digest(rows: list[tuple[Any, ...]]) -> str:
-    """What the audit trail keeps of a batch of rows of the table of answers."""
-    digest = hashlib.blake2b(digest_size=32)
-    for row in rows:  # before there were releases a row ended with the charge
-        digest.update(repr(row if row[-1] is not None else row[:-1]).encode())
-    return digest.hexdigest()

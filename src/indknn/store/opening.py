@@ -15,7 +15,9 @@ from indknn.engine import Engine, new_ledger
 from indknn.errors import StaleStoreError, StoreError
 from indknn.settings import Settings
 from indknn.store import chain, database
+from indknn.store.books import Books
 from indknn.store.journal import StoreJournal
+from indknn.store.schema import VERSION
 
 
 @dataclass
@@ -23,6 +25,7 @@ class State:
     """A store in memory: the open file, and what was read from it."""
 
     db: apsw.Connection
+    books: Books
     engine: Engine
     journal: StoreJournal
     draft: bool
@@ -39,6 +42,7 @@ def load(
     db = database.connect(path, create=False, **options)
     try:
         database.settle_log(db, path)
+        books = checked_books(db, path)
         stored = json.loads(database.get_meta(db, "settings"))
         stored["center"] = None if stored["center"] is None else tuple(stored["center"])
         draft = stored["n_features"] is None
@@ -55,12 +59,30 @@ def load(
         database.read_records(db, settings.n_features, engine.shard)
         for scope, query, label, release in database.read_answers(db, settings.n_features):
             engine.predictor.remember(scope, query, label, release)
-        return State(db, engine, journal, draft, str(database.get_meta(db, "store")))
+        return State(db, books, engine, journal, draft, str(database.get_meta(db, "store")))
     except BaseException as error:
         database.close(db)
         if isinstance(error, StoreError) or not isinstance(error, Exception):
             raise
         raise StoreError(f"{path} cannot be read as a store: {error!r}") from error
+
+
+def checked_books(db: apsw.Connection, path: Path) -> Books:
+    """Refuse a file whose rows are not those that its audit trail tells of. From here on every change is booked."""
+    broken = next(chain.breaks(db), None)
+    if broken is not None:
+        raise StoreError(f"{path} cannot be read as a store: {broken}")
+    books = Books(db, database.get_meta(db, "key"))
+    found, told = books.read(), chain.last(db).facts.get("books")
+    if told is None and not any("books" in entry.facts for entry in chain.entries(db)):
+        with db:  # a file from before there were books
+            chain.append(db, "upgrade", schema=VERSION)
+    elif told != found:
+        raise StoreError(
+            f"{path} is not as its audit trail has it: bits were changed, or the file and its log "
+            f"({path.name}-wal) do not belong together; restore both from one backup"
+        )
+    return books
 
 
 def journaled_engine(settings: Settings, noise: Noise, journal: StoreJournal) -> Engine:

@@ -29,6 +29,7 @@ from indknn.ledger import Scope
 from indknn.settings import Settings
 from indknn.store import chain, creation, database
 from indknn.store.batches import Batch, answered
+from indknn.store.books import Books
 from indknn.store.change import Change, receipt_of
 from indknn.store.files import Lock, Witness
 from indknn.store.opening import State, compare, load
@@ -145,6 +146,11 @@ class Store:
         self._reload_if_failed()
         return self._state.db
 
+    @property
+    def books(self) -> Books:
+        """The sums over all rows of the file. To check."""
+        return self._state.books
+
     @contextmanager
     def reading(self) -> Iterator[apsw.Connection]:
         """The open file, to look at while other threads wait."""
@@ -207,6 +213,7 @@ class Store:
             if self._state.journal.touched:
                 with self._transaction() as change:
                     change.fold()
+                    chain.append(self._state.db, "fold")
 
     def flush(self) -> None:
         """Return when everything that was computed is on disk."""

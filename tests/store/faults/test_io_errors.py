@@ -48,7 +48,7 @@ def history(store, seed, heard):
     names = sorted(heard.names)
     steps = [rng.choice(["ask", "ask", "batch", "forget", "fold", "add"]) for _ in range(14)]
     for i, what in enumerate([*steps, "ask", "forget"]):
-        name = rng.choice(names)
+        name, analyst = rng.choice(names), rng.choice(law.ANALYSTS)
         for _ in range(20):
             try:
                 if what == "fold":
@@ -59,7 +59,7 @@ def history(store, seed, heard):
                     heard.hear(("adding", name, i + 1))
                     law.add_owner(store, name, i + 1)
                 else:
-                    law.ask(store, f"{seed}-{i}", rng.choice(law.ANALYSTS), 1 + 4 * (what == "batch"), heard.hear)
+                    law.ask(store, f"{seed}-{i}", analyst, 1 + 4 * (what == "batch"), heard.hear)
                 break
             except StoreError:
                 failures += 1

@@ -148,8 +148,7 @@ def _noticed(copy, body, names, truth):
 
 
 def test_balances_that_were_edited_are_reported(path):
-    with Store(path) as store:
-        names = store.engine.ledger.owners()
+    Store(path).close()
     db = apsw.Connection(str(path))
     scope, block, body = db.execute("SELECT * FROM balances").fetchone()
     spent = np.frombuffer(body, "<i8").copy()
@@ -158,9 +157,8 @@ def test_balances_that_were_edited_are_reported(path):
     spent[first] = -spent[first]  # the sum stays
     db.execute("UPDATE balances SET spent = ? WHERE scope = ? AND block = ?", (spent.tobytes(), scope, block))
     db.close()
-    with Store(path) as store:
-        assert any("below zero" in line for line in problems(store))
-        assert store.engine.ledger.owners() == names
+    with pytest.raises(StoreError, match="not as its audit trail has it"):
+        Store(path)
 
 
 def test_names_that_are_no_names_are_refused_and_strange_ones_survive(path):

@@ -1,0 +1,91 @@
+"""The books defend themselves: a keyed sum over every row of the file, carried by the audit trail (rule 16).
+
+Every row of every table has a keyed hash. The sums of these hashes, one per table, say exactly which rows there are: a
+row that was changed, dropped, added or put back in an older form changes a sum. Triggers keep the sums up to date while
+this process writes, so no writer can forget it. Each entry of the audit trail holds a digest of the sums as they were
+when it was written. Opening a store reads every row once and compares.
+
+The key lies in the file. So this finds damage and careless edits by itself, and deliberate ones together with a
+witness, which remembers the audit trail elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import apsw
+
+TABLES = {
+    "meta": ("name", "value"),
+    "records": ("slot", "body"),
+    "owners": ("number", "slot", "name"),
+    "scopes": ("id", "name"),
+    "balances": ("scope", "block", "spent"),
+    "participation": ("block", "queries"),
+    "answers": ("seq", "scope", "query", "scale", "label", "charged", "release"),
+    "debits": ("seq", "body"),
+    "requests": ("id", "digest", "labels"),
+    "tombstones": ("digest", "spent", "queries"),
+}
+"""All tables but the audit trail, which is a chain of hashes of its own."""
+_MODULUS = 1 << 256
+
+
+class Books:
+    """The sums over the rows of an open file. `digest` is what the audit trail holds of them."""
+
+    def __init__(self, db: apsw.Connection, key: bytes):
+        self._db = db
+        self._sums = dict.fromkeys(TABLES, 0)
+        self._hashers = {name: hashlib.blake2b(key=key, digest_size=32, person=name.encode()) for name in TABLES}
+        self._digester = hashlib.blake2b(key=key, digest_size=32, person=b"books")
+        functions: dict[str, Any] = {"entered": self._entered, "struck": self._struck, "books_digest": self.digest}
+        for name, function in functions.items():
+            db.create_scalar_function(name, function)
+        db.pragma("recursive_triggers", 1)  # or REPLACE would delete rows unseen
+        for table, columns in TABLES.items():
+            old, new = (", ".join(f"{side}.{column}" for column in columns) for side in ("OLD", "NEW"))
+            strike, enter = f"SELECT struck('{table}', {old});", f"SELECT entered('{table}', {new});"
+            for event, work in (("INSERT", enter), ("DELETE", strike), ("UPDATE", strike + enter)):
+                db.execute(f"CREATE TEMP TRIGGER {table}_{event} AFTER {event} ON main.{table} BEGIN {work} END")
+
+    def read(self) -> str:
+        """Take the sums from the rows that are in the file; their digest."""
+        for table, columns in TABLES.items():
+            total, hasher = 0, self._hashers[table]
+            for row in self._db.execute(f"SELECT {', '.join(columns)} FROM main.{table}"):
+                total += _hashed(hasher, row)
+            self._sums[table] = total % _MODULUS
+        return self.digest()
+
+    def digest(self) -> str:
+        """Of all sums."""
+        whole = self._digester.copy()
+        for total in self._sums.values():
+            whole.update(total.to_bytes(32, "little"))
+        return whole.hexdigest()
+
+    def _entered(self, table: str, *row: Any) -> None:
+        self._sums[table] = (self._sums[table] + _hashed(self._hashers[table], row)) % _MODULUS
+
+    def _struck(self, table: str, *row: Any) -> None:
+        self._sums[table] = (self._sums[table] - _hashed(self._hashers[table], row)) % _MODULUS
+
+
+def _hashed(hasher: Any, row: tuple[Any, ...]) -> int:
+    """The keyed hash of a row as a number. The values are written so that two different rows never look alike."""
+    parts: list[bytes] = []
+    for value in row:
+        if isinstance(value, bytes):
+            parts += b"b%d;" % len(value), value
+        elif isinstance(value, int):
+            parts.append(b"i%d;" % value)
+        elif isinstance(value, str):
+            text = value.encode(errors="surrogatepass")
+            parts += b"s%d;" % len(text), text
+        else:
+            parts.append(b"n;" if value is None else b"f%s;" % value.hex().encode())
+    one = hasher.copy()
+    one.update(b"".join(parts))
+    return int.from_bytes(one.digest(), "little")
