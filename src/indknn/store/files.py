@@ -59,7 +59,7 @@ class Ballast:
             return
         left = 1 << (need - 1).bit_length()
         try:
-            with self.path.open("wb") as file:
+            with open(self.path, "wb", opener=_private) as file:
                 while left > 0:  # random, since some file systems keep no space for zeros
                     left -= file.write(os.urandom(min(left, 1 << 20)))
                 file.flush()
@@ -89,7 +89,7 @@ class Witness:
         body = json.dumps({"store": store_id, "position": position, "hash": digest.hex(), "at": now()})
         temporary = self.path.with_name(self.path.name + ".new")
         try:
-            with temporary.open("w") as file:
+            with open(temporary, "w", opener=_private) as file:
                 file.write(body)
                 file.flush()
                 os.fsync(file.fileno())
@@ -110,6 +110,11 @@ class Witness:
                 f"the witness {self.path} cannot be read ({error}); it must not be lost or edited"
             ) from None
         return seen
+
+
+def _private(path: str, flags: int) -> int:
+    """For `open`: a file that nobody else may read."""
+    return os.open(path, flags, 0o600)
 
 
 def sync_file(path: Path) -> None:

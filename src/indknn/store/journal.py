@@ -24,6 +24,7 @@ from indknn.ledger import MemoryLedger, Scope
 from indknn.store import chain
 from indknn.store.codec import BLOCK, Debits, exact_sum
 from indknn.store.database import Balance, scope_id, set_meta, snapshot, write_balances
+from indknn.store.guard import Guard
 from indknn.types import IntArray, Vectors
 
 Known: TypeAlias = tuple[bytes, bytes]
@@ -53,7 +54,7 @@ class StoreJournal:
     whole or not at all: a repeated request finds all of its answers, or none and pays once.
     """
 
-    def __init__(self, db: apsw.Connection, ledger: MemoryLedger, on_commit: Callable[[chain.Entry], None]):
+    def __init__(self, db: apsw.Connection, ledger: MemoryLedger, guard: Guard):
         self.db = db
         self.io = RLock()  # a connection serves one thread at a time, and says so by failing
         self.ledger = ledger
@@ -62,7 +63,7 @@ class StoreJournal:
         self.tau: Callable[[], float | None] = lambda: None  # a threshold to be written with the next answers
         self.touched: set[tuple[Scope, int]] = set()  # blocks with debits since the last fold
         self.unfolded_bytes = int(db.execute("SELECT coalesce(sum(length(body)), 0) FROM debits").get)
-        self._on_commit = on_commit
+        self._guard = guard
         self._next = int(db.execute("SELECT coalesce(max(seq), 0) + 1 FROM answers").get)
         self._known: dict[str, Known] = {
             request: (digest, labels) for request, digest, labels in db.execute("SELECT * FROM requests")
@@ -149,9 +150,10 @@ class StoreJournal:
                     batch, requests, fold, upto = self._pending, self._requests, self._fold, self._sealed
                     self._pending, self._requests, self._fold = [], {}, None
                     self._fold_blocks = set()
+                self._guard.refuse_if_moved()
                 entry = self._write(batch, requests, fold)
                 if entry is not None:
-                    self._on_commit(entry)  # the witness too has seen it before anybody else
+                    self._guard.saw(entry)  # the witness too has seen it before anybody else
             except BaseException as error:
                 self.failure = error  # fail-stop: whether it was written is known only to the disk
                 if not isinstance(error, Exception):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ import apsw
 
 from indknn.core.noise import Noise
 from indknn.engine import Engine, new_ledger
-from indknn.errors import StaleStoreError, StoreError
+from indknn.errors import StoreError
 from indknn.settings import Settings
 from indknn.store import chain, database
 from indknn.store.books import Books
+from indknn.store.guard import Guard
 from indknn.store.journal import StoreJournal
 from indknn.store.schema import VERSION
 
@@ -35,7 +35,7 @@ class State:
 def load(
     path: Path,
     noise: Noise,
-    on_commit: Callable[[chain.Entry], None],
+    guard: Guard,
     **options: Any,
 ) -> State:
     """Open the file and read everything."""
@@ -43,6 +43,8 @@ def load(
     try:
         database.settle_log(db, path)
         books = checked_books(db, path)
+        store_id = str(database.get_meta(db, "store"))
+        guard.check(db, store_id)
         stored = json.loads(database.get_meta(db, "settings"))
         stored["center"] = None if stored["center"] is None else tuple(stored["center"])
         draft = stored["n_features"] is None
@@ -53,13 +55,13 @@ def load(
             settings = replace(settings, tau=chosen)
         ledger = new_ledger(settings, key=database.get_meta(db, "key"))
         touched = database.read_ledger(db, ledger)
-        journal = StoreJournal(db, ledger, on_commit)
+        journal = StoreJournal(db, ledger, guard)
         journal.touched = touched
         engine = journaled_engine(settings, noise, journal)
         database.read_records(db, settings.n_features, engine.shard)
         for scope, query, label, release in database.read_answers(db, settings.n_features):
             engine.predictor.remember(scope, query, label, release)
-        return State(db, books, engine, journal, draft, str(database.get_meta(db, "store")))
+        return State(db, books, engine, journal, draft, store_id)
     except BaseException as error:
         database.close(db)
         if isinstance(error, StoreError) or not isinstance(error, Exception):
@@ -91,15 +93,3 @@ def journaled_engine(settings: Settings, noise: Noise, journal: StoreJournal) ->
     if settings.tau is None and not settings.advised:
         journal.tau = lambda: None if engine.predictor.plan is None else engine.predictor.plan.tau
     return engine
-
-
-def compare(db: apsw.Connection, path: Path, store_id: str, seen: dict[str, Any]) -> None:
-    """Refuse a store that does not contain what its witness saw."""
-    if seen["store"] != store_id:
-        raise StaleStoreError(f"the witness is of store {seen['store']}, but {path} is {store_id}")
-    found = db.execute("SELECT hash FROM audit WHERE position = ?", (seen["position"],)).get
-    if found is None or found.hex() != seen["hash"]:
-        raise StaleStoreError(
-            f"{path} does not contain entry {seen['position']} of its audit trail, seen at {seen['at']}: "
-            "it is an old copy, and budgets were spent since that it does not know of"
-        )

@@ -31,8 +31,9 @@ from indknn.store import chain, creation, database
 from indknn.store.batches import Batch, answered
 from indknn.store.books import Books
 from indknn.store.change import Change, receipt_of
-from indknn.store.files import Lock, Witness
-from indknn.store.opening import State, compare, load
+from indknn.store.files import Lock
+from indknn.store.guard import Guard
+from indknn.store.opening import State, load
 from indknn.store.space import Space
 from indknn.store.upsert import Item, labels_of, owners_of
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
@@ -55,6 +56,7 @@ class Store:
         path: str | Path,
         *,
         witness: str | Path | None = None,
+        new_witness: bool = False,
         noise: Noise | None = None,
         synchronous: str = "FULL",
         vfs: str | None = None,
@@ -65,7 +67,6 @@ class Store:
         self.noise = SecureNoise() if noise is None else noise
         self.generation = 0
         self._options = {"synchronous": synchronous, "vfs": vfs}
-        self._witness = None if witness is None else Witness(Path(witness))
         self._lock = RLock()
         self._closed = False
         self._process = os.getpid()  # a fork inherits the lock, and must not write
@@ -75,12 +76,10 @@ class Store:
             raise StoreError(f"{self.path} does not exist; make a store with: indknn init {self.path}")
         self._file_lock = Lock(self.path)
         self._space = Space(self.path)
+        self._guard = Guard(self.path, None if witness is None else Path(witness), new_witness)
         try:
             self._load()
-            self._check_witness()
         except BaseException:
-            if hasattr(self, "_state"):
-                database.close(self._state.db)
             self._file_lock.release()
             raise
         self._space.fill(self._state.engine, self._fold_bytes)
@@ -348,12 +347,13 @@ class Store:
         journal = self._state.journal
         journal.commit()
         try:
+            self._guard.refuse_if_moved()
             try:
                 with self._state.db:
                     yield Change(self._state, self.noise)
             except (apsw.Error, OSError) as error:
                 raise StoreError(f"nothing was changed, because writing failed: {error}") from error
-            self._write_witness(chain.last(self._state.db))
+            self._guard.saw(chain.last(self._state.db))
         except BaseException as error:
             journal.failure = error
             raise
@@ -387,22 +387,9 @@ class Store:
                 self._load()
 
     def _load(self) -> None:
-        self._state = load(self.path, self.noise, self._write_witness, **self._options)
+        self._guard.refuse_if_moved()
+        self._state = load(self.path, self.noise, self._guard, **self._options)
         self.generation += 1
-
-    def _write_witness(self, entry: chain.Entry) -> None:
-        if self._witness is not None:
-            self._witness.write(self._state.store_id, entry.position, entry.hash)
-
-    def _check_witness(self) -> None:
-        seen = None if self._witness is None else self._witness.read()
-        try:
-            if seen is not None:
-                compare(self._state.db, self.path, self._state.store_id, seen)
-            newest = chain.last(self._state.db)
-        except (apsw.Error, TypeError) as error:
-            raise StoreError(f"{self.path} cannot be read as a store: its audit trail is damaged ({error})") from error
-        self._write_witness(newest)
 
 
 def _names(owners: Any, vectors: Vectors) -> list[OwnerId] | None:

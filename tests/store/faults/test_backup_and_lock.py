@@ -8,7 +8,7 @@ import time
 import pytest
 
 from indknn.errors import StaleStoreError, StoreError, StoreLockedError
-from indknn.store import Store
+from indknn.store import Store, database
 from indknn.store.verify import problems
 from store.faults import law
 from store.faults.killing import context
@@ -133,3 +133,54 @@ def test_the_same_process_is_told_too_and_a_closed_store_says_so(path):
         with pytest.raises(StoreError, match="is closed"):
             call()
     store.close()
+
+
+@pytest.mark.parametrize("how", ["unlinked", "moved", "replaced"])
+def test_a_file_that_is_gone_answers_nothing_any_more(path, tmp_path, how):
+    with Store(path) as store:
+        names = store.engine.ledger.owners()
+        store.predict(law.rows("before", 1))
+        copy = tmp_path / "copy"
+        shutil.copy(path, copy)
+        path.rename(tmp_path / "aside")
+        if how == "unlinked":
+            (tmp_path / "aside").unlink()
+        elif how == "replaced":
+            copy.rename(path)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="moved, deleted or replaced"):
+                store.predict(law.rows("after", 1))
+            with pytest.raises(StoreError, match="moved, deleted or replaced"):
+                store.forget(names[:1])
+        store._closed = True  # there is nothing to fold into
+
+
+def test_an_older_file_beside_a_newer_log_is_refused(path, tmp_path):
+    Store(path).close()
+    old = path.read_bytes()
+    store = Store(path)
+    for i in range(30):
+        store.predict(law.rows(f"question {i}", 2), request_id=f"id {i}")
+    database.empty_log(store.db, path)  # all of it is in the file now, and the log begins anew
+    for i in range(30, 40):
+        store.predict(law.rows(f"question {i}", 2), request_id=f"id {i}")
+    mixed = tmp_path / "mixed"
+    mixed.write_bytes(old)
+    shutil.copy(f"{path}-wal", f"{mixed}-wal")
+    store.close()
+    with pytest.raises(StoreError):
+        Store(mixed)
+
+
+def test_a_store_remembers_that_it_has_a_witness(path, witness):
+    with Store(path, witness=witness) as store:
+        store.predict(law.rows("q", 1))
+    with pytest.raises(StaleStoreError, match="none was given"):
+        Store(path)
+    witness.rename(witness.with_name("elsewhere"))
+    with pytest.raises(StaleStoreError, match="does not exist"):
+        Store(path, witness=witness)
+    with Store(path, witness=witness, new_witness=True) as store:
+        assert not list(problems(store))
+    with Store(path, witness=witness):
+        pass
