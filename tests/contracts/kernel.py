@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contracts.index import selected
 from indknn.core.kernels import Kernel, tau_on_grid
 from indknn.core.quantise import quantise
 from indknn.records.indexes import make_index
@@ -96,5 +97,4 @@ class KernelContract:
         x = quantise([[0.3, -0.2, 0.9]])
         index = make_index("exact", kernel, 3)
         index.add(x)
-        (found,) = index.select(x, GRID)
-        assert found.kappa.tolist() == [GRID]
+        assert selected(index, x, GRID) == [{0: GRID}]
