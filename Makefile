@@ -7,15 +7,21 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 OUT ?= out
 
-.PHONY: help setup demo test lint bench soak clean
+.PHONY: help setup demo test test-fast coverage lint bench soak clean
+
+# What `make test-fast` leaves out: whole folders that are slow by nature, and single tests marked `slow`.
+FAST := -m "not slow and not chromium" $(addprefix --ignore=tests/,audits experiments console store/faults server/test_faults.py)
 
 help:
-	@echo "make demo    private predictions on real data, in a minute or two"
-	@echo "make test    all tests"
-	@echo "make lint    ruff, mypy --strict, import-linter"
-	@echo "make bench   benchmarks, as ratios to peers"
-	@echo "make soak    crash a store a few thousand times: kill -9, power cuts; kill a server a hundred times"
-	@echo "make setup   only the environment      make clean   remove everything made"
+	@echo "make demo        private predictions on real data, in a minute or two"
+	@echo "make test        all tests; the slowest 15 are listed"
+	@echo "make test-fast   most tests, in less than a minute: what you run while you work"
+	@echo "make coverage    all tests, and which lines they reach: a page in $(OUT)/coverage"
+	@echo "make lint        ruff, mypy --strict, import-linter"
+	@echo "make bench       benchmarks, as ratios to peers"
+	@echo "make soak        crash a store a few thousand times: kill -9, power cuts; kill a server a hundred times"
+	@echo "make setup       only the environment"
+	@echo "make clean       remove everything made"
 
 setup: $(STAMP)
 
@@ -30,7 +36,16 @@ demo: setup
 	$(BIN)/indknn demo --out $(OUT)/demo.png
 
 test: setup
-	$(BIN)/python -m pytest -q -n auto
+	$(BIN)/python -m pytest -q -n auto --durations=15
+
+test-fast: setup
+	$(BIN)/python -m pytest -q -n auto $(FAST)
+
+coverage: setup
+	$(BIN)/python -m pytest -q -n auto --cov --cov-report=html:$(OUT)/coverage
+	@for package in indknn indknn_lab; do \
+	  echo "coverage of $$package: $$($(BIN)/coverage report --include="src/$$package/*" --format=total)%"; \
+	done
 
 lint: setup
 	$(BIN)/ruff check src tests benchmarks
@@ -48,5 +63,5 @@ soak: setup
 	PYTHONPATH=tests $(BIN)/python -m server.soak
 
 clean:
-	rm -rf $(VENV) $(OUT) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(OUT) .coverage build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

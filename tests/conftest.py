@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+pytest.register_assert_rewrite("contracts", "indexes.index_oracle")  # suites that several test files share
+
+# differing_executors: the contracts are inherited, so one property runs for several implementations on purpose.
+CALM = [HealthCheck.too_slow, HealthCheck.differing_executors]
+settings.register_profile("default", deadline=None, suppress_health_check=CALM)
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 

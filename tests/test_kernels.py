@@ -1,65 +1,40 @@
 """Quantisation and kernels: near the real-valued ones, and exact on the grid."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contracts.kernel import KernelContract
 from indknn.core.kernels import RBF, Cosine, make_kernel, tau_on_grid
 from indknn.core.quantise import quantise
 from indknn.errors import InvalidInputError
 from indknn.records.indexes import make_index
 from indknn.types import GRID
 
-KERNELS = [Cosine(), RBF(), RBF(0.3), RBF(2.0, normalize=False), RBF(40.0, normalize=False)]
+
+class TestCosine(KernelContract):
+    kernels: ClassVar = [Cosine()]
+
+    def real(self, kernel, x, q):
+        return max(float(x @ q) / (np.linalg.norm(x) * np.linalg.norm(q)), 0.0)
+
+    def slope(self, kernel):
+        return 1.0
 
 
-def real_kernel(kernel, x, q):
-    if isinstance(kernel, Cosine) or kernel.normalize:
-        x, q = x / np.linalg.norm(x), q / np.linalg.norm(q)
-    if isinstance(kernel, Cosine):
-        return max(float(x @ q), 0.0)
-    return float(np.exp(-((x - q) ** 2).sum() / kernel.bandwidth**2))
+class TestRBF(KernelContract):
+    kernels: ClassVar = [RBF(), RBF(0.3), RBF(2.0, normalize=False), RBF(40.0, normalize=False)]
 
+    def real(self, kernel, x, q):
+        if kernel.normalize:
+            x, q = x / np.linalg.norm(x), q / np.linalg.norm(q)
+        return float(np.exp(-((x - q) ** 2).sum() / kernel.bandwidth**2))
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@given(st.integers(0, 2**32), st.integers(2, 100))
-def test_close_to_the_real_kernel(kernel, seed, d):
-    rng = np.random.default_rng(seed)
-    X, q = rng.normal(size=(8, d)), rng.normal(size=(1, d))
-    x, y = quantise(X), quantise(q)
-    dot = (x.values.astype(np.int64) @ y.values[0].astype(np.int64)).astype(float)
-    kappa = kernel.values(dot, x.root_norm, x.scale, float(y.root_norm[0]), float(y.scale[0]))
-    # the kernel of what is stored, to the grid
-    stored = [real_kernel(kernel, v * s, y.values[0] * y.scale[0]) for v, s in zip(x.values, x.scale, strict=True)]
-    assert kappa / GRID == pytest.approx(stored, abs=3 / GRID)
-    # and of what was given, to quantisation
-    given_ = [real_kernel(kernel, v, q[0]) for v in X]
-    slope = 1.0 if isinstance(kernel, Cosine) else np.sqrt(2 / np.e) / kernel.bandwidth
-    length = 1.0 if getattr(kernel, "normalize", True) else np.abs(X).max() + np.abs(q).max()
-    assert kappa / GRID == pytest.approx(given_, abs=2 * slope * length * np.sqrt(d) / 127 + 1e-5)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-@given(st.integers(0, 2**32), st.integers(1, 40), st.floats(0.001, 1.0))
-def test_the_quick_bound_never_hides_a_neighbour(kernel, seed, d, tau):
-    rng = np.random.default_rng(seed)
-    q = rng.normal(size=(1, d))
-    X = np.concatenate([q, q * 3, q + 0.1 * rng.normal(size=(30, d)), rng.normal(size=(30, d))])
-    x, y, tau = quantise(X), quantise(q), tau_on_grid(tau)
-    dot = (x.values.astype(np.int64) @ y.values[0].astype(np.int64)).astype(float)
-    sides = x.root_norm, x.scale, float(y.root_norm[0]), float(y.scale[0])
-    near = kernel.values(dot, *sides) >= tau
-    assert (dot[near] >= kernel.least_dot(tau, *sides)[near]).all()
-
-
-def test_the_same_direction_has_kernel_one():
-    x = quantise([[0.3, -0.2, 0.9]])
-    for kernel in (Cosine(), RBF(), RBF(normalize=False)):
-        index = make_index("exact", kernel, 3)
-        index.add(x)
-        (found,) = index.search(x, GRID)
-        assert found.kappa.tolist() == [GRID]
+    def slope(self, kernel):
+        return np.sqrt(2 / np.e) / kernel.bandwidth
 
 
 def test_tau_is_never_zero_on_the_grid():

@@ -181,6 +181,7 @@ def test_selection_and_kernel_bits_depend_on_the_record_alone(seed, kind, d):
     assert select(X32, Q[:, ::-1][:, ::-1], kernel, tau) == whole
 
 
+@pytest.mark.slow
 @given(seeds, params)
 @settings(max_examples=30)
 def test_one_at_a_time_equals_a_batch_under_the_same_seed(seed, values):

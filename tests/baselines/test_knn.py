@@ -170,6 +170,7 @@ def test_scikit_learn_accepts_it(model):
     check_estimator(clone(model).set_params(max_queries=5000), expected_failed_checks=NO_DIRECTION)
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 @pytest.mark.parametrize(
     ("model", "least"),

@@ -191,6 +191,7 @@ def test_scikit_learn_accepts_it():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 @pytest.mark.parametrize(("name", "least"), [("cifar10-r50.npz", 0.83), ("agnews-minilm.npz", 0.87)])
 def test_accuracy_on_real_features(name, least, real):

@@ -14,6 +14,7 @@ from indknn_lab.baselines.pricing import epsilon_of, noise_multiplier
 CASES = [(0.5, 0.02, 1000), (1.0, 0.1, 500), (2.0, 0.2, 2000), (2.0, 256 / 27_520, 1075)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("eps", "rate", "steps"), CASES)
 def test_suffices_by_an_independent_call_and_little_less_does_not(eps, rate, steps):
     z = noise_multiplier(eps, 1e-5, rate=rate, steps=steps)

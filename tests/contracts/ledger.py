@@ -1,4 +1,4 @@
-"""What every ledger must keep. Inherit, and provide `make(budget, global_budget)`."""
+"""What every ledger must keep (rule 4). Inherit, and provide `make(budget, global_budget)`."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ class LedgerContract:
     def test_strangers_are_named(self):
         ledger = self.make(100)
         ledger.enrol(["ann"])
-        for call in (ledger.slots_of, lambda o: ledger.spent(o, None), ledger.total_spent):
+        for call in (ledger.slots_of, lambda o: ledger.spent(o, None), ledger.total_spent, ledger.queries):
             with pytest.raises(UnknownOwnerError, match="unknown owner 'zoe'"):
                 call(["ann", "zoe"])
 
@@ -86,6 +86,19 @@ class LedgerContract:
             ledger.charge(slots, units(21, 0), "carl")
         ledger.charge(slots, units(20, 100), "carl")
         assert ledger.remaining(slots, None).tolist() == [0, 0]
+
+    def test_taking_part_is_counted_and_outlives_the_records(self):
+        ledger = self.make(100)
+        slots = ledger.enrol(["ann", "bob"])
+        ledger.joined(slots)
+        ledger.joined(slots[:1])
+        assert ledger.queries(["ann", "bob"]).tolist() == [2, 1]
+        ledger.retire(slots[:1])
+        assert ledger.queries(["bob", "ann"]).tolist() == [1, 2]
+        newcomer = ledger.enrol(["eve"])  # takes the freed slot, not what was counted there
+        assert ledger.queries(["eve"]).tolist() == [0]
+        ledger.joined(np.concatenate([newcomer, ledger.enrol(["ann"])]))
+        assert ledger.queries(["ann", "eve"]).tolist() == [3, 1]
 
     def test_numbers_for_the_nameless_were_never_anybodys(self):
         ledger = self.make(100)

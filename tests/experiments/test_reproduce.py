@@ -28,6 +28,7 @@ def run(name, features, out, jobs=1):
     return reproduce(choose(name), find(features, quick=True), out, quiet, jobs=jobs)
 
 
+@pytest.mark.slow
 def test_a_second_run_does_nothing_and_says_the_same(features, tmp_path, counted):
     first = run("figure4", features, tmp_path)
     n = len(counted)
@@ -36,6 +37,7 @@ def test_a_second_run_does_nothing_and_says_the_same(features, tmp_path, counted
     assert len(counted) == n
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on(features, tmp_path, monkeypatch, counted):
     real = runner.measure
 
@@ -53,6 +55,7 @@ def test_an_interrupted_run_goes_on(features, tmp_path, monkeypatch, counted):
     assert len(counted) == 16
 
 
+@pytest.mark.slow
 def test_a_damaged_result_is_done_again(features, tmp_path, counted):
     run("figure4", features, tmp_path)
     path = sorted((tmp_path / "units").glob("*.json"))[0]
@@ -67,6 +70,7 @@ def test_a_damaged_result_is_done_again(features, tmp_path, counted):
         assert json.loads(path.read_text())["result"] == good["result"]
 
 
+@pytest.mark.slow
 def test_other_data_under_the_same_name_are_other_units(features, tmp_path, counted, make_features):
     run("figure4", features, tmp_path)
     before = len(counted)
@@ -75,6 +79,7 @@ def test_other_data_under_the_same_name_are_other_units(features, tmp_path, coun
     assert len(counted) == before + 8
 
 
+@pytest.mark.slow
 def test_what_lacks_data_is_listed(features, tmp_path):
     (partly,) = run("figure4", features, tmp_path)
     assert partly.status == "done"
@@ -85,6 +90,7 @@ def test_what_lacks_data_is_listed(features, tmp_path):
     assert (idle.status, idle.not_run) == ("not run", ["needs cifar10-*.npz"])
 
 
+@pytest.mark.slow
 def test_two_processes_find_what_one_finds(features, tmp_path):
     alone, together = run("figure4", features, tmp_path / "a"), run("figure4", features, tmp_path / "b", jobs=2)
     assert alone == together
@@ -117,6 +123,7 @@ def test_results_know_their_own(tmp_path, features):
     assert results.get(setting.unit("plain", "cifar10", 1000, method="knn")) is None
 
 
+@pytest.mark.slow
 def test_the_command_lists_runs_and_reports(features, tmp_path):
     cli = CliRunner()
     listed = cli.invoke(app, ["reproduce", "list"])

@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
+from contracts.index import selected
 from indexes.index_oracle import SCANNERS, make, near, some
 from indknn.core.kernels import RBF, Cosine, tau_on_grid
 from indknn.errors import InvalidInputError
@@ -87,7 +88,7 @@ def test_recall_is_that_of_the_exact_index():
     lsh.add(held)
     exact.add(held)
     tau = tau_on_grid(0.3)
-    found, there = ([set(s.slots.tolist()) for s in i.select(queries, tau)] for i in (lsh, exact))
+    found, there = ([set(near) for near in selected(index, queries, tau)] for index in (lsh, exact))
     assert all(a <= b for a, b in zip(found, there, strict=True))
     assert lsh.recall(queries, tau) == sum(map(len, found)) / sum(map(len, there)) < 1.0
 

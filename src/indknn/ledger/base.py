@@ -6,7 +6,7 @@ those who do not say who they are. A *global* budget, if there is one, stands be
 charge is made there as well.
 
 The law: what an owner has spent in a scope never falls and never exceeds the budget, whatever happens to its
-records in between (rules 2 and 4). All amounts are integers in the units of `accounting`.
+records in between (rule 4). All amounts are integers in the units of `accounting`.
 """
 
 from __future__ import annotations
