@@ -31,7 +31,7 @@ requests = st.lists(
 )
 
 
-@given(requests, st.booleans(), st.booleans(), st.sampled_from([0.3, None]))
+@given(requests, st.booleans(), st.sampled_from(["none", "labels"]), st.sampled_from([0.3, None]))
 @settings(max_examples=40)
 @pytest.mark.filterwarnings("ignore:tau was not given")
 def test_as_if_one_by_one(asked, free_repeats, reuse, tau):

@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from indknn.server import keys as book
-from indknn.server import protocol
+from indknn.server import keys, protocol
 from indknn.store import Store
 from indknn.store.verify import problems
 from server.killing import ANALYSTS, ENDLESS, Campaign
@@ -134,7 +133,7 @@ def test_many_slow_clients_do_not_hold_up_the_others(server):
 def test_a_request_must_arrive_in_time(tmp_path):
     path = tmp_path / "a.store"
     make_store(path).close()
-    code = "import indknn.server.protocol as p; p.ARRIVAL = p.Protocol.limit = 0.5\nfrom indknn.cli import main; main()"
+    code = "import indknn.server.protocol as p; p.ARRIVAL = p.LimitedProtocol.limit = 0.5\nfrom indknn.cli import main; main()"
     command = [sys.executable, "-c", code, "serve", str(path), "--port", "0"]
     assert protocol.ARRIVAL == 30
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -163,11 +162,11 @@ def test_a_client_that_hangs_up_does_no_harm(server):
 def test_a_key_is_revoked_while_the_server_runs(tmp_path):
     path = tmp_path / "a.store"
     make_store(path).close()
-    _, text = book.create(book.keys_path(path), "auditor", "eve")
+    _, text = keys.create(keys.keys_path(path), "auditor", "eve")
     with Server(path) as server:
         head = {"authorization": f"Bearer {text}"}
         assert httpx.get(server.url + "/v1/status", headers=head).status_code == 200
-        book.revoke(book.keys_path(path), "eve")
+        keys.revoke(keys.keys_path(path), "eve")
         wait_until(lambda: httpx.get(server.url + "/v1/status", headers=head).status_code == 401, 3)
         assert server.stop() == 0
 

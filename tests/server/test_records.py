@@ -190,7 +190,7 @@ def test_metrics_tell_of_the_service_and_of_nobody(client, store):
     text = client("GET", "/metrics").text
     assert "indknn_queries_answered_total 3" in text
     assert 'indknn_requests_total{route="infer",status="200"} 1' in text
-    assert 'indknn_batch_queries_bucket{le="4"} 1' in text
+    assert 'indknn_batch_queries_bucket{le="4.0"} 1' in text
     for line in text.splitlines():
         assert line.startswith("#") or len(line.rsplit(" ", 1)) == 2
     for secret in ("spent", "budget", "exhaust", "owner", "epsilon", "p1"):
@@ -199,12 +199,31 @@ def test_metrics_tell_of_the_service_and_of_nobody(client, store):
     assert "p1" not in client("GET", "/metrics").text
 
 
+def test_metrics_are_those_of_one_service_and_tell_no_times_of_first_use(client, store):
+    client.ask(rows(1))
+    with application(store) as other:
+        text = other("GET", "/metrics").text
+    assert "indknn_queries_answered_total 0.0" in text  # nothing is shared with the first service
+    names = {line.split()[2] for line in client("GET", "/metrics").text.splitlines() if line.startswith("# TYPE")}
+    assert names == {  # neither the library's _created samples nor its facts about the process
+        "indknn_requests_total",
+        "indknn_queries_answered_total",
+        "indknn_late_answers_total",
+        "indknn_queries_waiting",
+        "indknn_infer_seconds",
+        "indknn_batch_queries",
+    }
+
+
 def test_the_document_has_examples_that_work(client):
     document = client("GET", "/openapi.json").json()
     infer = document["paths"]["/v2/models/{name}/infer"]["post"]
     asked = infer["requestBody"]["content"]["application/json"]["example"]
     assert client("POST", INFER, json=asked).status_code == 200
     assert document["components"]["schemas"]["Error"]
+    for path in ("/v1/session", "/v2/models/{name}"):
+        shown = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["example"]
+        assert shown == client("GET", path.format(name="indknn")).json()
     assert all("422" in operation["responses"] for path in document["paths"].values() for operation in path.values())
 
 
