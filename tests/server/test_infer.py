@@ -231,7 +231,11 @@ def test_a_key_has_its_rate(store):
 
 
 def test_answers_and_errors_leave_on_the_tick(store):
-    with application(store, tick=0.2) as client:
+    with application(store, tick=0.2, max_batch=16) as client:
+        for wrong in (np.ones((0, 4)), np.ones((17, 4))):  # the tick of one query, however many rows were sent
+            start = time.perf_counter()
+            assert code(raw(client, wrong), 422) == "invalid_input"
+            assert 0.2 <= time.perf_counter() - start < 17 * 0.2
         for body in (question(rows(1)), question(np.zeros((1, FEATURES))), {"inputs": 7}):
             start = time.perf_counter()
             client("POST", INFER, json=body)

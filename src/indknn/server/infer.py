@@ -35,7 +35,7 @@ async def infer(service: Service, model: str, headers: dict[bytes, bytes], recei
         check_model(model, options.name)
         body = await read_body(receive, headers, options.max_body)
         start = time.perf_counter()  # the time that the client took to send its request does not count
-        queries, request_id = _parse(headers, body, service.n_features, options.max_batch)
+        queries, request_id = _parse(service, headers, body)
         rows = len(queries)
         if key.rate is not None:
             service.rate_limiter.take(key.id, key.rate, rows)
@@ -48,7 +48,7 @@ async def infer(service: Service, model: str, headers: dict[bytes, bytes], recei
         except RequestConflictError:
             text = f"id {request_id!r} was used before for other queries; use a new one"
             raise Problem(409, text, "id_conflict") from None
-        answer = _answer(options.name, request_id, service.classes, numbers)
+        answer = _answer(options.name, request_id, service.store.settings.class_array, numbers)
     finally:
         if options.tick is not None:
             await wait_for_tick(start, options.tick * rows, service.metrics.late)
@@ -81,22 +81,20 @@ async def read_body(receive: Receive, headers: dict[bytes, bytes], most: int) ->
     return b"".join(parts)
 
 
-def _parse(headers: dict[bytes, bytes], body: bytes, width: int | None, most: int) -> tuple[FloatArray, str | None]:
-    """The queries and the id of the request. `width` is None while the store has never held records."""
+def _parse(service: Service, headers: dict[bytes, bytes], body: bytes) -> tuple[FloatArray, str | None]:
+    """The queries and the id of the request. Their number of features is checked by the worker, with their values."""
     kind = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
     request_id = headers.get(b"x-request-id", b"").decode("utf-8", "replace")
     if kind == b"application/octet-stream":
-        queries = _from_raw(headers, body, width or 1)
+        queries = _from_raw(headers, body, service.n_features or 1)
     elif kind == b"application/json":
         queries, id_in_body = _from_json(body)
         request_id = id_in_body or request_id
     else:
         text = kind.decode("latin-1")
         raise Problem(415, f"content type {text!r}: must be application/json or application/octet-stream")
-    if not 0 < len(queries) <= most:
-        raise Problem(422, f"a request must have 1 to {most} rows, got {len(queries)}")
-    if width is not None and queries.shape[1] != width:
-        raise Problem(422, f"the queries must have {width} features per row, got {queries.shape[1]}")
+    if not 0 < len(queries) <= service.options.max_batch:
+        raise Problem(422, f"a request must have 1 to {service.options.max_batch} rows, got {len(queries)}")
     if len(request_id) > _LONGEST_ID or not request_id.isprintable():
         raise Problem(422, f"an id must be 1 to {_LONGEST_ID} printable characters, got {_short(request_id)}")
     return queries, request_id or None
