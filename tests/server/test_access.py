@@ -77,7 +77,7 @@ def test_a_newline_at_the_end_of_a_path_opens_nothing(store):
         for method, path, options in REQUESTS.values():
             for key in (None, *client.keys.values()):
                 assert client(method, path + "%0A", key, **options).status_code in {401, 404}, path
-        assert len(store.shard) == 200
+        assert len(store.engine.shard) == 200
         assert client("GET", "/openapi.json").status_code == 401  # it tells the classes
 
 
@@ -88,7 +88,7 @@ def test_a_guard_that_takes_a_path_for_another_opens_nothing(store, monkeypatch,
         for what, (method, path, options) in REQUESTS.items():
             if what not in {"session", "model", "predict"}:
                 assert client(method, path, client.keys["analyst"], **options).status_code == 404, path
-        assert len(store.shard) == 200
+        assert len(store.engine.shard) == 200
 
 
 def test_no_route_was_forgotten(client):

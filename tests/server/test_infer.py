@@ -84,7 +84,7 @@ def test_analysts_do_not_meet_each_others_ids(store):
         assert client.ask(rows(1), "k", keys[0]).status_code == 200
         assert client.ask(rows(2), "k", keys[1]).status_code == 200  # neither a conflict nor an answer of alice's
         assert code(client.ask(rows(3), "k", keys[2]), 409) == "id_conflict"  # one name, one ledger, one set of ids
-    assert sorted(store.ledger.scopes, key=str) == [None, "alice", "bob"]
+    assert sorted(store.engine.ledger.scopes, key=str) == [None, "alice", "bob"]
     tricky = {scoped_id("a", "1:b"), scoped_id("a:1", "b"), scoped_id(None, "1:a:1:b"), scoped_id("1", "a:1:b")}
     assert len(tricky) == 4
 
@@ -289,7 +289,7 @@ def test_an_analyst_cannot_tell_who_is_exhausted(tmp_path):
             store.add(rows(0, 300), ["a"] * 300)
             key = client.keys["analyst"]
             if spent:
-                ledger = store.ledger
+                ledger = store.engine.ledger
                 ledger.charge(ledger.taken(), ledger.remaining(ledger.taken(), "analyst"), "analyst")
                 ledger.log = []
             bad = [question(np.zeros((1, 4))), question(np.ones((1, 3))), {"inputs": None}, {"id": 1}]
