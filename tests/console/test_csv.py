@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.chromium
+pytestmark = [pytest.mark.chromium, pytest.mark.slow]
 
 READ = """async ([text, classes]) => {
   const { parseRecords } = await import("/console/csv.js");

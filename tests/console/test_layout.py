@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from playwright.sync_api import expect
 
-pytestmark = pytest.mark.chromium
+pytestmark = [pytest.mark.chromium, pytest.mark.slow]
 
 TOO_FAINT = """() => {
   const parse = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);

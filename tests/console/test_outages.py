@@ -9,7 +9,7 @@ from console.serving import make_store
 from indknn.settings import Settings
 from indknn.store import Store
 
-pytestmark = pytest.mark.chromium
+pytestmark = [pytest.mark.chromium, pytest.mark.slow]
 
 
 def test_a_new_store_without_keys(tmp_path, serve, visit):

@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from console.serving import House, make_store
 
-pytestmark = pytest.mark.chromium
+pytestmark = [pytest.mark.chromium, pytest.mark.slow]
 
 IMAGE = "<img src=x onerror=alert(1)>"
 SCRIPT = "<script>alert(2)</script>"

@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from indknn.server import keys
 
-pytestmark = pytest.mark.chromium
+pytestmark = [pytest.mark.chromium, pytest.mark.slow]
 
 
 def test_a_wrong_key(house, visit):

@@ -6,7 +6,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-pytestmark = pytest.mark.chromium
+pytestmark = [pytest.mark.chromium, pytest.mark.slow]
 
 CSV = """a,b,c,d,label,owner
 0.9,0.1,0,0,healthy,"Doe, Jo"

@@ -48,9 +48,9 @@ class Campaign:
         self.endless = "prior" in settings
         settings = {"epsilon": 8.0, "max_queries": 100_000, **settings}
         make_store(self.path, n=300, free_repeats=False, **settings).close()
-        book = keys_path(self.path)
-        self.keys = {name: create(book, "analyst", name)[1] for name in ANALYSTS}
-        self.curator = create(book, "curator", "curator")[1]
+        path = keys_path(self.path)
+        self.keys = {name: create(path, "analyst", name)[1] for name in ANALYSTS}
+        self.curator = create(path, "curator", "curator")[1]
         self.told = {}  # (analyst, id) -> labels
         self.open_questions = {}  # asked, and never answered
         self.found, self.kills, self.retries, self._number = Findings(), 0, 0, 0

@@ -20,7 +20,8 @@ from indknn.store import Store
 
 FEATURES = 4
 INFER = "/v2/models/indknn/infer"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+TESTS = str(Path(__file__).parents[1])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])}
 
 
 def make_store(path, n=200, **changes):

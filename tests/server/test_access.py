@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from indknn.cli.app import app as command
 from indknn.errors import InvalidInputError
-from indknn.server.access import CAN, needed
+from indknn.server.access import PERMISSIONS, needed_permission
 from indknn.server.keys import ROLES, create, keys_path
 from indknn.server.serve import refuse_exposed
 from server.serving import INFER, Client, application, make_store, question, rows
@@ -44,7 +44,7 @@ def is_problem(response, code=None):
 
 def test_every_role_on_every_route(store):
     assert set(EXPECTED) == set(ROLES)
-    assert set(REQUESTS) == set(CAN)
+    assert set(REQUESTS) == set(PERMISSIONS)
     with application(store, roles=ROLES) as client:
         for role in ROLES:
             for what, (method, path, options) in REQUESTS.items():
@@ -55,7 +55,7 @@ def test_every_role_on_every_route(store):
                     assert response.status_code == 403
                     assert is_problem(response, "forbidden")
             assert client("GET", "/v1/session", client.keys[role]).json()["can"] == sorted(
-                EXPECTED[role], key=list(CAN).index
+                EXPECTED[role], key=list(PERMISSIONS).index
             )
 
 
@@ -77,26 +77,26 @@ def test_a_newline_at_the_end_of_a_path_opens_nothing(store):
         for method, path, options in REQUESTS.values():
             for key in (None, *client.keys.values()):
                 assert client(method, path + "%0A", key, **options).status_code in {401, 404}, path
-        assert len(store.shard) == 200
+        assert len(store.engine.shard) == 200
         assert client("GET", "/openapi.json").status_code == 401  # it tells the classes
 
 
 @pytest.mark.parametrize("granted", ["session", None])
 def test_a_guard_that_takes_a_path_for_another_opens_nothing(store, monkeypatch, granted):
-    monkeypatch.setattr("indknn.server.front.needed", lambda *_: granted)
+    monkeypatch.setattr("indknn.server.gateway.needed_permission", lambda *_: granted)
     with application(store, roles=["analyst"]) as client:
         for what, (method, path, options) in REQUESTS.items():
             if what not in {"session", "model", "predict"}:
                 assert client(method, path, client.keys["analyst"], **options).status_code == 404, path
-        assert len(store.shard) == 200
+        assert len(store.engine.shard) == 200
 
 
 def test_no_route_was_forgotten(client):
     paths = set(client("GET", "/openapi.json").json()["paths"])
-    assert {path for path in paths if needed("GET", path) is None} <= PUBLIC
+    assert {path for path in paths if needed_permission("GET", path) is None} <= PUBLIC
     assert "/v2/models/{name}/infer" in paths
     for path in paths - PUBLIC:
-        assert needed("POST", path) in CAN
+        assert needed_permission("POST", path) in PERMISSIONS
 
 
 def test_an_owner_sees_nobody_else_and_not_whether_they_exist(store):

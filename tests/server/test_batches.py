@@ -31,7 +31,7 @@ requests = st.lists(
 )
 
 
-@given(requests, st.booleans(), st.booleans(), st.sampled_from([0.3, None]))
+@given(requests, st.booleans(), st.sampled_from(["none", "labels"]), st.sampled_from([0.3, None]))
 @settings(max_examples=40)
 @pytest.mark.filterwarnings("ignore:tau was not given")
 def test_as_if_one_by_one(asked, free_repeats, reuse, tau):
@@ -80,7 +80,7 @@ def test_a_batch_is_charged_before_it_is_told(tmp_path):
 def test_after_a_crash_of_the_computation_the_store_reads_itself_anew(tmp_path, monkeypatch):
     with make_store(tmp_path / "a") as store:
         compute(store, [ask(store, 0)]).commit()
-        spent = store.ledger.column(None).copy()
+        spent = store.engine.ledger.column(None).copy()
 
         def broken(*_):
             raise MemoryError
@@ -89,7 +89,7 @@ def test_after_a_crash_of_the_computation_the_store_reads_itself_anew(tmp_path, 
             patch.setattr(type(store.predictor), "_answers", broken)
             with pytest.raises(MemoryError):
                 compute(store, [ask(store, 1), ask(store, 2)])
-        assert np.array_equal(store.ledger.column(None), spent)
+        assert np.array_equal(store.engine.ledger.column(None), spent)
         compute(store, [ask(store, 1)]).commit()
         assert not list(problems(store))
 

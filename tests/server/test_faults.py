@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from indknn.server import keys as book
-from indknn.server import protocol
+from indknn.server import keys, protocol
 from indknn.store import Store
 from indknn.store.verify import problems
 from server.killing import ANALYSTS, ENDLESS, Campaign
@@ -46,6 +45,7 @@ def talk(server, data, seconds=5.0):
         return got
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [{}, ENDLESS], ids=["Algorithm 3", "endless"])
 def test_killed_under_load_what_was_answered_is_charged(tmp_path, mode):
     campaign = Campaign(tmp_path, **mode)
@@ -57,15 +57,17 @@ def test_killed_under_load_what_was_answered_is_charged(tmp_path, mode):
     assert {analyst for analyst, _ in campaign.told} == set(ANALYSTS)
 
 
+@pytest.mark.slow
 def test_the_harness_sees_a_server_that_answers_too_early(tmp_path):
     campaign = Campaign(tmp_path, program="server.early", changes=False)  # a change would commit what is open
-    for _ in range(5):
+    for _ in range(10):  # on a busy machine a round may end before anything was answered
         campaign.round(0.4)
         if campaign.found.uncharged:
             return
     pytest.fail("it answered before it committed, was killed, and nobody noticed")
 
 
+@pytest.mark.slow
 def test_stopped_under_load_everything_is_finished(tmp_path):
     campaign = Campaign(tmp_path)
     assert campaign.round(0.7, signal.SIGTERM) == 0
@@ -74,6 +76,7 @@ def test_stopped_under_load_everything_is_finished(tmp_path):
     assert not (tmp_path / "a.store-wal").exists()  # closed and folded
 
 
+@pytest.mark.slow
 def test_a_stop_answers_what_is_under_way(tmp_path):
     """With a long tick the answer is due after the signal, and still comes."""
     path = tmp_path / "a.store"
@@ -131,10 +134,11 @@ def test_many_slow_clients_do_not_hold_up_the_others(server):
         s.close()
 
 
+@pytest.mark.slow
 def test_a_request_must_arrive_in_time(tmp_path):
     path = tmp_path / "a.store"
     make_store(path).close()
-    code = "import indknn.server.protocol as p; p.ARRIVAL = p.Protocol.limit = 0.5\nfrom indknn.cli import main; main()"
+    code = "import indknn.server.protocol as p; p.ARRIVAL = p.LimitedProtocol.limit = 0.5\nfrom indknn.cli import main; main()"
     command = [sys.executable, "-c", code, "serve", str(path), "--port", "0"]
     assert protocol.ARRIVAL == 30
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -160,14 +164,15 @@ def test_a_client_that_hangs_up_does_no_harm(server):
     assert httpx.get(server.url + "/v2/health/ready").status_code == 200
 
 
+@pytest.mark.slow
 def test_a_key_is_revoked_while_the_server_runs(tmp_path):
     path = tmp_path / "a.store"
     make_store(path).close()
-    _, text = book.create(book.keys_path(path), "auditor", "eve")
+    _, text = keys.create(keys.keys_path(path), "auditor", "eve")
     with Server(path) as server:
         head = {"authorization": f"Bearer {text}"}
         assert httpx.get(server.url + "/v1/status", headers=head).status_code == 200
-        book.revoke(book.keys_path(path), "eve")
+        keys.revoke(keys.keys_path(path), "eve")
         wait_until(lambda: httpx.get(server.url + "/v1/status", headers=head).status_code == 401, 3)
         assert server.stop() == 0
 
@@ -188,6 +193,7 @@ def test_a_second_server_and_a_busy_port_are_told_in_one_line(server, tmp_path):
     assert (missing.exit_code, missing.output.count("\n")) == (3, 1)
 
 
+@pytest.mark.slow
 def test_tls(tmp_path):
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     made = subprocess.run(

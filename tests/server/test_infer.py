@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
-from indknn.server.infer import Infer, scoped_id
+from indknn.server.infer import scoped_id, wait_for_tick
 from indknn.server.keys import create, keys_path
 from indknn.store.verify import problems
 from server.serving import FEATURES, INFER, application, make_store, question, rows, tensor
@@ -84,7 +84,7 @@ def test_analysts_do_not_meet_each_others_ids(store):
         assert client.ask(rows(1), "k", keys[0]).status_code == 200
         assert client.ask(rows(2), "k", keys[1]).status_code == 200  # neither a conflict nor an answer of alice's
         assert code(client.ask(rows(3), "k", keys[2]), 409) == "id_conflict"  # one name, one ledger, one set of ids
-    assert sorted(store.ledger.scopes, key=str) == [None, "alice", "bob"]
+    assert sorted(store.engine.ledger.scopes, key=str) == [None, "alice", "bob"]
     tricky = {scoped_id("a", "1:b"), scoped_id("a:1", "b"), scoped_id(None, "1:a:1:b"), scoped_id("1", "a:1:b")}
     assert len(tricky) == 4
 
@@ -176,6 +176,23 @@ def test_a_chunked_body_is_refused_while_it_comes(store):
     assert sent < 20_000
 
 
+@pytest.mark.parametrize(("method", "path"), [("POST", INFER), ("POST", "/v1/records")])
+def test_a_client_that_hangs_up_is_no_fault_of_the_server(client, caplog, method, path):
+    sent = []
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [(b"host", b"127.0.0.1"), (b"content-length", b"100")]
+    scope = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b""}
+    asyncio.run(client.app(scope, receive, send))
+    assert sent[0]["status"] == 499
+    assert not caplog.records
+
+
 def test_one_bad_request_does_not_spoil_its_neighbours(store):
     with application(store) as client:
         bad = ("POST", INFER, {"json": question(np.zeros((1, FEATURES)))})
@@ -214,7 +231,11 @@ def test_a_key_has_its_rate(store):
 
 
 def test_answers_and_errors_leave_on_the_tick(store):
-    with application(store, tick=0.2) as client:
+    with application(store, tick=0.2, max_batch=16) as client:
+        for wrong in (np.ones((0, 4)), np.ones((17, 4))):  # the tick of one query, however many rows were sent
+            start = time.perf_counter()
+            assert code(raw(client, wrong), 422) == "invalid_input"
+            assert 0.2 <= time.perf_counter() - start < 17 * 0.2
         for body in (question(rows(1)), question(np.zeros((1, FEATURES))), {"inputs": 7}):
             start = time.perf_counter()
             client("POST", INFER, json=body)
@@ -233,20 +254,20 @@ def test_whatever_fits_into_the_tick_leaves_at_the_same_time(store, monkeypatch,
         now[0] += seconds
 
     with application(store, tick=0.1) as client:
-        pace = Infer(client.app.service)._pace
+        late = client.app.service.metrics.late
         monkeypatch.setattr("indknn.server.infer.time.perf_counter", lambda: now[0])
         monkeypatch.setattr("indknn.server.infer.asyncio.sleep", sleep)
         for took in (0.0, 0.01, 0.05, 0.0999):
             now[0] = 7.0 + took * rows_asked
-            asyncio.run(pace(7.0, 0.1 * rows_asked))
+            asyncio.run(wait_for_tick(7.0, 0.1 * rows_asked, late))
             left.append(now[0])
         assert max(left) - min(left) < 1e-9
         assert left[0] == pytest.approx(7.0 + 0.1 * rows_asked)
-        assert client.app.service.metrics.late == 0
+        assert "indknn_late_answers_total 0.0" in client("GET", "/metrics").text
         now[0] = 7.0 + 0.15 * rows_asked
-        asyncio.run(pace(7.0, 0.1 * rows_asked))
+        asyncio.run(wait_for_tick(7.0, 0.1 * rows_asked, late))
         assert now[0] == pytest.approx(7.0 + 0.2 * rows_asked)
-        assert client.app.service.metrics.late == 1
+        assert "indknn_late_answers_total 1.0" in client("GET", "/metrics").text
 
 
 def test_whoever_is_waiting_shares_a_commit(client, store):
@@ -268,7 +289,7 @@ def test_an_analyst_cannot_tell_who_is_exhausted(tmp_path):
             store.add(rows(0, 300), ["a"] * 300)
             key = client.keys["analyst"]
             if spent:
-                ledger = store.ledger
+                ledger = store.engine.ledger
                 ledger.charge(ledger.taken(), ledger.remaining(ledger.taken(), "analyst"), "analyst")
                 ledger.log = []
             bad = [question(np.zeros((1, 4))), question(np.ones((1, 3))), {"inputs": None}, {"id": 1}]

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from indknn.cli.app import app
 from indknn.errors import InvalidInputError
-from indknn.server import keys as book
+from indknn.server import keys
 from indknn.server.keys import Keyring
 from server.serving import application, mode, rows
 
@@ -18,24 +18,24 @@ def run(*args):
 
 def test_the_file_holds_no_key_and_is_for_nobody_else(tmp_path):
     path = tmp_path / "a.store.keys"
-    key, text = book.create(path, "analyst", "alice")
+    key, text = keys.create(path, "analyst", "alice")
     assert mode(path) == 0o600
-    assert len(text) >= len(book.PREFIX) + 43  # 256 bits
+    assert len(text) >= len(keys.PREFIX) + 43  # 256 bits
     body = path.read_text()
     assert text not in body
-    assert text.removeprefix(book.PREFIX) not in body
+    assert text.removeprefix(keys.PREFIX) not in body
     assert Keyring(path).find(text) == key
 
 
 def test_the_hash_is_keyed_by_a_secret_of_the_file(tmp_path):
-    (_, one), (_, other) = (book.create(tmp_path / name, "admin", "ann") for name in ("1", "2"))
+    (_, one), (_, other) = (keys.create(tmp_path / name, "admin", "ann") for name in ("1", "2"))
     assert one != other
     assert Keyring(tmp_path / "1").find(other) is None
-    assert book.read_book(tmp_path / "1").secret != book.read_book(tmp_path / "2").secret
+    assert keys.read_key_file(tmp_path / "1").secret != keys.read_key_file(tmp_path / "2").secret
 
 
 def test_a_wrong_key_is_nobodys(tmp_path):
-    _, text = book.create(tmp_path / "k", "analyst", "alice")
+    _, text = keys.create(tmp_path / "k", "analyst", "alice")
     ring = Keyring(tmp_path / "k")
     for wrong in ("", "x", text[:-1], text + "x", text.lower(), "é" * 50):
         assert ring.find(wrong) is None
@@ -45,44 +45,44 @@ def test_revoked_stays_listed_and_is_refused_without_a_restart(store):
     with application(store, roles=["analyst"]) as client:
         key = client.keys["analyst"]
         assert client.ask(rows(1), key=key).status_code == 200
-        (gone,) = book.revoke(book.keys_path(store.path), "analyst")
-        client.app.service.keys.look(force=True)  # what it does by itself within a second
+        (gone,) = keys.revoke(keys.keys_path(store.path), "analyst")
+        client.app.service.keys.refresh(force=True)  # what it does by itself within a second
         assert client.ask(rows(2), key=key).status_code == 401
-    assert [k.revoked is not None for k in book.read_book(book.keys_path(store.path)).keys] == [True]
+    assert [k.revoked is not None for k in keys.read_key_file(keys.keys_path(store.path)).keys] == [True]
     assert gone.revoked
 
 
 def test_a_new_key_works_at_once(store):
     with application(store, roles=["admin"]) as client:
-        _, text = book.create(book.keys_path(store.path), "analyst", "late")
+        _, text = keys.create(keys.keys_path(store.path), "analyst", "late")
         assert client.ask(rows(1), key=text).status_code == 200
 
 
 def test_the_first_key_closes_an_open_server_and_nothing_opens_it_again(store):
-    path = book.keys_path(store.path)
+    path = keys.keys_path(store.path)
     with application(store) as client:
         ring = client.app.service.keys
         assert client("GET", "/v1/status").status_code == 200
-        _, text = book.create(path, "curator", "carol")
-        ring.look(force=True)
+        _, text = keys.create(path, "curator", "carol")
+        ring.refresh(force=True)
         assert client("GET", "/v1/status").status_code == 401
         assert client("GET", "/v1/status", text).status_code == 200
         path.write_text("{not json")
-        ring.look(force=True)
+        ring.refresh(force=True)
         assert client("GET", "/v1/status").status_code == 401
         assert client("GET", "/v1/status", text).status_code == 401
         path.unlink()
-        ring.look(force=True)
+        ring.refresh(force=True)
         assert client("GET", "/v1/status").status_code == 401
     ring = Keyring(path)
-    assert ring.open  # a fresh server on a store without keys
+    assert ring.is_open  # a fresh server on a store without keys
 
 
 def test_a_file_with_revoked_keys_only_is_not_open(tmp_path):
     path = tmp_path / "k"
-    book.create(path, "analyst", "alice")
-    book.revoke(path, "alice")
-    assert not Keyring(path).open
+    keys.create(path, "analyst", "alice")
+    keys.revoke(path, "alice")
+    assert not Keyring(path).is_open
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_file_with_revoked_keys_only_is_not_open(tmp_path):
 )
 def test_bad_values_are_refused(tmp_path, values, what):
     with pytest.raises(InvalidInputError, match=what):
-        book.create(tmp_path / "k", **{"role": "analyst", "name": "alice", **values})
+        keys.create(tmp_path / "k", **{"role": "analyst", "name": "alice", **values})
     assert not (tmp_path / "k").exists()
 
 

@@ -20,39 +20,39 @@ def test_records_are_added_all_or_none(client, store):
     for bad in (record(4, label="z"), {"features": [1, 2], "label": "a"}, {"features": [0] * 4, "label": "a"}):
         response = add(client, record(5, owner="bob"), bad)
         assert response.status_code == 422, response.text
-    assert len(store.shard) == 203
+    assert len(store.engine.shard) == 203
     assert not list(problems(store))
 
 
 def test_an_unnamed_record_is_a_new_persons(client, store):
-    before = store.ledger.next_number
+    before = store.engine.ledger.next_number
     add(client, record(1), record(2, owner=before), record(3, owner=before + 7), record(4))
-    assert {before, before + 7} < set(store.ledger.owners())
-    assert len(store.ledger.owners()) == 204
+    assert {before, before + 7} < set(store.engine.ledger.owners())
+    assert len(store.engine.ledger.owners()) == 204
 
 
 def test_replacing_a_record_keeps_the_ledger(client, store):
     for i in range(30):
         client.ask(rows(i))
-    spent = {name: store.ledger.spent([name], None)[0] for name in store.ledger.owners()}
+    spent = {name: store.engine.ledger.spent([name], None)[0] for name in store.engine.ledger.owners()}
     assert max(spent.values()) > 0
-    ids = store.shard.record_ids().tolist()[:3]
+    ids = store.engine.shard.record_ids().tolist()[:3]
     answer = add(client, *(record(50 + i, id=i) for i in ids), record(60, owner="p9")).json()
     assert answer["records"] == 201
     assert answer["owners"] == 200
     assert not set(answer["ids"][:3]) & set(ids)
-    assert {name: store.ledger.spent([name], None)[0] for name in store.ledger.owners()} == spent
-    assert not store.ledger.tombstones
+    assert {name: store.engine.ledger.spent([name], None)[0] for name in store.engine.ledger.owners()} == spent
+    assert not store.engine.ledger.tombstones
     assert not list(problems(store))
     path = store.path
     store.close()
     with type(store)(path) as again:
         assert not list(problems(again))
-        assert {name: again.ledger.spent([name], None)[0] for name in again.ledger.owners()} == spent
+        assert {name: again.engine.ledger.spent([name], None)[0] for name in again.engine.ledger.owners()} == spent
 
 
 def test_a_record_may_go_to_somebody_else(client, store):
-    (first, *_) = store.shard.record_ids().tolist()
+    (first, *_) = store.engine.shard.record_ids().tolist()
     add(client, record(1, id=first, owner="heir"))
     assert client("GET", "/v1/owners/p0").json()["records"] == 0  # forgotten, and what was spent is kept
     assert client("GET", "/v1/owners/heir").json()["records"] == 1
@@ -60,7 +60,7 @@ def test_a_record_may_go_to_somebody_else(client, store):
 
 
 def test_a_replacement_that_fails_changes_nothing(client, store):
-    ids = store.shard.record_ids().tolist()
+    ids = store.engine.shard.record_ids().tolist()
     for bad in (
         [record(1, id=ids[0]), record(2, id=ids[0])],
         [record(1, id=ids[0]), record(2, id=10**9)],
@@ -77,12 +77,12 @@ def test_a_replacement_that_fails_changes_nothing(client, store):
         [],
     ):
         assert add(client, *bad).status_code == 422
-    assert store.shard.record_ids().tolist() == ids
+    assert store.engine.shard.record_ids().tolist() == ids
     assert store._journal.failure is None
 
 
 def test_records_are_removed_all_or_none(client, store):
-    ids = store.shard.record_ids().tolist()
+    ids = store.engine.shard.record_ids().tolist()
     assert client("DELETE", "/v1/records", json={"ids": [ids[0], 10**9]}).status_code == 422
     assert client("DELETE", "/v1/records", json={"ids": []}).status_code == 422
     assert client("DELETE", "/v1/records", json={"ids": [True]}).status_code == 422
@@ -190,7 +190,7 @@ def test_metrics_tell_of_the_service_and_of_nobody(client, store):
     text = client("GET", "/metrics").text
     assert "indknn_queries_answered_total 3" in text
     assert 'indknn_requests_total{route="infer",status="200"} 1' in text
-    assert 'indknn_batch_queries_bucket{le="4"} 1' in text
+    assert 'indknn_batch_queries_bucket{le="4.0"} 1' in text
     for line in text.splitlines():
         assert line.startswith("#") or len(line.rsplit(" ", 1)) == 2
     for secret in ("spent", "budget", "exhaust", "owner", "epsilon", "p1"):
@@ -199,12 +199,31 @@ def test_metrics_tell_of_the_service_and_of_nobody(client, store):
     assert "p1" not in client("GET", "/metrics").text
 
 
+def test_metrics_are_those_of_one_service_and_tell_no_times_of_first_use(client, store):
+    client.ask(rows(1))
+    with application(store) as other:
+        text = other("GET", "/metrics").text
+    assert "indknn_queries_answered_total 0.0" in text  # nothing is shared with the first service
+    names = {line.split()[2] for line in client("GET", "/metrics").text.splitlines() if line.startswith("# TYPE")}
+    assert names == {  # neither the library's _created samples nor its facts about the process
+        "indknn_requests_total",
+        "indknn_queries_answered_total",
+        "indknn_late_answers_total",
+        "indknn_queries_waiting",
+        "indknn_infer_seconds",
+        "indknn_batch_queries",
+    }
+
+
 def test_the_document_has_examples_that_work(client):
     document = client("GET", "/openapi.json").json()
     infer = document["paths"]["/v2/models/{name}/infer"]["post"]
     asked = infer["requestBody"]["content"]["application/json"]["example"]
     assert client("POST", INFER, json=asked).status_code == 200
     assert document["components"]["schemas"]["Error"]
+    for path in ("/v1/session", "/v2/models/{name}"):
+        shown = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["example"]
+        assert shown == client("GET", path.format(name="indknn")).json()
     assert all("422" in operation["responses"] for path in document["paths"].values() for operation in path.values())
 
 

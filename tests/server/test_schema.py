@@ -28,6 +28,7 @@ def served(tmp_path_factory):
         assert not list(problems(store))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda m: m.value)
 def test_no_request_is_a_fault_of_the_server(served, mode):
     operations = [result.ok() for result in served.schema.get_all_operations()]

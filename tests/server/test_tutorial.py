@@ -15,6 +15,7 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("bash")), reason="the tutorial uses bash and curl")
 def test_the_tutorial_runs(tmp_path):
     with socket.socket() as s:

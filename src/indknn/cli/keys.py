@@ -71,8 +71,8 @@ def show(store: Path, as_text: bool) -> None:
     with wanted("server"):
         from indknn.server import keys as book  # noqa: PLC0415
     _refuse_missing(store)
-    found = book.read_book(book.keys_path(store))
-    rows = [] if found is None else [{k: v for k, v in vars(key).items() if k != "digest"} for key in found.keys]
+    found = book.read_key_file(book.keys_path(store))
+    rows = [{k: v for k, v in vars(key).items() if k != "digest"} for key in found.keys]
     if as_text:
         click.echo(as_json(rows))
         return

@@ -1,14 +1,19 @@
-"""Who may do what. Decided from the method and the path, before a byte of the body is read."""
+"""Who may do what, and how often.
+
+Permissions are decided from the method, the path and the key, before any of the body is read.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from math import ceil
 from urllib.parse import urlsplit
 
-from indknn.server.keys import ROLES, Key, Keyring
+from indknn.server.keys import OPEN, ROLES, Key, Keyring
 from indknn.server.problems import Problem
 
-CAN: dict[str, frozenset[str]] = {
+PERMISSIONS: dict[str, frozenset[str]] = {
     "session": frozenset(ROLES),
     "model": frozenset(ROLES),
     "predict": frozenset({"analyst", "admin"}),
@@ -19,82 +24,69 @@ CAN: dict[str, frozenset[str]] = {
     "statement": frozenset({"curator", "auditor", "admin", "owner"}),
     "forget": frozenset({"curator", "admin", "owner"}),
 }
-_ROUTES = {"/v1/session": "session", "/v1/status": "status", "/v1/audit": "audit", "/v1/records": "curate"}
-_EVERYBODY = frozenset({"/", "/v2", "/v2/health/live", "/v2/health/ready"})
+"""The roles that have each permission."""
+_BY_PATH = {
+    "/v1/session": "session",
+    "/v1/status": "status",
+    "/v1/audit": "audit",
+    "/v1/records": "curate",
+    "/metrics": "metrics",
+}
+_PUBLIC = frozenset({"/", "/v2", "/v2/health/live", "/v2/health/ready"})
 _FORWARDED = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
-@dataclass(frozen=True)
-class Visitor:
-    """Whoever sent a request. Without a key, while there are none, everything is allowed."""
+def needed_permission(method: str, path: str) -> str | None:
+    """The permission that a request needs; None for what is public. Unknown paths need a key.
 
-    key: Key | None
-
-    @property
-    def role(self) -> str:
-        """The role, `open` without keys."""
-        return "open" if self.key is None else self.key.role
-
-    @property
-    def analyst(self) -> str | None:
-        """Whose ledger a prediction is charged to."""
-        return None if self.key is None else self.key.name
-
-    @property
-    def can(self) -> list[str]:
-        """What is allowed."""
-        return [what for what in CAN if self.may(what)]
-
-    def may(self, what: str) -> bool:
-        """Whether this is."""
-        return self.key is None or self.key.role in CAN[what]
-
-
-def needed(method: str, path: str) -> str | None:
-    """What a request needs to be allowed; None for what is open to everybody.
-
-    What is not known here needs a key. The routes' patterns end in `$`, which also matches before a last newline:
-    `/metrics%0A` would be another path to us and the same to them, so no path with a newline gets there.
+    The patterns of the routes end in `$`, which also matches before a final newline. `/metrics%0A` would be one path
+    here and another one there, so paths with a newline are refused.
     """
     if "\n" in path:
         raise Problem(404, "there is nothing at a path with a newline")
     if path.startswith("/v2/models/"):
         return "predict" if path.endswith("/infer") else "model"
-    if path in _ROUTES:
-        return _ROUTES[path]
     if path.startswith("/v1/owners/"):
         return "forget" if method == "DELETE" else "statement"
-    if path == "/metrics":
-        return "metrics"
-    return None if path in _EVERYBODY or path.startswith("/console/") else "session"
+    if path in _PUBLIC or path.startswith("/console/"):
+        return None
+    return _BY_PATH.get(path, "session")
 
 
-def visitor(ring: Keyring, authorization: bytes | None) -> Visitor:
-    """Who this is, by the header `Authorization: Bearer ...`."""
-    ring.look()
-    if ring.open:
-        return Visitor(None)
-    scheme, _, text = (authorization or b"").decode("latin-1").partition(" ")
-    key = ring.find(text.strip()) if scheme.lower() == "bearer" else None
+def authorise(keyring: Keyring, permission: str | None, headers: dict[bytes, bytes]) -> Key | None:
+    """The key that a request came with; raises a `Problem` where it does not grant the permission.
+
+    None for a public request, `OPEN` while the server has no keys.
+    """
+    if permission is None:
+        return None
+    keyring.refresh()
+    if keyring.is_open:
+        _refuse_other_sites(headers)
+        return OPEN
+    authorization = headers.get(b"authorization", b"")
+    scheme, _, text = authorization.decode("latin-1").partition(" ")
+    key = keyring.find(text.strip()) if scheme.lower() == "bearer" else None
     if key is None:
         wrong = "this key is not valid" if authorization else "a key is needed"
-        raise Problem(
-            401, f"{wrong}: send the header Authorization: Bearer KEY", headers=((b"www-authenticate", b"Bearer"),)
-        )
-    return Visitor(key)
+        text = f"{wrong}: send the header Authorization: Bearer KEY"
+        raise Problem(401, text, headers=((b"www-authenticate", b"Bearer"),))
+    if key.role not in PERMISSIONS[permission]:
+        roles = sorted(PERMISSIONS[permission])
+        raise Problem(403, f"a key of role {key.role} may not {permission}; roles that may: {roles}")
+    return key
 
 
-def refuse(who: Visitor, what: str) -> None:
-    """Raise if this visitor may not do that."""
-    if not who.may(what):
-        raise Problem(403, f"a key of role {who.role} may not {what}; roles that may: {sorted(CAN[what])}")
+def may(key: Key, permission: str) -> bool:
+    """Whether the holder of this key has this permission."""
+    return key is OPEN or key.role in PERMISSIONS[permission]
 
 
-def refuse_strange_sites(headers: dict[bytes, bytes]) -> None:
-    """Without keys, neither a web page of somebody else in a browser here nor who comes through a proxy is served."""
+def _refuse_other_sites(headers: dict[bytes, bytes]) -> None:
+    """Without keys, refuse what comes through a proxy, and what a web page from elsewhere sends from a browser here."""
     if not _FORWARDED.isdisjoint(headers):
-        raise Problem(403, "without keys no requests through a proxy are served", "not_loopback")
+        raise Problem(403, "without keys the server takes no requests through a proxy", "not_loopback")
     host, origin = headers.get(b"host"), headers.get(b"origin")
     try:
         name = urlsplit("//" + (host or b"localhost").decode("latin-1"))
@@ -102,6 +94,37 @@ def refuse_strange_sites(headers: dict[bytes, bytes]) -> None:
     except ValueError:
         known, site = False, None
     if not known:
-        raise Problem(403, "without keys only requests to a loopback address are served", "not_loopback")
+        raise Problem(403, "without keys the server takes requests to a loopback address only", "not_loopback")
     if origin is not None and site != name.netloc:
-        raise Problem(403, "without keys no requests from other sites are served", "cross_origin")
+        raise Problem(403, "without keys the server takes no requests from other sites", "cross_origin")
+
+
+class RateLimiter:
+    """How many queries per second each key may ask: a token bucket for each.
+
+    A bucket holds one second's worth of queries, at least one. A request with more rows than that is let in when the
+    bucket is full. It leaves a debt that must fill up before the next request.
+
+    >>> now = [0.0]
+    >>> limiter = RateLimiter(clock=lambda: now[0])
+    >>> limiter.take("k", 2.0, 2)
+    >>> limiter.take("k", 2.0, 1)
+    Traceback (most recent call last):
+    indknn.server.problems.Problem: more than 2 queries per second; ask again in 1 s
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._buckets: dict[str, tuple[float, float]] = {}
+
+    def take(self, key: str, rate: float, n: int) -> None:
+        """Take n queries out of the bucket of a key, or refuse."""
+        now, full = self._clock(), max(rate, 1.0)
+        content, since = self._buckets.get(key, (full, now))
+        content = min(full, content + (now - since) * rate)
+        needed = min(float(n), full)
+        if content < needed - 1e-9:
+            wait = str(ceil((needed - content) / rate))
+            text = f"more than {rate:g} queries per second; ask again in {wait} s"
+            raise Problem(429, text, "rate_limit", ((b"retry-after", wait.encode()),))
+        self._buckets[key] = (content - n, now)

@@ -1,14 +1,13 @@
-"""API keys, in a file of their own beside the store, so that `indknn keys` works while a server has the store.
+"""API keys, in a file of their own beside the store, so that `indknn keys` works while a server uses the store.
 
 A key is 256 random bits, shown once. The file holds only a keyed hash of it, under a secret of the file. The server
-looks at the file again when it has changed, so a revoked key is refused within a second.
+reads the file again when it has changed, so a revoked key is refused within a second.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import hmac
 import json
 import math
 import os
@@ -26,13 +25,13 @@ from indknn.store.files import sync_file
 
 ROLES = ("analyst", "curator", "owner", "auditor", "admin")
 PREFIX = "indknn_"
-_LOOK_AGAIN = 1.0  # seconds
+_REFRESH_SECONDS = 1.0
 _LONGEST_NAME = 128
 
 
 @dataclass(frozen=True)
 class Key:
-    """Who holds a key, and what they may do. `digest` is the keyed hash of the key."""
+    """Who holds a key, and what they may do. `digest` is the keyed hash of the key's text."""
 
     id: str
     name: str
@@ -45,12 +44,16 @@ class Key:
     revoked: str | None = None
 
 
-@dataclass(frozen=True)
-class Book:
-    """What the file holds."""
+OPEN = Key(id="", name="", role="open", created="", digest="")
+"""Stands for the key of every caller of a server that has no keys: everything is allowed."""
 
-    secret: bytes
-    keys: tuple[Key, ...]
+
+@dataclass(frozen=True)
+class KeyFile:
+    """The contents of a file of keys: the secret of the keyed hash, and all keys that were ever made."""
+
+    secret: bytes = b""
+    keys: tuple[Key, ...] = ()
 
 
 def keys_path(store: str | Path) -> Path:
@@ -59,13 +62,13 @@ def keys_path(store: str | Path) -> Path:
     return path.with_name(path.name + ".keys")
 
 
-def read_book(path: Path) -> Book | None:
-    """The keys in a file; None where there is no file."""
+def read_key_file(path: Path) -> KeyFile:
+    """The keys in a file; no keys and no secret where there is no file."""
     try:
         body = json.loads(path.read_text())
-        return Book(bytes.fromhex(body["secret"]), tuple(Key(**entry) for entry in body["keys"]))
+        return KeyFile(bytes.fromhex(body["secret"]), tuple(Key(**entry) for entry in body["keys"]))
     except FileNotFoundError:
-        return None
+        return KeyFile()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{path} cannot be read as a file of keys: {error}") from None
 
@@ -79,26 +82,26 @@ def create(
     rate: float | None = None,
     max_queries: int | None = None,
 ) -> tuple[Key, str]:
-    """A new key, and its text: the only time that it is seen."""
+    """A new key and its text, which cannot be read again later."""
     _check(role, name, owner, rate, max_queries)
-    with _changing(path) as book:
+    with _locked(path) as file:
         text = PREFIX + secrets.token_urlsafe(32)
-        taken = {key.id for key in book.keys}
+        taken = {key.id for key in file.keys}
         number = next(i for i in iter(lambda: secrets.token_hex(4), None) if i not in taken)
-        key = Key(number, name, role, now(), _digest(book.secret, text), owner, rate, max_queries)
-        _write(path, Book(book.secret, (*book.keys, key)))
+        key = Key(number, name, role, now(), _digest(file.secret, text), owner, rate, max_queries)
+        _write(path, KeyFile(file.secret, (*file.keys, key)))
     return key, text
 
 
 def revoke(path: Path, which: str) -> list[Key]:
-    """Revoke the key with this id, or all with this name; those that were. They stay listed."""
-    with _changing(path) as book:
-        hit = {k.id for k in book.keys if which in {k.id, k.name} and k.revoked is None}
+    """Revoke the key with this id, or all keys with this name, and return them. They stay in the file."""
+    with _locked(path) as file:
+        hit = {k.id for k in file.keys if which in {k.id, k.name} and k.revoked is None}
         if not hit:
-            known = [k.id for k in book.keys if k.revoked is None]
+            known = [k.id for k in file.keys if k.revoked is None]
             raise InvalidInputError(f"no key in use has the id or name {which!r}; in use are {known}")
-        keys = tuple(replace(k, revoked=now()) if k.id in hit else k for k in book.keys)
-        _write(path, Book(book.secret, keys))
+        keys = tuple(replace(k, revoked=now()) if k.id in hit else k for k in file.keys)
+        _write(path, KeyFile(file.secret, keys))
     return [k for k in keys if k.id in hit]
 
 
@@ -120,26 +123,27 @@ def _digest(secret: bytes, text: str) -> str:
 
 
 @contextmanager
-def _changing(path: Path) -> Iterator[Book]:
-    """The book as it is, while nobody else changes it."""
+def _locked(path: Path) -> Iterator[KeyFile]:
+    """The contents of the file, while no other process can change it."""
     lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield read_book(path) or Book(secrets.token_bytes(32), ())
+        file = read_key_file(path)
+        yield file if file.secret else KeyFile(secrets.token_bytes(32))
     finally:
         os.close(lock)
 
 
-def _write(path: Path, book: Book) -> None:
-    """Atomic, durable, and for nobody else to read."""
-    body: dict[str, Any] = {"version": 1, "secret": book.secret.hex(), "keys": [asdict(k) for k in book.keys]}
+def _write(path: Path, file: KeyFile) -> None:
+    """Replace the file, atomically and durably. Only its owner may read it."""
+    body: dict[str, Any] = {"version": 1, "secret": file.secret.hex(), "keys": [asdict(k) for k in file.keys]}
     temporary = path.with_name(path.name + ".new")
     temporary.unlink(missing_ok=True)
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as file:
-        json.dump(body, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    with os.fdopen(handle, "w") as stream:
+        json.dump(body, stream, indent=1)
+        stream.flush()
+        os.fsync(stream.fileno())
     temporary.replace(path)
     sync_file(path.parent)
 
@@ -147,33 +151,32 @@ def _write(path: Path, book: Book) -> None:
 class Keyring:
     """The keys as a running server sees them.
 
-    Without any entry it is `open`. Once there was one it never opens again, even if the file is lost or damaged:
-    then nobody is let in.
+    It is open while the file has no entries. Once there was an entry it never opens again: if the file is lost or
+    damaged, nobody is let in.
     """
 
     def __init__(self, path: Path | None):
         self.path = path
-        self.open = True
-        self._book: Book | None = None
+        self.is_open = True
+        self._secret = b""
         self._by_digest: dict[str, Key] = {}
         self._seen: object = None
-        self._next_look = 0.0
-        self.look(force=True)
+        self._next_refresh = 0.0
+        self.refresh(force=True)
 
     def find(self, text: str) -> Key | None:
-        """Whose key this is; None for a wrong or a revoked one."""
+        """The key with this text; None for a wrong or a revoked one."""
         key = self._find(text)
         if key is None:  # it may have been made this moment
-            self.look(force=True)
-            key = self._find(text)
-        return key
+            self.refresh(force=True)
+        return key or self._find(text)
 
-    def look(self, *, force: bool = False) -> None:
-        """Read the file again if it has changed; at most once a second unless forced."""
+    def refresh(self, *, force: bool = False) -> None:
+        """Read the file again if it has changed; look at most once a second unless forced."""
         moment = time.monotonic()
-        if self.path is None or (moment < self._next_look and not force):
+        if self.path is None or (moment < self._next_refresh and not force):
             return
-        self._next_look = moment + _LOOK_AGAIN
+        self._next_refresh = moment + _REFRESH_SECONDS
         try:
             stat = os.stat(self.path)
             mark: object = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
@@ -182,17 +185,13 @@ class Keyring:
         if mark == self._seen:
             return
         try:
-            self._book = read_book(self.path)
+            file = read_key_file(self.path)
         except StoreError:
-            self._book, self.open = Book(b"", ()), False  # fail closed
+            file, self.is_open = KeyFile(), False  # a damaged file lets nobody in
         self._seen = mark
-        keys = self._book.keys if self._book is not None else ()
-        self.open = self.open and not keys
-        self._by_digest = {k.digest: k for k in keys if k.revoked is None}
+        self.is_open = self.is_open and not file.keys
+        self._secret = file.secret
+        self._by_digest = {k.digest: k for k in file.keys if k.revoked is None}
 
     def _find(self, text: str) -> Key | None:
-        if self._book is None or not self._book.secret:
-            return None
-        digest = _digest(self._book.secret, text)
-        key = self._by_digest.get(digest)
-        return key if key is not None and hmac.compare_digest(key.digest, digest) else None
+        return self._by_digest.get(_digest(self._secret, text)) if self._secret else None

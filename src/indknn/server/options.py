@@ -1,4 +1,4 @@
-"""What a server can be told, with its limits."""
+"""The options of a server, and what they may be."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 @dataclass(frozen=True)
 class Options:
-    """Limits and names of a server. `tick` is None, or the seconds per query on whose multiples answers leave."""
+    """The model's name and the limits of a server. `tick` is the seconds per query on whose multiples answers leave."""
 
     name: str = "indknn"
     tick: float | None = None
@@ -22,9 +22,9 @@ class Options:
     max_waiting: int = 8192
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Refuse values that make no sense."""
         if not self.name or not set(self.name) <= _SAFE:
-            raise InvalidInputError(f"the model's name must be of letters, digits, '_', '.' and '-', got {self.name!r}")
+            raise InvalidInputError(f"name must consist of letters, digits, '_', '.' and '-', got {self.name!r}")
         if self.tick is not None and not (math.isfinite(self.tick) and self.tick > 0):
             raise InvalidInputError(f"tick must be a positive number of seconds, got {self.tick!r}")
         for field in ("max_batch", "max_body", "max_records", "max_waiting"):

@@ -1,62 +1,50 @@
-"""One error shape for everything: `{"error": {"code": "snake_case", "message": "one line"}}`.
+"""Errors that a client is told, in one shape: `{"error": {"code": "snake_case", "message": "one line"}}`.
 
-What an analyst is told depends on the request alone, never on people's data: the messages of the store go to the
-curator, and what was not expected is a fixed text.
+What an analyst is told depends on the request alone, never on people's data (rule 8): unexpected errors and errors of
+the disk have a fixed text.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from http import HTTPStatus
+from typing import TypeAlias
 
 import orjson
 
 from indknn.errors import InvalidInputError, RequestConflictError, StoreError, UnknownOwnerError
 
-CODES = {
-    400: "bad_request",
-    401: "unauthorized",
-    403: "forbidden",
-    404: "not_found",
-    405: "method_not_allowed",
-    408: "request_timeout",
-    409: "conflict",
+RawHeaders: TypeAlias = tuple[tuple[bytes, bytes], ...]
+
+_CODES = {
     413: "body_too_large",
-    415: "unsupported_media_type",
     422: "invalid_input",
-    429: "too_many_requests",
     431: "headers_too_large",
+    499: "client_disconnected",
     500: "internal_error",
     503: "unavailable",
 }
-UNAVAILABLE = "the store cannot be written or read at the moment; nothing was answered"
-INTERNAL = "something went wrong on our side; the operator finds it in the log"
+"""The codes that differ from the names of HTTP: `not_found` of 404 is not listed."""
 
 
-class Problem(Exception):  # noqa: N818 - it is an answer, not a failure of the program
-    """An answer that is an error."""
+class Problem(Exception):  # noqa: N818 - a response, not a failure of the program
+    """An error response."""
 
-    def __init__(
-        self, status: int, message: str, code: str | None = None, headers: tuple[tuple[bytes, bytes], ...] = ()
-    ):
+    def __init__(self, status: int, message: str, code: str | None = None, headers: RawHeaders = ()):
         super().__init__(message)
         self.status = status
-        self.code = code or CODES.get(status, "error")
+        self.code = code or _CODES.get(status) or HTTPStatus(status).name.lower()
         self.message = " ".join(message.split())  # one line
         self.headers = headers
 
     @property
     def body(self) -> bytes:
-        """As JSON."""
-        return orjson.dumps(shape(self.code, self.message))
-
-
-def shape(code: str, message: str) -> dict[str, Any]:
-    """The one shape."""
-    return {"error": {"code": code, "message": message.encode(errors="replace").decode()}}
+        """The JSON of the response."""
+        message = self.message.encode(errors="replace").decode()
+        return orjson.dumps({"error": {"code": self.code, "message": message}})
 
 
 def as_problem(error: BaseException) -> Problem:
-    """What a caller is told about an error of ours. The unexpected is told by a fixed text."""
+    """What a client is told about an error."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, RequestConflictError):
@@ -66,5 +54,6 @@ def as_problem(error: BaseException) -> Problem:
     if isinstance(error, InvalidInputError):
         return Problem(422, str(error))
     if isinstance(error, StoreError):
-        return Problem(503, UNAVAILABLE, headers=((b"retry-after", b"5"),))
-    return Problem(500, INTERNAL)
+        text = "the store cannot be written or read at the moment; nothing was answered"
+        return Problem(503, text, headers=((b"retry-after", b"5"),))
+    return Problem(500, "something went wrong in the server; its log says where")

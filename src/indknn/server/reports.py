@@ -1,4 +1,4 @@
-"""What the curator and the auditor see, and nobody who queries: it depends on individual budgets."""
+"""Reports for curators and auditors. They depend on individual budgets, so analysts never see them (rule 8)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PER_SECOND = """SELECT at, sum(json_extract(body, '$.count') - coalesce(json_ex
 
 
 class Reports:
-    """Reports over one store. What was read of the audit trail is kept, so that each entry is read once."""
+    """Reports about one store. It remembers what it read of the audit trail, so that each entry is read once."""
 
     def __init__(self, store: Store):
         self.store = store
@@ -24,38 +24,33 @@ class Reports:
         self._answers: list[tuple[str, int]] = []  # by second, ascending
 
     def status(self) -> dict[str, Any]:
-        """The curator's view."""
+        """The status of the store, with the guarantee, the answers over time and a forecast."""
         facts = status(self.store)
         facts.pop("store")
-        left = facts["queries_left_for_median_owner"]
-        return {
-            **facts,
-            "guarantee": self.guarantee(),
-            "answers_over_time": self.answers_over_time(),
-            "forecast": {"queries_left_for_median_owner": left},
-        }
+        forecast = {"queries_left_for_median_owner": facts["queries_left_for_median_owner"]}
+        more = {"answers_over_time": self.answers_over_time(), "forecast": forecast}
+        return {**facts, "guarantee": self.guarantee(), **more}
 
     def guarantee(self) -> dict[str, Any]:
-        """The promise, in numbers and in words. All of it is public."""
+        """The privacy guarantee, in numbers and in words. All of it is public."""
         s = self.store.settings
         words = (
-            f"Whatever an analyst asks, their answers would have been almost the same had any one person's records "
-            f"never been here: within epsilon = {s.epsilon:g}, but for a chance of delta = {s.delta:g}."
+            f"Whatever an analyst asks, their answers would be almost the same if any one person's records had never "
+            f"been here: within epsilon = {s.epsilon:g}, except with probability delta = {s.delta:g}."
         )
-        facts = {"epsilon": s.epsilon, "delta": s.delta, "filter": s.accountant, "budget": s.budget}
-        return {**facts, "words": words}
+        return {"epsilon": s.epsilon, "delta": s.delta, "filter": s.accountant, "budget": s.budget, "words": words}
 
     def answers_over_time(self) -> list[dict[str, Any]]:
-        """How many answers were given, in at most 500 steps, oldest first."""
+        """How many answers were given, in at most 500 steps, the oldest first."""
         with self.store.reading() as db:
             newest = last(db).position
             rows: list[Any] = db.execute(_PER_SECOND, (self._read, newest)).fetchall()
             self._read = newest
         for at, count in rows:
             if self._answers and self._answers[-1][0] == at:
-                count += self._answers.pop()[1]  # noqa: PLW2901 - a second that had begun
+                count += self._answers.pop()[1]  # noqa: PLW2901 - this second was read in part before
             self._answers.append((at, int(count)))
-        while len(self._answers) > _KEPT:  # a year has many seconds
+        while len(self._answers) > _KEPT:  # merge neighbours, so that memory stays bounded
             pairs = zip(self._answers[::2], [*self._answers[1::2], ("", 0)], strict=False)
             self._answers = [(max(a, b), n + m) for (a, n), (b, m) in pairs]
         step = -(-len(self._answers) // _POINTS) or 1
@@ -64,11 +59,11 @@ class Reports:
 
     def audit(self, after: int, limit: int) -> dict[str, Any]:
         """A page of the audit trail."""
-        page: list[dict[str, Any]] = []
         with self.store.reading() as db:
             newest = last(db).position
-            for entry in islice(entries(db, after + 1), limit):
-                facts = {"position": entry.position, "at": entry.at, "kind": entry.kind, "body": entry.facts}
-                page.append({**facts, "hash": entry.hash.hex()})
+            page: list[dict[str, Any]] = [
+                {"position": e.position, "at": e.at, "kind": e.kind, "body": e.facts, "hash": e.hash.hex()}
+                for e in islice(entries(db, after + 1), limit)
+            ]
         more = bool(page) and page[-1]["position"] < newest
         return {"entries": page, "next": page[-1]["position"] if more else None, "last": newest}

@@ -1,4 +1,4 @@
-"""Run the server: bind, answer, and on SIGTERM finish what was begun."""
+"""Run the server: listen, answer, and on SIGTERM finish what was begun."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ import uvloop
 
 from indknn.errors import InvalidInputError
 from indknn.server.app import create_app
-from indknn.server.keys import keys_path, read_book
+from indknn.server.keys import keys_path, read_key_file
 from indknn.server.options import Options
-from indknn.server.protocol import Protocol, sweep
+from indknn.server.protocol import LimitedProtocol, close_overdue
 from indknn.store import Store
-
-_BACKLOG = 2048
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine's alone.
+    """Whether only this machine can reach a host name or address.
 
     >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("localhost")
     (True, False, True)
@@ -39,17 +37,16 @@ def is_loopback(host: str) -> bool:
 
 
 def refuse_exposed(store: Path, host: str, tls: bool, behind_proxy: bool) -> None:
-    """Beyond loopback, or where a proxy lets others in, there must be keys, and they must not travel in the clear."""
+    """Refuse to serve others, beyond loopback or through a proxy, without keys or with keys sent in the clear."""
     if is_loopback(host) and not behind_proxy:
         return
-    book = read_book(keys_path(store))
-    if book is None or not any(key.revoked is None for key in book.keys):
+    if all(key.revoked is not None for key in read_key_file(keys_path(store)).keys):
         why = "--behind-proxy lets others in" if is_loopback(host) else f"--host {host} is beyond loopback"
         raise InvalidInputError(f"{why} and there are no keys; make one with: indknn keys create {store}")
     if not (tls or behind_proxy):
         raise InvalidInputError(
             f"--host {host} is beyond loopback and keys would travel in the clear; give --tls-cert and --tls-key, "
-            "or --behind-proxy where something in front encrypts"
+            "or --behind-proxy if a proxy encrypts"
         )
 
 
@@ -64,12 +61,12 @@ def serve(
     behind_proxy: bool = False,
     ready: Callable[[str], None] = print,
 ) -> None:
-    """Serve a store until SIGTERM or SIGINT. Everything that was charged is answered before it returns."""
+    """Serve a store until SIGTERM or SIGINT. Everything that was charged is answered before this returns."""
     refuse_exposed(path, host, tls is not None, behind_proxy)
     with Store(path, witness=witness) as store:
         app = create_app(store, keys=keys_path(path), options=options)
         if behind_proxy or not is_loopback(host):
-            app.service.keys.open = False  # even if the file has gone since we looked
+            app.service.keys.is_open = False  # even if the file has gone since it was read
         try:
             _run(app, host, port, tls, ready)
         finally:
@@ -82,7 +79,7 @@ def _run(app: Any, host: str, port: int, tls: tuple[Path, Path] | None, ready: C
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=Protocol,
+        http=LimitedProtocol,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -92,24 +89,24 @@ def _run(app: Any, host: str, port: int, tls: tuple[Path, Path] | None, ready: C
         timeout_keep_alive=75,
         ssl_certfile=cert,
         ssl_keyfile=key,
-        ssl_ciphers="ECDHE+AESGCM:ECDHE+CHACHA20",  # of TLS 1.2; some uvicorns would allow CBC and NULL
+        ssl_ciphers="ECDHE+AESGCM:ECDHE+CHACHA20",  # for TLS 1.2; some versions of uvicorn allow CBC and NULL
     )
     logging.basicConfig(format="%(levelname)s %(name)s %(message)s", level=logging.WARNING)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # else every stray byte is a line in the log
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # otherwise every stray byte is a line in the log
     server = uvicorn.Server(config)
     address = listening.getsockname()
     where = f"[{address[0]}]" if ":" in address[0] else address[0]
 
     async def main() -> None:
-        sweeper = asyncio.ensure_future(sweep(server.server_state.connections))
+        closing = asyncio.ensure_future(close_overdue(server.server_state.connections))
         asyncio.get_running_loop().call_soon(ready, f"{'http' if tls is None else 'https'}://{where}:{address[1]}")
         try:
             await server.serve(sockets=[listening])
         finally:
-            sweeper.cancel()
+            closing.cancel()
 
-    # uvicorn raises the signal again when it is done; by then there is nothing left but to return.
-    before = {number: signal.signal(number, _nothing) for number in (signal.SIGTERM, signal.SIGINT)}
+    # uvicorn raises the signal again when it is done. By then there is nothing left to do but return.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(main())
@@ -120,15 +117,8 @@ def _run(app: Any, host: str, port: int, tls: tuple[Path, Path] | None, ready: C
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, proto)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(_BACKLOG)  # so that nobody is turned away while the rest starts
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server(address, family=family, backlog=2048, dualstack_ipv6=both)
     except (OSError, OverflowError) as error:
         raise InvalidInputError(f"cannot listen on {host} port {port}: {error}") from None
-    return listening
-
-
-def _nothing(number: int, frame: Any) -> None:
-    pass

@@ -1,0 +1,182 @@
+"""All routes but predictions. `access.py` says which permission each of them needs; the gateway asks for it first."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Path as FromPath
+
+from indknn import __version__
+from indknn.core.modes import Derived
+from indknn.server import openapi
+from indknn.server.access import needed_permission
+from indknn.server.infer import check_model, read_body
+from indknn.server.keys import Key
+from indknn.server.metrics import CONTENT_TYPE
+from indknn.server.problems import Problem
+from indknn.server.records import Deletion, Upload, parsed, remove, upsert
+from indknn.server.service import Service
+from indknn.store.naming import find_owner
+from indknn.store.reports import statement
+
+_CONSOLE = Path(__file__).parent / "console"
+_CONSOLE_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # nothing like a path
+_LAST_POSITION = (1 << 63) - 2
+
+
+async def _service(request: Request) -> Any:
+    return request.app.state.service
+
+
+async def _key(request: Request) -> Any:
+    return request.state.key
+
+
+async def _body(request: Request) -> bytes:
+    most = request.app.state.service.options.max_body
+    return await read_body(request.receive, dict(request.headers.raw), most)
+
+
+async def _check_permission(request: Request) -> None:
+    """Refuse where this route needs another permission than the one that the gateway asked for, by the path alone."""
+    if needed_permission(request.method, request.scope["route"].path) != request.state.permission:
+        raise Problem(404, "there is nothing at this path")
+
+
+Served: TypeAlias = Annotated[Service, Depends(_service)]
+Caller: TypeAlias = Annotated[Key, Depends(_key)]
+RequestBody: TypeAlias = Annotated[bytes, Depends(_body)]
+OwnerName: TypeAlias = Annotated[str, FromPath(alias="id")]
+router = APIRouter(dependencies=[Depends(_check_permission)])
+
+
+@router.get("/", include_in_schema=False)
+async def console_page() -> Response:
+    """The page of the console."""
+    return _console_file("index.html")
+
+
+@router.get("/console/{name}", include_in_schema=False)
+async def console_file(name: str) -> Response:
+    """A script, a style or an image of the console."""
+    return _console_file(name, {"cache-control": "no-cache"})
+
+
+@router.get("/v2/health/live", tags=["health"])
+async def live() -> dict[str, bool]:
+    """Whether the process answers."""
+    return {"live": True}
+
+
+@router.get("/v2/health/ready", tags=["health"])
+async def ready(service: Served) -> dict[str, bool]:
+    """Whether queries can be answered: the store holds records, or has held some."""
+    if service.closing or service.n_features is None:
+        raise Problem(503, "there are no records yet, or the server is closing", "not_ready")
+    return {"ready": True}
+
+
+@router.get("/v2", tags=["health"])
+async def server() -> dict[str, Any]:
+    """The name and the version of the server."""
+    return {"name": "indknn", "version": __version__, "extensions": []}
+
+
+@router.get("/v1/session", tags=["access"])
+async def session(service: Served, key: Caller) -> dict[str, Any]:
+    """Who the caller is, and what they may do."""
+    return service.session(key)
+
+
+@router.get("/v2/models/{name}", tags=["predict"])
+async def model(name: str, service: Served) -> dict[str, Any]:
+    """The public facts about the model."""
+    check_model(name, service.options.name)
+    return service.metadata()
+
+
+@router.get("/v2/models/{name}/ready", tags=["predict"])
+async def model_ready(name: str, service: Served) -> dict[str, Any]:
+    """Whether the model can be asked."""
+    check_model(name, service.options.name)
+    return {"name": name, "ready": service.n_features is not None}
+
+
+@router.get("/v1/status", tags=["curator"], responses=openapi.example(openapi.STATUS))
+async def status(service: Served) -> dict[str, Any]:
+    """How much people have spent. For the curator's side only: it depends on individual budgets."""
+    return await service.worker.run(service.reports.status)
+
+
+@router.get("/v1/audit", tags=["curator"], responses=openapi.example(openapi.AUDIT))
+async def audit(
+    service: Served,
+    after: Annotated[int, Query(ge=0, le=_LAST_POSITION, description="The last position seen.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> dict[str, Any]:
+    """The audit trail after a position: what was done and when, without personal data."""
+    return await service.worker.run(lambda: service.reports.audit(after, limit))
+
+
+@router.get("/metrics", tags=["curator"], response_class=Response, responses=openapi.TEXT)
+async def metrics(service: Served) -> Response:
+    """Counters for Prometheus. Nothing in them depends on individual budgets."""
+    service.metrics.waiting.set(service.worker.waiting)
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+
+
+@router.post(
+    "/v1/records", tags=["curator"], openapi_extra=openapi.body(Upload), responses=openapi.example(openapi.ADDED)
+)
+async def add_records(service: Served, body: RequestBody) -> dict[str, Any]:
+    """Add records, all or none. An item with the `id` of a record that is held replaces that record."""
+    upload = parsed(Upload, body, service.options)
+    return await service.worker.run(lambda: upsert(service.store, upload))
+
+
+@router.delete(
+    "/v1/records", tags=["curator"], openapi_extra=openapi.body(Deletion), responses=openapi.example(openapi.REMOVED)
+)
+async def delete_records(service: Served, body: RequestBody) -> dict[str, Any]:
+    """Remove records, all or none. An owner whose last record goes is forgotten."""
+    deletion = parsed(Deletion, body, service.options)
+    return await service.worker.run(lambda: remove(service.store, deletion))
+
+
+@router.get("/v1/owners/{id:path}", tags=["owner"], responses=openapi.example(openapi.STATEMENT))
+async def owner_statement(owner: OwnerName, service: Served, key: Caller) -> dict[str, Any]:
+    """A person's own statement: what was spent, and on how many queries."""
+    _refuse_other_owners(key, owner)
+    store = service.store
+    return await service.worker.run(lambda: statement(store, find_owner(store, owner)))
+
+
+@router.delete("/v1/owners/{id:path}", tags=["owner"], responses=openapi.example(openapi.RECEIPT))
+async def forget_owner(owner: OwnerName, service: Served, key: Caller, derived: Derived = "keep") -> dict[str, Any]:
+    """Forget a person: every record is erased, and what was spent stays on the books. Gives a receipt.
+
+    What was released while they were here is kept, or it is purged and made anew from those who remain, who pay again.
+    Only curators may purge.
+    """
+    _refuse_other_owners(key, owner)
+    if derived == "purge" and key.role == "owner":
+        raise Problem(403, "derived=purge is for curators: those who remain would pay again")
+    store = service.store
+    return await service.worker.run(lambda: store.forget([find_owner(store, owner)], derived=derived))
+
+
+def _refuse_other_owners(key: Key, owner: str) -> None:
+    """An owner's key gives access to that owner alone, and does not tell who else is in the store."""
+    if key.role == "owner" and owner != key.owner:
+        raise Problem(403, f"this key is for the owner {key.owner!r} alone")
+
+
+def _console_file(name: str, headers: dict[str, str] | None = None) -> Response:
+    kind, file = _CONSOLE_TYPES.get(Path(name).suffix), _CONSOLE / name
+    if kind is None or not _FILE_NAME.fullmatch(name) or not file.is_file():
+        raise Problem(404, f"there is no file {name!r}")
+    return Response(file.read_bytes(), media_type=f"{kind}; charset=utf-8", headers=headers)
