@@ -30,7 +30,7 @@ def records(seed: int, n: int, d: int) -> Vectors:
 
 def selected(index: Index, queries: Vectors, tau: int = TAU) -> list[dict[int, int]]:
     """For each query, the kernel value of every slot that the index selects."""
-    return [dict(zip(s.slots.tolist(), s.kappa.tolist(), strict=True)) for s in index.select(queries, tau)]
+    return [dict(zip(s.slots.tolist(), s.kappa.tolist(), strict=True)) for s in index.search(queries, tau)]
 
 
 def by_definition(kernel: Kernel, held: Vectors, queries: Vectors, tau: int = TAU) -> list[dict[int, int]]:

@@ -90,14 +90,15 @@ class LedgerContract:
     def test_taking_part_is_counted_and_outlives_the_records(self):
         ledger = self.make(100)
         slots = ledger.enrol(["ann", "bob"])
-        ledger.joined(slots)
-        ledger.joined(slots[:1])
+        ledger.charge(slots, units(1, 1), None)
+        ledger.charge(slots[:1], units(1), None)
+        ledger.charge(slots[:1], units(1), None, joining=False)  # a part of a release that another charge counts
         assert ledger.queries(["ann", "bob"]).tolist() == [2, 1]
         ledger.retire(slots[:1])
         assert ledger.queries(["bob", "ann"]).tolist() == [1, 2]
         newcomer = ledger.enrol(["eve"])  # takes the freed slot, not what was counted there
         assert ledger.queries(["eve"]).tolist() == [0]
-        ledger.joined(np.concatenate([newcomer, ledger.enrol(["ann"])]))
+        ledger.charge(np.concatenate([newcomer, ledger.enrol(["ann"])]), units(0, 1), None)
         assert ledger.queries(["ann", "eve"]).tolist() == [3, 1]
 
     def test_numbers_for_the_nameless_were_never_anybodys(self):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any, Protocol
@@ -99,7 +99,8 @@ class Predictor:
 
         Everything is charged and noted, but not yet durable: with a journal, nothing may leave before it is.
         """
-        with self._held():
+        with ExitStack() as held:
+            self._take_locks(held)
             new, scan = self._new_queries(requests), self._scan
             if self._make_adviser is None:  # all requests share one scan: it knows records, and no budgets
                 parts = [_rows(r.queries, fresh) for r, (_, fresh) in zip(requests, new, strict=True)]
@@ -107,21 +108,18 @@ class Predictor:
                 scan = lambda queries, tau: together  # noqa: E731
             return [self._reply(r, keys, fresh, scan) for r, (keys, fresh) in zip(requests, new, strict=True)]
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
+    def _take_locks(self, held: ExitStack) -> None:
         """All locks, and the checks that come before any answer."""
-        with ExitStack() as held:
-            held.enter_context(self.lock)
-            for shard in self.shards:
-                held.enter_context(shard.ledger.lock)
-                if shard.broken:
-                    shard.refuse_if_broken()
-            if self.noise.secure and os.getpid() != self._process:
-                raise PrivacyError(
-                    "this process was forked from the one that holds the ledger, and would spend everybody's budget "
-                    "anew; answer from one process"
-                )
-            yield
+        held.enter_context(self.lock)
+        for shard in self.shards:
+            held.enter_context(shard.ledger.lock)
+            if shard.broken:
+                shard.refuse_if_broken()
+        if self.noise.secure and os.getpid() != self._process:
+            raise PrivacyError(
+                "this process was forked from the one that holds the ledger, and would spend everybody's budget anew; "
+                "answer from one process"
+            )
 
     def _new_queries(self, requests: Sequence[Request]) -> list[tuple[list[bytes], list[int]]]:
         """For each request the keys of its queries, and the positions of those that need the private data."""

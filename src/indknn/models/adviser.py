@@ -201,9 +201,9 @@ class Adviser:
 
     def question(self, query: Vectors, tau: int) -> Question:
         """How people will be asked about this query. All of it is public."""
-        sigma2 = self.sigma2()
+        sigma2, counted = self.sigma2(), self.density.count_due
         share, kappa = self.density.look(query, tau)
-        return Question(sigma2, share, kappa, self.density.count_due)
+        return Question(sigma2, share, kappa, counted)
 
     def sigma2(self) -> float:
         """The noise on votes: an average person shall spend half of what they have left on the questions to come."""

@@ -18,6 +18,7 @@ class Guard:
         self._path = path
         self._place = _place_of(path)
         self._witness = None if witness is None else Witness(witness)
+        self.has_witness = witness is not None
         self._new_witness = new_witness
         self._store_id = ""
 

@@ -23,7 +23,7 @@ from indknn.errors import RequestConflictError, StoreError
 from indknn.ledger import MemoryLedger, Scope
 from indknn.store import chain
 from indknn.store.codec import BLOCK, Debits, exact_sum
-from indknn.store.database import Balance, scope_id, set_meta, snapshot, write_balances
+from indknn.store.database import Balance, read_scopes, scope_id, set_meta, snapshot, write_balances
 from indknn.store.guard import Guard
 from indknn.types import IntArray, Vectors
 
@@ -77,6 +77,7 @@ class StoreJournal:
         self._fold: tuple[list[Balance], int] | None = None  # instead of the debits up to this answer
         self._list_lock = Lock()
         self._tau_written = False
+        self._scopes = {name: number for number, name in read_scopes(db).items()}
 
     @property
     def last_noted(self) -> int:
@@ -152,7 +153,7 @@ class StoreJournal:
                     self._fold_blocks = set()
                 self._guard.refuse_if_moved()
                 entry = self._write(batch, requests, fold)
-                if entry is not None:
+                if entry is not None and self._guard.has_witness:
                     self._guard.saw(entry)  # the witness too has seen it before anybody else
             except BaseException as error:
                 self.failure = error  # fail-stop: whether it was written is known only to the disk
@@ -164,36 +165,35 @@ class StoreJournal:
     def _write(
         self, batch: list[Answer], requests: dict[str, Known], fold: tuple[list[Balance], int] | None
     ) -> chain.Entry | None:
-        entry = None
+        entry, tau, folded = None, self.tau(), 0 if fold is None else fold[1]
+        told: dict[str, Any] = {}
+        if batch:
+            charged, sums = sum(a.charged for a in batch), sum(a.label < 0 for a in batch)
+            told = {"first": batch[0].seq, "last": batch[-1].seq, "count": len(batch), "sums": sums}
+            told["charged"] = str(charged)
+        values = [(request, digest, labels) for request, (digest, labels) in requests.items()]
+        paid = [a for a in batch if a.debits is not None and a.seq > folded]
         with self.db:
-            tau = self.tau()
+            for answer in batch:
+                if answer.scope not in self._scopes:
+                    self._scopes[answer.scope] = scope_id(self.db, answer.scope)
+            rows = [(*_row(a, self._scopes[a.scope]), str(a.charged), a.release) for a in batch]
             if tau is not None and not self._tau_written:
                 set_meta(self.db, "tau", tau)
                 self._tau_written = True
-            scopes = {scope: scope_id(self.db, scope) for scope in {a.scope for a in batch}}
-            rows = [(*_row(a, scopes[a.scope]), str(a.charged), a.release) for a in batch]
-            self.db.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             if fold is not None:
                 write_balances(self.db, *fold)
-            folded = 0 if fold is None else fold[1]
-            bodies = [(a.seq, a.debits.encode()) for a in batch if a.debits is not None and a.seq > folded]
-            self.db.executemany("INSERT INTO debits VALUES (?, ?)", bodies)
-            values = [(request, digest, labels) for request, (digest, labels) in requests.items()]
+                self.unfolded_bytes = 0
+            self.db.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            for answer in paid:
+                body = answer.debits.encode() if answer.debits is not None else b""
+                self.db.execute("INSERT INTO debits VALUES (?, ?)", (answer.seq, body))
+                self.unfolded_bytes += len(body)
             self.db.executemany("INSERT INTO requests VALUES (?, ?, ?)", values)
             if batch:
-                entry = chain.append(
-                    self.db,
-                    "answers",
-                    first=batch[0].seq,
-                    last=batch[-1].seq,
-                    count=len(batch),
-                    sums=sum(a.label < 0 for a in batch),
-                    charged=str(sum(a.charged for a in batch)),
-                )
+                entry = chain.append(self.db, "answers", **told)
             elif requests:
                 entry = chain.append(self.db, "repeats", requests=len(requests))
-        before = 0 if fold is not None else self.unfolded_bytes
-        self.unfolded_bytes = before + sum(len(body) for _, body in bodies)
         return entry
 
 
