@@ -21,7 +21,7 @@ X, Y = blobs(4000, 3, 8, seed=5)
 
 def make(path, **settings):
     noise = {"sigma2": 1.2} if settings["reuse"] != "student" else {}
-    settings = {"n_features": 8, "classes": (0, 1, 2), "epsilon": 2.0, **noise} | settings
+    settings = {"n_features": 8, "classes": (0, 1, 2), "epsilon": 2.0, "max_queries": 1000, **noise} | settings
     with Store.create(path, Settings(**settings)) as store:
         store.add(X[:3000], Y[:3000])
         store.predict(X[3000:3400])
@@ -121,7 +121,7 @@ def test_analysts_have_streams_of_their_own(store):
 
 def test_a_new_store_has_everything_left(tmp_path):
     path = tmp_path / "s.store"
-    Store.create(path, Settings(n_features=1, classes=()), draft=True).close()
+    Store.create(path, Settings(n_features=1, classes=(), max_queries=1000, reuse="none"), draft=True).close()
     facts = json.loads(cli(path, "--json"))
     assert (facts["left"], facts["answered"], facts["until_half"]) == (1.0, 0, None)
 

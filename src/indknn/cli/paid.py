@@ -21,22 +21,22 @@ _BATCH = 256
 
 
 def measure(
-    path: Path, file: Path, columns: Columns, analyst: str | None, records: int | None, yes: bool, as_text: bool
+    path: Path, file: Path, named: Columns, analyst: str | None, records: int | None, yes: bool, in_json: bool
 ) -> dict[str, Any]:
     """Tell the price, have it confirmed, ask, and tell how many answers were right."""
     with Store(path) as store:
         if store.draft:
             raise StoreError(f"{path} has never held records, so there is nothing to measure")
-        X, y = labelled(file, columns)
+        X, y = labelled(file, named)
         y = as_stored(y, store.settings)
         encode_labels(y, store.settings.class_array)  # a label that cannot be is told before anything is spent
         cost = expected_cost(store, X, analyst, records)
-        click.echo(told(cost, store.settings.budget), err=as_text)
+        click.echo(told(cost, store.settings.budget), err=in_json)
         if cost.fresh and not yes:
             _confirm()
-        with counting("queries", not as_text) as count:
+        with counting("queries", not in_json) as count:
             scores = validate(store, _batches(X, y, digest(file), analyst), analyst, count)
-    if not as_text:
+    if not in_json:
         for name, words in (("all", "all answers"), ("asked", "people asked"), ("alone", "models alone")):
             if scores[name].of:
                 click.echo(_score(words, scores[name]))

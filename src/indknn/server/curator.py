@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from indknn.core.modes import Derived
 from indknn.server import openapi
 from indknn.server.access import Visitor
 from indknn.server.body import read_body
 from indknn.server.problems import Problem
 from indknn.server.records import Deletion, Upload, parsed, remove, upsert
 from indknn.server.service import Service
+from indknn.settings import Derived
 from indknn.store.naming import find_owner
 from indknn.store.reports import statement
 

@@ -23,13 +23,12 @@ import numpy.typing as npt
 
 from indknn.answering.predictor import Predictor
 from indknn.core.inputs import as_owner_list
-from indknn.core.modes import RECEIPT, Derived, as_derived
 from indknn.core.noise import Noise, SecureNoise
 from indknn.engine import Engine, new_index
 from indknn.errors import InvalidInputError, PrivacyError, RequestConflictError, StoreError
 from indknn.ledger import MemoryLedger, Scope
 from indknn.records.shard import Shard
-from indknn.settings import Settings
+from indknn.settings import RECEIPT, Derived, Settings, as_derived
 from indknn.store import chain, creation, database
 from indknn.store.codec import BLOCK
 from indknn.store.files import Ballast, Lock, Witness
