@@ -72,7 +72,7 @@ class IndexOptions:
         check_fields(self)
 
     def taken_by(self, index: str) -> dict[str, Any]:
-        """What an index of this name is told."""
+        """The options that an index of this name takes."""
         if index not in _BITS:
             return {}
         tables = {"n_tables": self.n_tables} if index == "lsh" else {}

@@ -99,7 +99,7 @@ def test_a_student_tells_what_remains_for_ever(tmp_path):
     assert facts["ends"] is False
     assert abs(facts["accuracy_alone"] - card.overall) < 0.1
     assert abs(facts["accuracy_alone"] - (scores.argmax(axis=1) == Y[3400:]).mean()) < 0.1
-    assert "That stays for ever" in cli(path)
+    assert "It stays like that as long as the data do" in cli(path)
 
 
 def test_what_nothing_public_tells_is_unknown(tmp_path):

@@ -49,11 +49,9 @@ def words(found: Forecast, planned: int | None, daily: float | None) -> list[str
     asked = "" if found.ends or not found.answered else f"; people were asked for {found.asked_share:.0%} of the latest"
     lines = [f"{found.answered:,} queries answered so far{asked}."]
     if found.left is None:
-        lines.append(
-            "What an average person has left: unknown. Nothing public tells how many records there are; try --n."
-        )
+        lines.append("What an average person has left: unknown. The number of records is not public; try --n.")
     else:
-        lines.append(f"An average person has about {found.left:.0%} of their budget left, by what was released.")
+        lines.append(f"An average person has about {found.left:.0%} of their budget left, estimated from releases.")
     if found.until_half is not None and found.until_used_up is not None:
         half, all_ = found.until_half, found.until_used_up
         lines.append(f"At the present noise half of that lasts for {half:,} more queries{_in_time(half, daily)},")
@@ -64,19 +62,17 @@ def words(found: Forecast, planned: int | None, daily: float | None) -> list[str
         more = found.planned_left
         lines.append(f"The noise is planned for {planned:,} queries: {more:,} more{_in_time(more, daily)}.")
     if found.ends:
-        lines.append("Then people drop out one by one, and answers turn into noise; the promise stays.")
-        lines.append(
-            "Accuracy: unknown, for nothing public tells. `indknn tune STORE --paid FILE` measures it, for a price."
-        )
+        lines.append("Then people drop out one by one, and answers become noise. The guarantee stays.")
+        lines.append("Accuracy: unknown, because nothing public shows it. `indknn tune STORE --paid FILE` measures it.")
         return lines
-    lines.append("Noise grows as budgets shrink, so the budget is never quite used up.")
+    lines.append("Noise grows as budgets shrink, so the budget is never fully used.")
     if found.accuracy_alone is None:
         lines.append("Accuracy: unknown before the first report card.")
     else:
         share, error = found.accuracy_alone, found.accuracy_alone_error or 0.0
         lines.append(f"Accuracy of the models alone: about {share:.3f} (± {2 * error:.3f}, by the latest report card).")
         lines.append(
-            "That stays for ever, while the data stay as they are. Now it is that or better, where people are asked."
+            "It stays like that as long as the data do. Where people are asked, answers are as good or better."
         )
     return lines
 

@@ -1,4 +1,4 @@
-"""`indknn tune`: on public data for nothing, or on a store for a price that is told before."""
+"""`indknn tune`: choose parameters on public data, which costs nothing, or measure a store at a price."""
 
 from __future__ import annotations
 
