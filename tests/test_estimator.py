@@ -346,6 +346,27 @@ def test_bad_parameters_are_named_and_nothing_is_fitted(data, values, words):
     assert not hasattr(model, "n_features_in_")
 
 
+def test_a_fitted_object_stays_with_its_store(data, tmp_path):
+    X, y, _, _ = data
+    path = tmp_path / "a.store"
+    model = IndKNNClassifier(tau=0.5).fit(X[:30], y[:30], owners=range(30))
+    with pytest.raises(ValueError, match="store must stay None"):
+        model.set_params(store=path).fit(X[:30], y[:30], owners=range(30))
+    assert not path.exists()
+    model = IndKNNClassifier(tau=0.5, store=path).fit(X[:30], y[:30], owners=range(30))
+    for other in (None, tmp_path / "b.store"):
+        with pytest.raises(ValueError, match="store must stay .*a.store"):
+            model.set_params(store=other).fit(X[:30], y[:30], owners=range(30))
+    model.set_params(store=str(path)).fit(X[:20], y[:20], owners=range(20))
+    assert len(model.record_ids_) == 20
+    model._engine.close()
+    with pytest.raises(ValueError, match="made with other parameters: tau differ"):
+        IndKNNClassifier(tau=0.6, store=path).fit(X[:30], y[:30], owners=range(30))
+    again = IndKNNClassifier(tau=0.5, store=path).fit(X[:30], y[:30], owners=range(30))  # it is not locked
+    assert len(again.record_ids_) == 30
+    again._engine.close()
+
+
 def test_bad_queries_charge_nobody(model, data):
     Q = data[2][:10].copy()
     bad = {"NaN": Q.copy(), "zero vector": Q.copy(), "12 features": Q[:, :11]}

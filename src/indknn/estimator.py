@@ -175,7 +175,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     @property
     def tau_(self) -> float:
         """The threshold in force. With tau=None there is none before the first `predict`."""
-        tau = self._engine.predictor.tau if hasattr(self, "_engine") else None
+        tau = self._memory.predictor.tau if hasattr(self, "_engine") else None
         if tau is None:
             raise AttributeError("tau_ is chosen by the first predict, and there was none yet")
         return tau
@@ -186,13 +186,13 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         place of one who was forgotten.
         """
         check_is_fitted(self)
-        return as_owner_array(self._engine.ledger.owners())
+        return as_owner_array(self._memory.ledger.owners())
 
     @property
     def record_ids_(self) -> IntArray:
         """The ids of the records held."""
         check_is_fitted(self)
-        return self._engine.shard.record_ids()
+        return self._memory.shard.record_ids()
 
     def __getstate__(self) -> dict[str, Any]:
         if hasattr(self, "_engine") and self._engine.noise.secure:
@@ -208,6 +208,11 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         tags.non_deterministic = True  # answers are noisy, and spend what later answers are made of
         tags.classifier_tags.poor_score = True  # by design on the few dozen records of the checks
         return tags
+
+    @property
+    def _memory(self) -> Engine:
+        """What is in memory: all there is, or what the store has read from its file."""
+        return self._engine if isinstance(self._engine, Engine) else self._engine.engine
 
     def _settings(self, n_features: int, classes: npt.NDArray[Any]) -> Settings:
         values = {name: getattr(self, name) for name in PARAMETERS if name != "classes"}
@@ -236,41 +241,40 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
                 PrivacyWarning,
                 stacklevel=3,
             )
-        engine: Engine | Store
-        if self.store is not None:
-            engine = self._durable(settings, noise)
-        else:
-            engine = Engine(settings, noise) if old is None else old.restarted(settings, noise)
-        self._engine = engine
+        self._engine = self._opened(settings, noise, old)
         validate_data(self, X, reset=True, skip_check_array=True)
         self.classes_ = settings.class_array
         self.budget_ = settings.budget
         self.sigma1_, self.sigma2_ = settings.sigma1_, settings.sigma2_
 
     def _anything_spent(self) -> bool:
-        ledger = self._engine.ledger
+        ledger = self._memory.ledger
         graves = (units for grave in ledger.tombstones.values() for units in grave.spent.values())
         return any(ledger.column(scope).any() for scope in ledger.scopes) or any(graves)
 
-    def _durable(self, settings: Settings, noise: Noise) -> Store:
-        """The store file, made or opened; other settings than its own are refused."""
+    def _opened(self, settings: Settings, noise: Noise, old: Engine | Store | None) -> Engine | Store:
+        """What holds the records: an engine in memory, or the store file, which is made or opened."""
+        if not isinstance(self.store, str | Path | None):
+            raise InvalidInputError(f"store must be a path or None, got {self.store!r}")
+        path, before = None if self.store is None else Path(self.store).resolve(), getattr(old, "path", None)
+        if old is not None and path != before:
+            raise InvalidInputError(f"store must stay {before} once this object was fitted, got {self.store!r}")
+        if path is None:
+            return old.restarted(settings, noise) if isinstance(old, Engine) else Engine(settings, noise)
         from indknn.store import Store  # noqa: PLC0415  (an extra)
 
         if not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; random_state must be None")
-        if not isinstance(self.store, str | Path):
-            raise InvalidInputError(f"store must be a path or None, got {self.store!r}")
-        if hasattr(self, "_engine"):
-            opened: Any = self._engine
-        elif Path(self.store).exists():
-            opened = Store(self.store)
-        else:
-            return Store.create(self.store, settings)
+        if old is None and not path.exists():
+            return Store.create(path, settings)
+        opened = old if isinstance(old, Store) else Store(path)
         kept = replace(opened.settings, tau=settings.tau) if settings.tau is None else opened.settings
         if kept != settings:
+            if old is None:
+                opened.close()
             differing = [f.name for f in fields(settings) if getattr(kept, f.name) != getattr(settings, f.name)]
             raise InvalidInputError(f"{self.store} was made with other parameters: {', '.join(differing)} differ")
-        return opened  # type: ignore[no-any-return]
+        return opened
 
     def _first_classes(self, classes: npt.ArrayLike | None) -> npt.NDArray[Any]:
         given = self.classes if classes is None else classes
