@@ -53,7 +53,8 @@ def fsync_of(folder: Path, size: int) -> float:
 def queries(folder: Path, n: int, d: int, rounds: int) -> dict[str, float]:
     """One query, and a batch of 64: in memory, and durable. Interleaved, so that both see the same machine."""
     rng = np.random.default_rng(0)
-    settings = Settings(n_features=d, classes=CLASSES, tau=0.16, max_queries=100_000, free_repeats=False)
+    plain = {"tau": 0.16, "max_queries": 100_000, "reuse": "none", "free_repeats": False}
+    settings = Settings(n_features=d, classes=CLASSES, **plain)
     X, y = records(n, d, rng)
     engine = Engine(settings, SecureNoise())
     engine.add(X, y)
@@ -98,7 +99,7 @@ def big(folder: Path, n: int, d: int) -> dict[str, float]:
             names = [f"person-{i}" for i in range(low, min(low + size, n))]
             yield *records(len(names), d, rng), names
 
-    store = Store.create(path, Settings(n_features=d, classes=CLASSES, tau=0.2, max_queries=100_000))
+    store = Store.create(path, Settings(n_features=d, classes=CLASSES, tau=0.2, max_queries=100_000, reuse="none"))
     adding = seconds(lambda: store.add_batches(batches()))
     store.predict(rng.standard_normal((2, d)))
     store.close()

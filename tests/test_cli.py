@@ -1,6 +1,7 @@
 """The command line, as people type it."""
 
 import re
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -13,9 +14,10 @@ def run(*words):
 
 
 def test_help_teaches():
-    for words in (["--help"], ["demo", "--help"], ["budget", "--help"]):
+    for words in (["--help"], *([name, "--help"] for name in app.commands)):
         result = run(*words)
         assert result.exit_code == 0
+        assert "Usage: " in result.output
     assert "indknn demo" in run("--help").output
     assert "Exit codes" in run("--help").output
 
@@ -55,3 +57,14 @@ def test_demo_tells_the_story_and_paints_the_picture(tmp_path):
     assert "nothing was refunded" in result.output
     assert "Nobody is above 100%" in result.output
     assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_demo_runs_without_matplotlib_and_says_what_the_picture_needs(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
+    out = tmp_path / "demo.png"
+    result = run("demo", "--queries", "20", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    assert "nothing was refunded" in result.output
+    assert "No picture: this needs 'matplotlib': pip install 'indknn[lab]'" in result.output
+    assert not out.exists()

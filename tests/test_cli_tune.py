@@ -38,7 +38,7 @@ def public(tmp_path):
 
 @pytest.fixture(params=["student", "none"])
 def store(request, tmp_path):
-    more = {"prior": "statistics", "max_queries": None} if request.param == "student" else {"sigma2": 1.5}
+    more = {} if request.param == "student" else {"sigma2": 1.5, "max_queries": 1000}
     settings = Settings(n_features=8, classes=(0, 1, 2), epsilon=2.0, reuse=request.param, **more)
     with Store.create(tmp_path / "s.store", settings) as made:
         made.add(X[:4000], Y[:4000])
@@ -109,7 +109,7 @@ def test_bad_public_sets_are_named(tmp_path, public):
         ((tmp_path / "bare.npz",), "has no labels"),
         ((public, "--n", 10**9), "a stand-in of 20000 people cannot be stretched to n=1000000000"),
         ((public, "--yes"), "--yes goes with --paid FILE"),
-        ((public, "--max-queries", "0"), "at least 1, or none, got '0'"),
+        ((public, "--max-queries", "0"), "max_queries must be at least 1, got 0"),
     ):
         result = run("tune", *words)
         assert result.exit_code == 2

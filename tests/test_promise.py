@@ -128,7 +128,7 @@ def test_statistics_cost_their_share_at_most_and_nothing_the_second_time(seed, s
     rng = np.random.default_rng(seed)
     owners = people(rng, 10)
     X = np.abs(rng.normal(size=(len(owners), D))) + 0.1
-    modes = Settings(D, (0, 1, 2), tau=0.9, prior="statistics", prior_share=share)
+    modes = Settings(D, (0, 1, 2), tau=0.9, max_queries=1000, reuse="none", prior="statistics", prior_share=share)
     engine = Engine(modes, SeededNoise(1))
     engine.add(X, rng.choice(CLASSES, len(owners)), owners.tolist())
     engine.predict(-np.ones((1, D)))
@@ -141,9 +141,9 @@ def test_statistics_cost_their_share_at_most_and_nothing_the_second_time(seed, s
 
 def test_fresh_records_pay_when_they_are_summed_and_those_before_them_do_not_pay_again():
     rng = np.random.default_rng(7)
-    engine = Engine(
-        Settings(D, (0, 1), tau=0.999, epsilon=4.0, prior="statistics", prior_share=0.2, sigma2=50.0), SeededNoise(1)
-    )
+    share = {"prior": "statistics", "prior_share": 0.2}
+    settings = Settings(D, (0, 1), tau=0.999, epsilon=4.0, max_queries=1000, reuse="none", sigma2=50.0, **share)
+    engine = Engine(settings, SeededNoise(1))
     engine.add(rng.normal(size=(4, D)), [0, 1, 0, 1], ["a", "b", "c", "d"])
     engine.predict(rng.normal(size=(1, D)))
     first = engine.spent(["a"])[0]
@@ -226,7 +226,7 @@ def test_several_shards_answer_as_one(seed, advised):
     owners = rng.integers(20, size=n)
     kernel, B = make_kernel("cosine"), to_units(0.5)
     plan = Plan(0.3, 3.0, 0.3, 3, contrast=advised)
-    modes = Settings(D, (0, 1, 2), epsilon=4.0, tau=0.3, reuse="student", prior="statistics")
+    modes = Settings(D, (0, 1, 2), epsilon=4.0, max_queries=1000, tau=0.3, reuse="student")
     advice = {"make_adviser": partial(new_adviser, modes)} if advised else {}
 
     def shard_of(rows):

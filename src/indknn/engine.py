@@ -17,7 +17,6 @@ from indknn.answering.predictor import Journal, Predictor, Request
 from indknn.core import accounting
 from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, plan_from_queries, tau_from_queries
 from indknn.core.inputs import as_owner_list
-from indknn.core.modes import Derived, as_derived
 from indknn.core.noise import Noise
 from indknn.errors import InvalidInputError
 from indknn.ledger import MemoryLedger, Scope
@@ -25,7 +24,7 @@ from indknn.models import Adviser, RidgeStudent
 from indknn.models.adviser import Terms
 from indknn.records.indexes import Index, make_index
 from indknn.records.shard import Shard
-from indknn.settings import Settings
+from indknn.settings import Derived, Settings, as_derived
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import fields, replace
-from numbers import Integral, Real
+from inspect import cleandoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
-from indknn.core.inputs import as_center, as_classes, as_owner_array, as_owner_list, as_record_ids
-from indknn.core.modes import Prior, Reuse, default_prior
+from indknn.core.inputs import as_classes, as_owner_array, as_owner_list, as_record_ids
 from indknn.core.noise import Noise, noise_from
+from indknn.core.parameters import numpydoc
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError, PrivacyWarning
-from indknn.records.indexes import INDEXES
-from indknn.settings import Settings, index_options
+from indknn.settings import PARAMETERS, Derived, Settings
 from indknn.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from indknn.store import Store
-
-_POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
 class IndKNNClassifier(ClassifierMixin, BaseEstimator):
@@ -41,61 +37,13 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    epsilon, delta : float
-        The promise to every person, for ever.
-    max_queries : int or None
-        T, how many queries the noise is planned for. More may be asked: the promise stays, accuracy falls. None
-        plans for no number: noise grows slowly with the number of those who were asked.
-    kernel : {"cosine", "rbf"}
-        ``rbf`` is exp(-|x - q|²/bandwidth²).
-    tau : float in (0, 1] or None
-        Records with kernel >= tau take part. Choose it without looking at the private data. None takes it
-        from the similarities among the queries of the first ``predict``; it is then fixed as ``tau_``.
-    sigma2 : float or None
-        Noise on the votes: its scale is sigma2·sqrt(K) for about K neighbours. More noise costs less budget.
-        None takes it from the budget and max_queries alone.
-    bandwidth : float or None
-        ν of the RBF kernel; None is e^0.75, the paper's.
-    accountant : {"gdp", "rdp"}
-        How (epsilon, delta) becomes a budget; "rdp" is the paper's, "gdp" is exact and allows about 17% more.
-    index : {"exact", "lsh", "sketch"}
-        How neighbours are found. "exact" misses nobody; "lsh" is the paper's hashing; "sketch" is for a million
-        records and more. See ``docs/performance.md``.
-    reuse : {"student", "labels", "none"}
-        What is made of released answers, at no cost to anybody. "student": a model learns from them, answers
-        alone where it is right often enough, and is mixed with the votes elsewhere. "labels": they vote on later
-        queries, as in the paper. See ``docs/endless.md``.
-    prior : {"statistics", "none"} or None
-        "statistics" releases noisy sums over all records before the first answer, from which a linear model is
-        solved. It costs ``prior_share`` of B once, and never runs out. None means "statistics" with
-        reuse="student" and "none" with the others.
-    prior_share : float
-        That share.
-    center : array of shape (n_features,) or None
-        A *public* vector subtracted from records and queries. Never the mean of the private data.
+    {parameters}
     random_state : None, int, Generator or RandomState
         None draws noise from the operating system. A seed makes answers reproducible, hence **not private**.
-    classes : array or None
-        The label set, which is public. None takes it from ``y`` in ``fit``; name it where that could give
-        somebody away.
-    normalize : bool
-        Compare directions only (default). False lets the RBF kernel see lengths.
-    max_records_per_query : int or None
-        How many of one person's records, their own nearest ones, may take part in a query.
-    free_repeats : bool
-        A query asked before by the same analyst gets the same answer again, for nothing.
-    global_epsilon : float or None
-        With several analysts each has a budget of ``epsilon``; this bounds all of them together.
-    n_tables : int
-        Hash tables of the index "lsh".
-    n_bits : int or None
-        Bits per hash table ("lsh"; None is 8) or of the sketch ("sketch"; None is 512).
-    index_seed : int
-        Public seed of the hyperplanes of "lsh" and "sketch".
     store : str, path or None
-        A file in which everything is kept durably: records, ledgers, answers. It is made by the first
-        ``fit`` or ``partial_fit`` and opened by later ones, in this process or another; then its own
-        parameters must agree with these. None keeps everything in memory.
+        A file in which everything is kept durably: records, ledgers, answers. The first ``fit`` or ``partial_fit``
+        makes it, and later ones open it, in this process or another. Then its own parameters must agree with
+        these. None keeps everything in memory.
 
     Attributes
     ----------
@@ -119,32 +67,6 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     >>> model.forget([17])
     1
     """
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "epsilon": [_POSITIVE],
-        "delta": [Interval(Real, 0, 1, closed="neither")],
-        "max_queries": [Interval(Integral, 1, None, closed="left"), None],
-        "kernel": [StrOptions({"cosine", "rbf"})],
-        "tau": [Interval(Real, 0, 1, closed="right"), None],
-        "sigma2": [_POSITIVE, None],
-        "bandwidth": [_POSITIVE, None],
-        "accountant": [StrOptions({"gdp", "rdp"})],
-        "index": [StrOptions(set(INDEXES))],
-        "reuse": [StrOptions(set(get_args(Reuse)))],
-        "prior": [StrOptions(set(get_args(Prior))), None],
-        "prior_share": [Interval(Real, 0, 1, closed="neither")],
-        "center": ["array-like", None],
-        "random_state": ["random_state", np.random.Generator],
-        "classes": ["array-like", None],
-        "normalize": ["boolean"],
-        "max_records_per_query": [Interval(Integral, 1, None, closed="left"), None],
-        "free_repeats": ["boolean"],
-        "global_epsilon": [_POSITIVE, None],
-        "n_tables": [Interval(Integral, 1, None, closed="left")],
-        "n_bits": [Interval(Integral, 1, None, closed="left"), None],
-        "index_seed": [Integral],
-        "store": [str, Path, None],
-    }
 
     _engine: Engine | Store
 
@@ -175,29 +97,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         index_seed: int = 0,
         store: str | Path | None = None,
     ):
-        self.epsilon = epsilon
-        self.delta = delta
-        self.max_queries = max_queries
-        self.kernel = kernel
-        self.tau = tau
-        self.sigma2 = sigma2
-        self.bandwidth = bandwidth
-        self.accountant = accountant
-        self.index = index
-        self.reuse = reuse
-        self.prior = prior
-        self.prior_share = prior_share
-        self.center = center
-        self.random_state = random_state
-        self.classes = classes
-        self.normalize = normalize
-        self.max_records_per_query = max_records_per_query
-        self.free_repeats = free_repeats
-        self.global_epsilon = global_epsilon
-        self.n_tables = n_tables
-        self.n_bits = n_bits
-        self.index_seed = index_seed
-        self.store = store
+        for name, value in locals().copy().items():
+            if name != "self":
+                setattr(self, name, value)
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None) -> Self:
         """Replace the records by these. Record i belongs to owners[i], or to a person of its own.
@@ -206,7 +108,6 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         where it stopped. Without `owners` people are the row numbers; since nobody can tell whether row 7 is
         still the same person, that is refused once anything has been spent with secure noise.
         """
-        self._validate_params()
         rows, targets = _check_records(X, y)
         names = range(len(rows)) if owners is None else as_owner_list(owners, length=len(rows))
         settings = self._settings(rows.shape[1], as_classes(targets if self.classes is None else self.classes))
@@ -224,9 +125,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         is a new person.
         """
         first = not hasattr(self, "_engine")
-        if first:
-            self._validate_params()
-        elif classes is not None and not np.array_equal(as_classes(classes), self.classes_):
+        if not first and classes is not None and not np.array_equal(as_classes(classes), self.classes_):
             given = as_classes(classes).tolist()
             raise InvalidInputError(f"classes must stay {self.classes_.tolist()}, got {given}")
         rows, targets = _check_records(X, y)
@@ -240,7 +139,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         self.new_record_ids_ = self._engine.put(*records, names)
         return self
 
-    def forget(self, owners: Any = None, *, records: Any = None, derived: str = "keep") -> int:
+    def forget(self, owners: Any = None, *, records: Any = None, derived: Derived = "keep") -> int:
         """Remove every record of these owners, or these records by id; how many went.
 
         What was spent is kept under a keyed hash of the owner's name, so that coming back refunds nothing.
@@ -250,9 +149,10 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if (owners is None) == (records is None):
             raise InvalidInputError("forget takes either owners or records=..., got both or neither")
-        if records is not None:
-            return self._engine.forget_records(as_record_ids(records))
-        return self._engine.forget_owners(as_owner_list(owners), derived)  # type: ignore[arg-type]
+        names, ids = [] if owners is None else as_owner_list(owners), [] if records is None else as_record_ids(records)
+        if isinstance(self._engine, Engine):
+            return self._engine.forget_owners(names, derived) + self._engine.forget_records(ids)
+        return int(self._engine.forget(names, records=ids, derived=derived)["records"])
 
     def predict(self, X: npt.ArrayLike, analyst: str | None = None) -> npt.NDArray[Any]:
         """Answer each row of X, in order. **This spends the budget of the people near the queries.**
@@ -276,7 +176,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     @property
     def tau_(self) -> float:
         """The threshold in force. With tau=None there is none before the first `predict`."""
-        tau = self._engine.predictor.tau if hasattr(self, "_engine") else None
+        tau = self._memory.predictor.tau if hasattr(self, "_engine") else None
         if tau is None:
             raise AttributeError("tau_ is chosen by the first predict, and there was none yet")
         return tau
@@ -287,13 +187,13 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         place of one who was forgotten.
         """
         check_is_fitted(self)
-        return as_owner_array(self._engine.ledger.owners())
+        return as_owner_array(self._memory.ledger.owners())
 
     @property
     def record_ids_(self) -> IntArray:
         """The ids of the records held."""
         check_is_fitted(self)
-        return self._engine.shard.record_ids()
+        return self._memory.shard.record_ids()
 
     def __getstate__(self) -> dict[str, Any]:
         if hasattr(self, "_engine") and self._engine.noise.secure:
@@ -310,33 +210,23 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.poor_score = True  # by design on the few dozen records of the checks
         return tags
 
+    @property
+    def _memory(self) -> Engine:
+        """What is in memory: all there is, or what the store has read from its file."""
+        return self._engine if isinstance(self._engine, Engine) else self._engine.engine
+
     def _settings(self, n_features: int, classes: npt.NDArray[Any]) -> Settings:
-        return Settings(
-            n_features=n_features,
-            classes=tuple(classes.tolist()),
-            epsilon=float(self.epsilon),
-            delta=float(self.delta),
-            max_queries=None if self.max_queries is None else int(self.max_queries),
-            kernel=self.kernel,  # type: ignore[arg-type]
-            tau=None if self.tau is None else float(self.tau),
-            sigma2=None if self.sigma2 is None else float(self.sigma2),
-            bandwidth=None if self.bandwidth is None else float(self.bandwidth),
-            accountant=self.accountant,  # type: ignore[arg-type]
-            index=self.index,
-            index_options=index_options(self.index, self.n_tables, self.n_bits, self.index_seed),
-            reuse=self.reuse,  # type: ignore[arg-type]
-            prior=default_prior(self.reuse) if self.prior is None else self.prior,  # type: ignore[arg-type]
-            prior_share=float(self.prior_share),
-            center=as_center(self.center),
-            normalize=bool(self.normalize),
-            max_records_per_query=self.max_records_per_query,
-            free_repeats=bool(self.free_repeats),
-            global_epsilon=self.global_epsilon,
-        )
+        values = {name: getattr(self, name) for name in PARAMETERS if name != "classes"}
+        return Settings.of(n_features, tuple(classes.tolist()), **values)
 
     def _start(self, X: npt.ArrayLike, settings: Settings, *, named: bool) -> None:
         """An engine under the current parameters. Nothing is changed before all of them have been accepted."""
-        noise, old = noise_from(self.random_state), getattr(self, "_engine", None)
+        try:
+            noise = noise_from(self.random_state)
+        except (TypeError, ValueError):
+            allowed = "None, a seed of at least 0, a Generator or a RandomState"
+            raise InvalidInputError(f"random_state must be {allowed}, got {self.random_state!r}") from None
+        old = getattr(self, "_engine", None)
         if old is not None and old.noise.secure and self._anything_spent():
             if not noise.secure:
                 raise PrivacyError("people have spent budget here with secure noise; random_state must stay None")
@@ -352,39 +242,40 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
                 PrivacyWarning,
                 stacklevel=3,
             )
-        engine: Engine | Store
-        if self.store is not None:
-            engine = self._durable(settings, noise)
-        else:
-            engine = Engine(settings, noise) if old is None else old.restarted(settings, noise)
-        self._engine = engine
+        self._engine = self._opened(settings, noise, old)
         validate_data(self, X, reset=True, skip_check_array=True)
         self.classes_ = settings.class_array
         self.budget_ = settings.budget
         self.sigma1_, self.sigma2_ = settings.sigma1_, settings.sigma2_
 
     def _anything_spent(self) -> bool:
-        ledger = self._engine.ledger
+        ledger = self._memory.ledger
         graves = (units for grave in ledger.tombstones.values() for units in grave.spent.values())
         return any(ledger.column(scope).any() for scope in ledger.scopes) or any(graves)
 
-    def _durable(self, settings: Settings, noise: Noise) -> Store:
-        """The store file, made or opened; other settings than its own are refused."""
+    def _opened(self, settings: Settings, noise: Noise, old: Engine | Store | None) -> Engine | Store:
+        """What holds the records: an engine in memory, or the store file, which is made or opened."""
+        if not isinstance(self.store, str | Path | None):
+            raise InvalidInputError(f"store must be a path or None, got {self.store!r}")
+        path, before = None if self.store is None else Path(self.store).resolve(), getattr(old, "path", None)
+        if old is not None and path != before:
+            raise InvalidInputError(f"store must stay {before} once this object was fitted, got {self.store!r}")
+        if path is None:
+            return old.restarted(settings, noise) if isinstance(old, Engine) else Engine(settings, noise)
         from indknn.store import Store  # noqa: PLC0415  (an extra)
 
         if not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; random_state must be None")
-        if hasattr(self, "_engine"):
-            opened: Any = self._engine
-        elif Path(str(self.store)).exists():
-            opened = Store(str(self.store))
-        else:
-            return Store.create(str(self.store), settings)
+        if old is None and not path.exists():
+            return Store.create(path, settings)
+        opened = old if isinstance(old, Store) else Store(path)
         kept = replace(opened.settings, tau=settings.tau) if settings.tau is None else opened.settings
         if kept != settings:
+            if old is None:
+                opened.close()
             differing = [f.name for f in fields(settings) if getattr(kept, f.name) != getattr(settings, f.name)]
             raise InvalidInputError(f"{self.store} was made with other parameters: {', '.join(differing)} differ")
-        return opened  # type: ignore[no-any-return]
+        return opened
 
     def _first_classes(self, classes: npt.ArrayLike | None) -> npt.NDArray[Any]:
         given = self.classes if classes is None else classes
@@ -397,3 +288,6 @@ def _check_records(X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[FloatArray, npt.
     rows, targets = check_X_y(X, y, dtype=np.float64)
     check_classification_targets(targets)
     return rows, targets
+
+
+IndKNNClassifier.__doc__ = cleandoc(IndKNNClassifier.__doc__ or "").replace("{parameters}", numpydoc(PARAMETERS))

@@ -1,61 +1,228 @@
-"""What is public and fixed about a store, and what follows from it. See `IndKNNClassifier` for what each means."""
+"""The parameters of a store: each is listed once, with its default, its limits, its help and when it is fixed.
 
+The estimator, the command line, the store and the server all take them from here. All parameters are public. The
+operator chooses them when the store is made (`Parameter.fixed` names the few that can wait), and nobody changes them
+later.
+"""
+
+# ruff: noqa: RUF009 - parameter() makes a dataclass field
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from indknn.core import accounting
 from indknn.core.calibrate import COUNT_EVERY, ENDLESS, sigma1_for, sigma2_for
-from indknn.core.inputs import encode_labels
+from indknn.core.inputs import as_center, as_classes, encode_labels
 from indknn.core.kernels import Kernel, make_kernel
-from indknn.core.mechanism import Plan
-from indknn.core.modes import Prior, Reuse, check_modes
+from indknn.core.mechanism import MAX_SIGMA2, Plan
+from indknn.core.parameters import AT_CREATION, Parameter, check_fields, described, parameter
 from indknn.core.quantise import quantise
+from indknn.core.statistics import MAX_FEATURES
 from indknn.errors import InvalidInputError
 from indknn.types import Accountant, IntArray, KernelName, Vectors
 
+Reuse: TypeAlias = Literal["student", "labels", "none"]
+Prior: TypeAlias = Literal["statistics", "none"]
+IndexName: TypeAlias = Literal["exact", "lsh", "sketch"]
+Derived: TypeAlias = Literal["keep", "purge"]
+"""What happens to earlier releases when a person is forgotten."""
+
+RECEIPT: Final = {
+    "keep": "answers and statistics released before are kept: they are differentially private",
+    "purge": "answers and statistics released before were purged, and will be made anew from those who remain",
+}
 MAX_CLASSES = (1 << 16) - 1
+_BITS: Final = {"lsh": 8, "sketch": 512}
+_EPSILON: Final[dict[str, Any]] = {"at_least": accounting.MIN_EPSILON, "below": accounting.MAX_EPSILON}
+
+
+def _as_labels(classes: Any) -> tuple[Any, ...]:
+    """A label set; it is empty until the first records are added to a store that was made without one."""
+    if isinstance(classes, str | bytes) or not isinstance(classes, Iterable):
+        raise InvalidInputError(f"classes must be one or more labels of one kind, got {classes!r}")
+    labels = tuple(label.item() if isinstance(label, np.generic) else label for label in classes)
+    if labels:
+        as_classes(labels)
+    if len(labels) > MAX_CLASSES:
+        raise InvalidInputError(f"classes must be at most {MAX_CLASSES} labels, got {len(labels)}")
+    return labels
+
+
+@dataclass(frozen=True)
+class IndexOptions:
+    """The parameters of the hashing indexes. A store keeps them as `Settings.index_options`."""
+
+    n_tables: int = parameter("How many hash tables the index lsh has.", 30, at_least=1, at_most=1 << 10)
+    n_bits: int | None = parameter(
+        "How many bits a hash table of lsh has (1 to 16), or how many a sketch has (a multiple of 64).",
+        at_least=1,
+        at_most=1 << 14,
+        none=f"{_BITS['lsh']} for lsh, {_BITS['sketch']} for sketch",
+    )
+    index_seed: int = parameter("The public seed of the random hyperplanes of lsh and sketch.", 0)
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_fields(self)
+
+    def taken_by(self, index: str) -> dict[str, Any]:
+        """The options that an index of this name takes."""
+        if index not in _BITS:
+            return {}
+        tables = {"n_tables": self.n_tables} if index == "lsh" else {}
+        return {"seed": self.index_seed, **tables, "n_bits": self.n_bits or _BITS[index]}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is public and fixed about a store. See `IndKNNClassifier` for what each means."""
+    """The public parameters of a store, checked, and what follows from them.
 
-    n_features: int
-    classes: tuple[Any, ...]
-    epsilon: float = 1.0
-    delta: float = 1e-5
-    max_queries: int | None = 1000
-    kernel: KernelName = "cosine"
-    tau: float | None = None
-    sigma2: float | None = None
-    bandwidth: float | None = None
-    accountant: Accountant = "gdp"
-    index: str = "exact"
+    >>> Settings(n_features=2, classes=("no", "yes"), tau=7)
+    Traceback (most recent call last):
+    ...
+    indknn.errors.InvalidInputError: tau must be above 0 and at most 1, got 7
+    """
+
+    n_features: int = parameter(
+        "How many features a record has.", required=True, at_least=1, fixed="by the first records"
+    )
+    classes: tuple[Any, ...] = parameter(
+        "The label set. It is public: name it yourself if the labels that occur could give somebody away.",
+        required=True,
+        none="the labels of the first records",
+        fixed=f"{AT_CREATION}, or by the first records",
+    )
+    epsilon: float = parameter(
+        "The privacy guarantee for every person, over all answers to one analyst.", 1.0, **_EPSILON
+    )
+    delta: float = parameter(
+        "The probability with which the guarantee may fail.", 1e-5, at_least=accounting.MIN_DELTA, below=1
+    )
+    max_queries: int | None = parameter(
+        "How many queries the noise is planned for. You can ask more: the guarantee stays, and accuracy falls.",
+        at_least=1,
+        none="no number; the noise grows slowly with the number of queries",
+    )
+    kernel: KernelName = parameter(
+        "How similarity is measured: by the cosine, or for rbf by exp(-|x - q|²/bandwidth²).", "cosine"
+    )
+    tau: float | None = parameter(
+        "How similar a record must be to the query to take part. Choose it without looking at the private data.",
+        above=0,
+        at_most=1,
+        none="it is chosen from the first queries",
+        fixed=f"{AT_CREATION}, or by the first queries",
+    )
+    sigma2: float | None = parameter(
+        "Noise on the votes: its scale is sigma2·sqrt(K) for about K neighbours. More noise costs less budget.",
+        above=0,
+        at_most=MAX_SIGMA2,
+        none="it follows from the budget and max_queries",
+    )
+    bandwidth: float | None = parameter(
+        "The width of the rbf kernel.", at_least=1e-6, at_most=1e6, none="e^0.75, as in the paper"
+    )
+    accountant: Accountant = parameter(
+        "How epsilon and delta become a budget. rdp is the paper's way; gdp is exact and allows about 17% more.", "gdp"
+    )
+    index: IndexName = parameter(
+        "How neighbours are found. exact finds all of them; lsh is the paper's hashing; sketch is for a million "
+        "records and more.",
+        "exact",
+    )
     index_options: dict[str, Any] = field(default_factory=dict)
-    reuse: Reuse = "none"
-    center: tuple[float, ...] | None = None
-    normalize: bool = True
-    max_records_per_query: int | None = None
-    free_repeats: bool = True
-    global_epsilon: float | None = None
-    prior: Prior = "none"
-    prior_share: float = 0.5
+    reuse: Reuse = parameter(
+        "What released answers are used for, at no cost to anybody. student: a model learns from them. It answers "
+        "alone where it is right often enough, and is mixed with the votes elsewhere. labels: they vote on later "
+        "queries, as in the paper.",
+        "student",
+    )
+    center: tuple[float, ...] | None = parameter(
+        "A public vector that is subtracted from records and queries. Never use the mean of the private data.",
+        none="nothing is subtracted",
+    )
+    normalize: bool = parameter("Compare directions only. If False, the rbf kernel compares lengths too.", True)
+    max_records_per_query: int | None = parameter(
+        "How many of one person's records may take part in a query: the nearest ones.", at_least=1, none="all"
+    )
+    free_repeats: bool = parameter(
+        "A query that the same analyst asked before gets the same answer again, free of charge.", True
+    )
+    global_epsilon: float | None = parameter(
+        "The guarantee for every person, over the answers to all analysts together.",
+        none="there is none; every analyst has a budget of their own",
+        **_EPSILON,
+    )
+    prior: Prior = parameter(
+        "statistics: noisy sums over all records are released before the first answer, and a linear model is solved "
+        "from them. They cost prior_share of the budget once.",
+        none="statistics if reuse is student, else none",
+    )
+    prior_share: float = parameter(
+        "The share of the budget that the statistics of the prior cost.", 0.5, above=0, below=1
+    )
 
     def __post_init__(self) -> None:
-        """Refuse what does not go together."""
-        if len(self.classes) > MAX_CLASSES:
-            raise InvalidInputError(f"there may be at most {MAX_CLASSES} classes, got {len(self.classes)}")
-        check_modes(self.reuse, self.prior, self.prior_share, self.n_features)
+        """Check every value, and refuse values that do not go together."""
+        check_fields(self)
+        object.__setattr__(self, "classes", _as_labels(self.classes))
+        object.__setattr__(self, "center", as_center(self.center))
+        if self.prior is None:
+            object.__setattr__(self, "prior", "statistics" if self.reuse == "student" else "none")
+        if self.prior == "statistics" and self.reuse == "labels":
+            raise InvalidInputError("prior='statistics' goes with reuse='none' or 'student', got 'labels'")
+        if self.advised and self.n_features > MAX_FEATURES:
+            raise InvalidInputError(
+                f"statistics and a student take at most {MAX_FEATURES} features, got {self.n_features}; "
+                "use reuse='none' and prior='none'"
+            )
+
+    @classmethod
+    def of(cls, n_features: int, classes: Any, **values: Any) -> Settings:
+        """Settings from the names in `PARAMETERS`, where the options of an index are parameters like the others.
+
+        >>> Settings.of(2, ("no", "yes"), index="lsh", n_bits=10).index_options
+        {'seed': 0, 'n_tables': 30, 'n_bits': 10}
+        """
+        options = IndexOptions(**{name: values.pop(name) for name in described(IndexOptions) if name in values})
+        index = PARAMETERS["index"].check("index", values.get("index", PARAMETERS["index"].default))
+        return cls(n_features, classes, **values, index_options=options.taken_by(index))
+
+    @classmethod
+    def from_stored(cls, stored: Mapping[str, Any]) -> Settings:
+        """Settings as a store file has them, of this version or an earlier one.
+
+        A file whose `n_features` is None is a draft: it has never held records, and 1 stands in for the number.
+        """
+        values = {**_EARLIER, **stored}
+        values["n_features"] = values["n_features"] or 1
+        values["reuse"] = {True: "labels", False: "none"}.get(values["reuse"], values["reuse"])
+        if values["reuse"] == "votes":
+            values["reuse"] = "labels"
+            _warn_removed("reuse='votes'", "released answers are reused as labels")
+        if values.pop("vote") == "exponential":
+            if values["accountant"] != "rdp":
+                raise InvalidInputError(f"vote='exponential' needs accountant 'rdp', got {values['accountant']!r}")
+            _warn_removed("vote='exponential'", "votes get Gaussian noise")
+        unknown = sorted(values.keys() - {f.name for f in fields(cls)})
+        if unknown:
+            raise InvalidInputError(f"unknown settings {', '.join(unknown)}: made by a newer version of indknn?")
+        return cls(**values)
+
+    def stored(self, *, draft: bool = False) -> dict[str, Any]:
+        """The settings as a store file has them: what JSON can hold. A draft has no number of features yet."""
+        return {**asdict(self), "n_features": None if draft else self.n_features}
 
     @property
     def advised(self) -> bool:
-        """Whether releases answer as well: a student, a prior or both."""
+        """Whether models answer as well: a student, a prior or both."""
         return self.reuse == "student" or self.prior != "none"
 
     @cached_property
@@ -79,9 +246,7 @@ class Settings:
     @property
     def sigma2_(self) -> float:
         """The noise on the votes, given or derived."""
-        if self.sigma2 is not None:
-            return float(self.sigma2)
-        return sigma2_for(self.budget, self.max_queries or ENDLESS)
+        return self.sigma2 or sigma2_for(self.budget, self.max_queries or ENDLESS)
 
     @cached_property
     def class_array(self) -> npt.NDArray[Any]:
@@ -115,14 +280,22 @@ class Settings:
         return vectors, labels
 
 
-def index_options(index: str, n_tables: int = 30, n_bits: int | None = None, seed: int = 0) -> dict[str, Any]:
-    """What an index of this name is told of these; the rest does not concern it.
+PARAMETERS: Final = {
+    name: p for name, p in {**described(Settings), **described(IndexOptions)}.items() if name != "n_features"
+}
+"""Everything that a user can choose. The number of features follows from the data."""
 
-    >>> index_options("lsh"), index_options("exact")
-    ({'seed': 0, 'n_tables': 30, 'n_bits': 8}, {})
-    """
-    if index == "lsh":
-        return {"seed": int(seed), "n_tables": int(n_tables), "n_bits": int(8 if n_bits is None else n_bits)}
-    if index == "sketch":
-        return {"seed": int(seed), "n_bits": int(512 if n_bits is None else n_bits)}
-    return {}
+_EARLIER: Final = {"max_queries": 1000, "reuse": "none", "vote": "gaussian", "prior": "none", "prior_share": 0.5}
+"""The defaults of earlier versions that are different now, or that the first store files do not have."""
+
+
+def as_derived(value: Any) -> Derived:
+    """A checked answer to what happens to earlier releases when a person is forgotten."""
+    checked: Derived = Parameter("What happens to earlier releases.", "keep", str, get_args(Derived)).check(
+        "derived", value
+    )
+    return checked
+
+
+def _warn_removed(what: str, now: str) -> None:
+    warnings.warn(f"this store was made with {what}, which was removed: from now on {now}", stacklevel=4)

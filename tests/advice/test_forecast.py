@@ -21,7 +21,7 @@ X, Y = blobs(4000, 3, 8, seed=5)
 
 def make(path, **settings):
     noise = {"sigma2": 1.2} if settings["reuse"] != "student" else {}
-    settings = {"n_features": 8, "classes": (0, 1, 2), "epsilon": 2.0, **noise} | settings
+    settings = {"n_features": 8, "classes": (0, 1, 2), "epsilon": 2.0, "max_queries": 1000, **noise} | settings
     with Store.create(path, Settings(**settings)) as store:
         store.add(X[:3000], Y[:3000])
         store.predict(X[3000:3400])
@@ -99,7 +99,7 @@ def test_a_student_tells_what_remains_for_ever(tmp_path):
     assert facts["ends"] is False
     assert abs(facts["accuracy_alone"] - card.overall) < 0.1
     assert abs(facts["accuracy_alone"] - (scores.argmax(axis=1) == Y[3400:]).mean()) < 0.1
-    assert "That stays for ever" in cli(path)
+    assert "It stays like that as long as the data do" in cli(path)
 
 
 def test_what_nothing_public_tells_is_unknown(tmp_path):
@@ -121,7 +121,7 @@ def test_analysts_have_streams_of_their_own(store):
 
 def test_a_new_store_has_everything_left(tmp_path):
     path = tmp_path / "s.store"
-    Store.create(path, Settings(n_features=1, classes=()), draft=True).close()
+    Store.create(path, Settings(n_features=1, classes=(), max_queries=1000, reuse="none"), draft=True).close()
     facts = json.loads(cli(path, "--json"))
     assert (facts["left"], facts["answered"], facts["until_half"]) == (1.0, 0, None)
 

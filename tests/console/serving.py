@@ -33,7 +33,8 @@ def make_store(path, *, labels=LABELS, owners=(), answers=0):
     names = [f"patient-{i // 2}" for i in range(120)] + list(owners)
     y = rng.integers(len(labels), size=len(names))
     X = centres[y] + 0.2 * rng.normal(size=(len(y), 4))
-    settings = Settings(n_features=4, classes=tuple(labels), epsilon=1.0, tau=0.6, sigma2=8.0, max_queries=500)
+    plain = {"tau": 0.6, "sigma2": 8.0, "max_queries": 500, "reuse": "none"}
+    settings = Settings(n_features=4, classes=tuple(labels), **plain)
     with Store.create(path, settings) as store:
         store.add(X, np.array(labels)[y], names)
         for i in range(answers):

@@ -35,7 +35,7 @@ def fortnight(path):
         clock[0] += timedelta(hours=float(rng.exponential(2.0)))
         return clock[0].strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    settings = Settings(n_features=6, classes=LABELS, epsilon=1.0, tau=0.7, sigma2=6.0, max_queries=2000)
+    settings = Settings(n_features=6, classes=LABELS, epsilon=1.0, tau=0.7, sigma2=6.0, max_queries=2000, reuse="none")
     with patch("indknn.store.chain.now", later), Store.create(path, settings) as store:
         store.add(*draw(1200), [f"patient-{i % 700}" for i in range(1200)])
         for i in range(160):

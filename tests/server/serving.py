@@ -27,7 +27,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([TESTS, os.environ.ge
 def make_store(path, n=200, **changes):
     """Named people around the axes, one record each."""
     settings = {"n_features": FEATURES, "classes": ("a", "b", "c"), "tau": 0.3, "epsilon": 4.0, "max_queries": 5000}
-    store = Store.create(path, Settings(**{**settings, **changes}))
+    store = Store.create(path, Settings(**{**settings, "reuse": "none", **changes}))
     rng = np.random.default_rng(0)
     if n:
         store.add(rng.normal(size=(n, FEATURES)), rng.choice(["a", "b", "c"], size=n), [f"p{i}" for i in range(n)])

@@ -18,7 +18,7 @@ POOL = np.random.default_rng(0).normal(size=(12, 4))
 
 def engine(**changes):
     options = {"n_features": 4, "classes": ("a", "b"), "tau": 0.3, "epsilon": 2.0, "max_queries": 60, **changes}
-    made = Engine(Settings(**options), SeededNoise(3))
+    made = Engine(Settings(**{"reuse": "none", **options}), SeededNoise(3))
     rng = np.random.default_rng(1)
     made.add(rng.normal(size=(80, 4)), rng.choice(["a", "b"], size=80), [f"p{i % 50}" for i in range(80)])
     return made

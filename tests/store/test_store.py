@@ -22,7 +22,7 @@ from indknn.store.verify import problems
 X, Y = blobs(700, 3, 8)
 RECORDS, QUERIES = X[:600], X[600:]
 OWNERS = [f"person-{i % 200}" for i in range(600)]
-SETTINGS = Settings(n_features=8, classes=(0, 1, 2), tau=0.4, sigma2=0.5, max_queries=100)
+SETTINGS = Settings(n_features=8, classes=(0, 1, 2), tau=0.4, sigma2=0.5, max_queries=100, reuse="none")
 
 
 @pytest.fixture
@@ -116,7 +116,9 @@ def test_a_request_id_pays_once(store):
 
 
 def test_request_ids_matter_where_repeats_are_not_free(path):
-    settings = Settings(n_features=8, classes=(0, 1, 2), tau=0.4, sigma2=0.5, max_queries=100, free_repeats=False)
+    settings = Settings(
+        n_features=8, classes=(0, 1, 2), tau=0.4, sigma2=0.5, max_queries=100, reuse="none", free_repeats=False
+    )
     with Store.create(path, settings) as store:
         store.add(RECORDS, Y[:600], OWNERS)
         first = store.predict(QUERIES[:2], request_id="a")
@@ -281,7 +283,7 @@ def test_concurrent_callers_share_commits(store):
 
 
 def test_reuse_and_a_chosen_tau_are_durable(path):
-    settings = Settings(n_features=8, classes=(0, 1, 2), max_queries=20, sigma2=0.2, reuse="labels", prior="none")
+    settings = Settings(n_features=8, classes=(0, 1, 2), max_queries=20, sigma2=0.2, reuse="labels")
     store = Store.create(path, settings)
     store.add(RECORDS, Y[:600])
     store.predict(QUERIES[:60])
@@ -403,7 +405,7 @@ def test_the_estimator_keeps_its_store(path):
 
 
 def test_a_draft_takes_its_shape_from_the_first_records(path):
-    with Store.create(path, Settings(n_features=1, classes=(), tau=0.4), draft=True) as store:
+    with Store.create(path, Settings(n_features=1, classes=(), tau=0.4, reuse="none"), draft=True) as store:
         with pytest.raises(InvalidInputError, match="never held records"):
             store.predict(QUERIES)
         with pytest.raises(InvalidInputError):
@@ -442,7 +444,7 @@ def test_a_write_that_fails_beside_a_change_does_not_bring_anybody_back(tmp_path
     from indknn.records.shard import Shard
     from indknn.store.upsert import Item
 
-    settings = Settings(n_features=2, classes=("a", "b"), tau=0.3, epsilon=1.0, max_queries=100)
+    settings = Settings(n_features=2, classes=("a", "b"), tau=0.3, max_queries=100, reuse="none")
     with Store.create(tmp_path / "a", settings) as store:
         ids = store.add([[1.0, 0.0], [0.0, 1.0]], ["a", "b"], ["ann", "bob"]).tolist()
         name = "slots_of_owners" if how == "forget" else "slots_of_records"

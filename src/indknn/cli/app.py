@@ -8,16 +8,16 @@ from typing import Any
 import click
 
 from indknn import __version__
-from indknn.cli import demo
 from indknn.cli.keys import keys
-from indknn.cli.lab import lab_commands
+from indknn.cli.lab import WithLab
+from indknn.cli.options import parameter_options
 from indknn.cli.progress import stages
 from indknn.cli.serve import serve_command
 from indknn.core import accounting
 from indknn.errors import IndKNNError, StoreError
 
 
-class Commands(click.Group):
+class Commands(WithLab):
     """A group whose errors end in one line on stderr and a documented exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -51,7 +51,7 @@ def app() -> None:
 
 @app.command("demo")
 @click.option("--queries", default=1000, show_default=True, help="How many queries to answer.")
-@click.option("--epsilon", default=1.0, show_default=True, help="The promise to every person.")
+@parameter_options("epsilon")
 @click.option("--tau", default=0.7, show_default=True, help="How similar a record must be to take part.")
 @click.option("--sigma2", default=0.7, show_default=True, help="Noise on the votes.")
 @click.option(
@@ -68,15 +68,16 @@ def demo_command(queries: int, epsilon: float, tau: float, sigma2: float, out: P
     tau and sigma2 come from earlier experiments on this data, which, as in the paper, nobody paid for.
     The noise is real, so every run differs a little.
     """
+    from indknn.cli import demo  # noqa: PLC0415  (scikit-learn takes a second to load)
+
     with stages() as show:
         result = demo.run(queries=queries, epsilon=epsilon, tau=tau, sigma2=sigma2, progress=show)
     click.echo(demo.story(result))
-    click.echo(f"Picture: {demo.picture(result, out)}")
+    click.echo(demo.picture(result, out))
 
 
 @app.command("budget")
-@click.option("--epsilon", type=float, required=True, help="The promise.")
-@click.option("--delta", default=1e-5, show_default=True, help="The chance that it may fail.")
+@parameter_options("epsilon", "delta")
 @click.option("--queries", default=1000, show_default=True, help="T, the number of queries planned for.")
 def budget_command(epsilon: float, delta: float, queries: int) -> None:
     """Show what (epsilon, delta) lets each person spend, under both filters.
@@ -94,18 +95,20 @@ def budget_command(epsilon: float, delta: float, queries: int) -> None:
 def _add_store_commands() -> None:
     """The commands that need apsw; without it they say so."""
     try:
+        from indknn.cli import inspection, stores  # noqa: PLC0415
         from indknn.cli.doctor import doctor  # noqa: PLC0415
         from indknn.cli.forecast import forecast_command  # noqa: PLC0415
-        from indknn.cli.stores import COMMANDS  # noqa: PLC0415
         from indknn.cli.tune import tune_command  # noqa: PLC0415
     except ModuleNotFoundError as missing:
         if missing.name != "apsw":
             raise
         return
-    for command in (*COMMANDS, doctor, forecast_command, tune_command):
+    changing = (stores.init, stores.add, stores.predict, stores.forget)
+    looking = (inspection.show_status, inspection.show_owner, inspection.export, inspection.verify)
+    for command in (*changing, *looking, doctor, forecast_command, tune_command):
         app.add_command(command)
 
 
 _add_store_commands()
-for command in (serve_command, keys, *lab_commands()):
+for command in (serve_command, keys):
     app.add_command(command)

@@ -10,12 +10,14 @@ import numpy as np
 from sklearn.neighbors import KNeighborsClassifier
 
 from indknn.cli.demonstration import load_fashion_mini
+from indknn.cli.options import wanted
 from indknn.core import accounting
 from indknn.errors import InvalidInputError
 from indknn.estimator import IndKNNClassifier
+from indknn.settings import PARAMETERS
 from indknn.types import FloatArray
 
-DELTA = 1e-5
+DELTA: float = PARAMETERS["delta"].default
 _BATCH = 50
 _BINS = 10
 _BAR = 40
@@ -124,12 +126,13 @@ Person {r.person} asks to be forgotten. Their record is gone at once, without re
 """
 
 
-def picture(r: DemoResult, path: Path) -> Path:
-    """Accuracy over the queries, and the histogram of spent budgets, as a PNG."""
+def picture(r: DemoResult, path: Path) -> str:
+    """Draw accuracy over the queries and the histogram of spent budgets; where the PNG is, or what is missing."""
     try:
-        from matplotlib.figure import Figure  # noqa: PLC0415  (an extra)
-    except ModuleNotFoundError:
-        raise InvalidInputError("the picture needs matplotlib: pip install 'indknn[plot]'") from None
+        with wanted("lab"):
+            from matplotlib.figure import Figure  # noqa: PLC0415
+    except InvalidInputError as error:
+        return f"No picture: {error}"
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     asked = np.arange(1, len(r.correct) + 1)
@@ -143,7 +146,7 @@ def picture(r: DemoResult, path: Path) -> Path:
     right.set(xlabel="% of the budget spent", ylabel="people", title="Who paid what")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
-    return path
+    return f"Picture: {path}"
 
 
 def _verdict(r: DemoResult) -> str:

@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from indknn import __version__
-from indknn.cli.files import as_json
+from indknn.cli.options import JSON, show
 from indknn.core.noise import SecureNoise
 
 _SYNCS = 20
@@ -22,19 +22,16 @@ _SYNCS = 20
 
 @click.command("doctor")
 @click.argument("store", type=click.Path(path_type=Path), required=False)
-@click.option("--json", "as_text", is_flag=True, help="Print JSON.")
+@JSON
 @click.pass_context
-def doctor(ctx: click.Context, store: Path | None, as_text: bool) -> None:
+def doctor(ctx: click.Context, store: Path | None, in_json: bool) -> None:
     """Check this machine, and a store's surroundings if one is named. Exit code 1 if something is unfit.
 
     The store itself is not opened: for its contents there is `indknn verify`.
     """
     found = list(checks(store))
-    if as_text:
-        click.echo(as_json([{"ok": ok, "what": what, "found": seen} for ok, what, seen in found]))
-    else:
-        for ok, what, seen in found:
-            click.echo(f"{'ok  ' if ok else 'BAD '} {what:<24}{seen}")
+    facts = [{"ok": ok, "what": what, "found": seen} for ok, what, seen in found]
+    show(facts, in_json, *(f"{'ok  ' if ok else 'BAD '} {what:<24}{seen}" for ok, what, seen in found))
     ctx.exit(0 if all(ok for ok, _, _ in found) else 1)
 
 

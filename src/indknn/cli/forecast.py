@@ -1,4 +1,4 @@
-"""`indknn forecast`: how long a store lasts, told to anybody."""
+"""`indknn forecast`: how long a store lasts, from public information alone."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from pathlib import Path
 
 import click
 
-from indknn.cli.files import as_json
-from indknn.cli.rates import in_time, per_day
+from indknn.cli.options import JSON, STORE, show
+from indknn.errors import InvalidInputError
 from indknn.models.forecast import Forecast, forecast
 from indknn.store import Store
 from indknn.store.outlook import stream
 
+_DAYS = {"hour": 1 / 24, "day": 1.0, "week": 7.0, "month": 365.25 / 12, "year": 365.25}
+
 
 @click.command("forecast")
-@click.argument("store", type=click.Path(path_type=Path))
+@STORE
 @click.option("--analyst", help="Whose queries. Default: the analyst without a name.")
 @click.option("--rate", help="How many queries there will be, as 1000/day; durations are then told as well.")
 @click.option("--n", "records", type=int, help="About how many records there are, where that is public.")
-@click.option("--json", "as_text", is_flag=True, help="Print JSON.")
-def forecast_command(store: Path, analyst: str | None, rate: str | None, records: int | None, as_text: bool) -> None:
+@JSON
+def forecast_command(store: Path, analyst: str | None, rate: str | None, records: int | None, in_json: bool) -> None:
     """Tell how many more queries there can be, and how good the answers will be.
 
     Everything is estimated from what was released to the analyst, so it may be shown to them: nobody's budget is
@@ -33,13 +35,13 @@ def forecast_command(store: Path, analyst: str | None, rate: str | None, records
     daily = None if rate is None else per_day(rate, "--rate")
     with Store(store) as opened:
         found, planned = forecast(stream(opened, analyst, records)), opened.settings.max_queries
-    if as_text:
-        days = {} if not daily else {"days_until_half": _days(found.until_half, daily)}
-        days |= {} if not daily else {"days_until_used_up": _days(found.until_used_up, daily)}
-        click.echo(as_json({**found.as_dict(), **days, "from": "public information alone"}))
-        return
-    for line in words(found, planned, daily):
-        click.echo(line)
+    days = {
+        f"days_{name}": None if count is None else count / daily
+        for name, count in (("until_half", found.until_half), ("until_used_up", found.until_used_up))
+        if daily
+    }
+    facts = {**found.as_dict(), **days, "from": "public information alone"}
+    show(facts, in_json, *words(found, planned, daily))
 
 
 def words(found: Forecast, planned: int | None, daily: float | None) -> list[str]:
@@ -47,37 +49,58 @@ def words(found: Forecast, planned: int | None, daily: float | None) -> list[str
     asked = "" if found.ends or not found.answered else f"; people were asked for {found.asked_share:.0%} of the latest"
     lines = [f"{found.answered:,} queries answered so far{asked}."]
     if found.left is None:
-        lines.append(
-            "What an average person has left: unknown. Nothing public tells how many records there are; try --n."
-        )
+        lines.append("What an average person has left: unknown. The number of records is not public; try --n.")
     else:
-        lines.append(f"An average person has about {found.left:.0%} of their budget left, by what was released.")
+        lines.append(f"An average person has about {found.left:.0%} of their budget left, estimated from releases.")
     if found.until_half is not None and found.until_used_up is not None:
         half, all_ = found.until_half, found.until_used_up
-        lines.append(f"At the present noise half of that lasts for {half:,} more queries{in_time(half, daily)},")
-        lines.append(f"all of it for {all_:,}{in_time(all_, daily)}.")
+        lines.append(f"At the present noise half of that lasts for {half:,} more queries{_in_time(half, daily)},")
+        lines.append(f"all of it for {all_:,}{_in_time(all_, daily)}.")
     elif found.left is not None:
         lines.append("How many more queries that allows: unknown before the first answers, or without --n.")
     if planned is not None and found.planned_left is not None:
         more = found.planned_left
-        lines.append(f"The noise is planned for {planned:,} queries: {more:,} more{in_time(more, daily)}.")
+        lines.append(f"The noise is planned for {planned:,} queries: {more:,} more{_in_time(more, daily)}.")
     if found.ends:
-        lines.append("Then people drop out one by one, and answers turn into noise; the promise stays.")
-        lines.append(
-            "Accuracy: unknown, for nothing public tells. `indknn tune STORE --paid FILE` measures it, for a price."
-        )
+        lines.append("Then people drop out one by one, and answers become noise. The guarantee stays.")
+        lines.append("Accuracy: unknown, because nothing public shows it. `indknn tune STORE --paid FILE` measures it.")
         return lines
-    lines.append("Noise grows as budgets shrink, so the budget is never quite used up.")
+    lines.append("Noise grows as budgets shrink, so the budget is never fully used.")
     if found.accuracy_alone is None:
         lines.append("Accuracy: unknown before the first report card.")
     else:
         share, error = found.accuracy_alone, found.accuracy_alone_error or 0.0
         lines.append(f"Accuracy of the models alone: about {share:.3f} (± {2 * error:.3f}, by the latest report card).")
         lines.append(
-            "That stays for ever, while the data stay as they are. Now it is that or better, where people are asked."
+            "It stays like that as long as the data do. Where people are asked, answers are as good or better."
         )
     return lines
 
 
-def _days(count: int | None, daily: float) -> float | None:
-    return None if count is None else count / daily
+def per_day(text: str, name: str) -> float:
+    """A rate per day, from a rate as people write it.
+
+    >>> per_day("1000/day", "rate"), per_day("7/week", "rate"), per_day("0", "updates")
+    (1000.0, 1.0, 0.0)
+    """
+    number, _, unit = text.replace(",", "").partition("/")
+    try:
+        value = float(number) / _DAYS[unit.strip().removesuffix("s") or "day"]
+    except (ValueError, KeyError):
+        value = -1.0
+    if not 0.0 <= value < 1e12:
+        raise InvalidInputError(f"{name} must be like 1000/day, per {', '.join(_DAYS)}, got {text!r}")
+    return value
+
+
+def _in_time(count: float, rate: float | None) -> str:
+    """How long so many queries take, in brackets; nothing without a rate.
+
+    >>> _in_time(3000, 1000.0), _in_time(3000, None)
+    (' (3 days)', '')
+    """
+    if not rate:
+        return ""
+    amounts = {unit: count / rate / _DAYS[unit] for unit in ("year", "month", "day", "hour")}
+    unit = next((unit for unit, amount in amounts.items() if amount >= 2), "hour")
+    return f" ({amounts[unit]:.2g} {unit}s)"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from indknn.cli.extras import wanted
-from indknn.cli.files import as_json
+from indknn.cli.options import JSON, STORE, show, wanted
 from indknn.errors import InvalidInputError
 
-_STORE = click.argument("store", type=click.Path(path_type=Path))
-_JSON = click.option("--json", "as_text", is_flag=True, help="Print JSON.")
 _ROLES = ["analyst", "curator", "owner", "auditor", "admin"]
 
 
@@ -30,22 +28,14 @@ def keys() -> None:
 
 
 @keys.command("create")
-@_STORE
+@STORE
 @click.option("--role", type=click.Choice(_ROLES), required=True)
 @click.option("--name", required=True, help="Whose key it is. Keys of one name share one analyst's ledger.")
 @click.option("--owner", help="The person that an owner key is for.")
 @click.option("--rate", type=float, help="Queries per second.")
 @click.option("--max-queries", type=int, help="Answers that this analyst may be given in all.")
-@_JSON
-def create(
-    store: Path,
-    role: str,
-    name: str,
-    owner: str | None,
-    rate: float | None,
-    max_queries: int | None,
-    as_text: bool,
-) -> None:
+@JSON
+def create(store: Path, role: str, name: str, in_json: bool, **limits: Any) -> None:
     """Make a key. It is printed once and kept nowhere: the file holds a keyed hash.
 
     \b
@@ -56,50 +46,45 @@ def create(
     with wanted("server"):
         from indknn.server import keys as book  # noqa: PLC0415
     _refuse_missing(store)
-    key, text = book.create(book.keys_path(store), role, name, owner=owner, rate=rate, max_queries=max_queries)
-    if as_text:
-        click.echo(as_json({"id": key.id, "name": name, "role": role, "key": text}))
-    else:
-        click.echo(f"key {key.id} for {name} ({role}); it is shown this once:\n{text}")
+    key, text = book.create(book.keys_path(store), role, name, **limits)
+    facts = {"id": key.id, "name": name, "role": role, "key": text}
+    show(facts, in_json, f"key {key.id} for {name} ({role}); it is shown this once:", text)
 
 
 @keys.command("list")
-@_STORE
-@_JSON
-def show(store: Path, as_text: bool) -> None:
+@STORE
+@JSON
+def show_keys(store: Path, in_json: bool) -> None:
     """List the keys, the revoked ones too. The keys themselves are not known to anybody but their holders."""
     with wanted("server"):
         from indknn.server import keys as book  # noqa: PLC0415
     _refuse_missing(store)
     found = book.read_key_file(book.keys_path(store))
     rows = [{k: v for k, v in vars(key).items() if k != "digest"} for key in found.keys]
-    if as_text:
-        click.echo(as_json(rows))
-        return
-    for row in rows:
-        limits = [f"{row['rate']:g}/s"] if row["rate"] is not None else []
-        limits += [f"at most {row['max_queries']:,} queries"] if row["max_queries"] is not None else []
-        limits += [f"owner {row['owner']}"] if row["owner"] is not None else []
-        end = f"revoked {row['revoked']}" if row["revoked"] else "in use"
-        click.echo(f"{row['id']}  {row['role']:<8}{row['name']:<20}{end}  {', '.join(limits)}".rstrip())
-    if not rows:
-        click.echo("no keys: a server of this store listens on loopback only, and lets everybody there do everything")
+    nobody = "no keys: a server of this store listens on loopback only, and lets everybody there do everything"
+    show(rows, in_json, *([_line(row) for row in rows] or [nobody]))
+
+
+def _line(row: dict[str, Any]) -> str:
+    limits = [f"{row['rate']:g}/s"] if row["rate"] is not None else []
+    limits += [f"at most {row['max_queries']:,} queries"] if row["max_queries"] is not None else []
+    limits += [f"owner {row['owner']}"] if row["owner"] is not None else []
+    end = f"revoked {row['revoked']}" if row["revoked"] else "in use"
+    return f"{row['id']}  {row['role']:<8}{row['name']:<20}{end}  {', '.join(limits)}".rstrip()
 
 
 @keys.command("revoke")
-@_STORE
+@STORE
 @click.argument("key", metavar="ID|NAME")
-@_JSON
-def revoke(store: Path, key: str, as_text: bool) -> None:
+@JSON
+def revoke(store: Path, key: str, in_json: bool) -> None:
     """Revoke a key by its id, or all keys of a name. A running server refuses them within a second."""
     with wanted("server"):
         from indknn.server import keys as book  # noqa: PLC0415
     _refuse_missing(store)
     gone = book.revoke(book.keys_path(store), key)
-    if as_text:
-        click.echo(as_json([{"id": k.id, "name": k.name, "revoked": k.revoked} for k in gone]))
-    else:
-        click.echo("\n".join(f"revoked {k.id} ({k.role} {k.name})" for k in gone))
+    facts = [{"id": k.id, "name": k.name, "revoked": k.revoked} for k in gone]
+    show(facts, in_json, *(f"revoked {k.id} ({k.role} {k.name})" for k in gone))
 
 
 def _refuse_missing(store: Path) -> None:

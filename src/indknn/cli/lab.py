@@ -1,11 +1,13 @@
 """Commands for research, which `indknn_lab` brings along as entry points of the group `indknn.commands`.
 
-Nothing in `indknn` imports `indknn_lab`. Where one of its commands cannot be loaded, it says what to install.
+Nothing in `indknn` imports `indknn_lab`. Its commands are loaded when they are called, so they cost the others nothing.
+Where one cannot be loaded, it says what to install.
 """
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
+from typing import Any
 
 import click
 
@@ -14,23 +16,29 @@ from indknn.errors import InvalidInputError
 GROUP = "indknn.commands"
 
 
-def lab_commands() -> list[click.Command]:
-    """The commands that are registered, or stand-ins that tell how to get them."""
-    return [_load(point) for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)]
+class WithLab(click.Group):
+    """A group that also has the commands of the lab."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names."""
+        return sorted({*super().list_commands(ctx), *entry_points(group=GROUP).names})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One of ours, or one of the lab."""
+        found = super().get_command(ctx, cmd_name)
+        for point in entry_points(group=GROUP, name=cmd_name) if found is None else ():
+            try:
+                command: click.Command = point.load()
+            except ModuleNotFoundError as missing:
+                return _stand_in(cmd_name, str(missing.name))
+            return command
+        return found
 
 
-def _load(point: EntryPoint) -> click.Command:
-    try:
-        command: click.Command = point.load()
-    except ModuleNotFoundError as missing:
-        return _absent(point.name, str(missing.name))
-    return command
-
-
-def _absent(name: str, module: str) -> click.Command:
-    @click.command(name, help="Needs: pip install 'indknn[lab]'.", context_settings={"ignore_unknown_options": True})
-    @click.argument("words", nargs=-1)
-    def stand_in(words: tuple[str, ...]) -> None:
+def _stand_in(name: str, module: str) -> click.Command:
+    def refuse(**_: Any) -> None:
         raise InvalidInputError(f"indknn {name} needs {module!r}: pip install 'indknn[lab]'")
 
-    return stand_in
+    words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+    settings = {"ignore_unknown_options": True}
+    return click.Command(name, settings, refuse, [words], help="Needs: pip install 'indknn[lab]'.")

@@ -1,4 +1,4 @@
-"""`indknn tune STORE --paid FILE`: the price, the question, the answers."""
+"""`indknn tune STORE --paid FILE`: measure a store by labelled queries, at a price that you confirm first."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _BATCH = 256
 
 
 def measure(
-    path: Path, file: Path, columns: Columns, analyst: str | None, records: int | None, yes: bool, as_text: bool
+    path: Path, file: Path, named: Columns, analyst: str | None, records: int | None, yes: bool, in_json: bool
 ) -> dict[str, Any]:
-    """Tell the price, have it confirmed, ask, and tell how many answers were right."""
+    """Print the price, have it confirmed, ask the queries, and print how many answers were right."""
     with Store(path) as store:
         if store.draft:
             raise StoreError(f"{path} has never held records, so there is nothing to measure")
-        X, y = labelled(file, columns)
+        X, y = labelled(file, named)
         y = as_stored(y, store.settings)
-        encode_labels(y, store.settings.class_array)  # a label that cannot be is told before anything is spent
+        encode_labels(y, store.settings.class_array)  # refuses an unknown label before anything is spent
         cost = expected_cost(store, X, analyst, records)
-        click.echo(told(cost, store.settings.budget), err=as_text)
+        click.echo(price_text(cost, store.settings.budget), err=in_json)
         if cost.fresh and not yes:
             _confirm()
-        with counting("queries", not as_text) as count:
+        with counting("queries", not in_json) as count:
             scores = validate(store, _batches(X, y, digest(file), analyst), analyst, count)
-    if not as_text:
+    if not in_json:
         for name, words in (("all", "all answers"), ("asked", "people asked"), ("alone", "models alone")):
             if scores[name].of:
                 click.echo(_score(words, scores[name]))
@@ -51,7 +51,7 @@ def measure(
     }
 
 
-def told(cost: Cost, budget: float) -> str:
+def price_text(cost: Cost, budget: float) -> str:
     """The price, in words, before it is paid."""
     if not cost.fresh:
         return f"All {cost.queries:,} queries were asked before: nothing will be spent."
@@ -69,9 +69,11 @@ def told(cost: Cost, budget: float) -> str:
 
 def _confirm() -> None:
     if not _at_a_terminal():
-        raise InvalidInputError("nothing was spent: nobody is there to confirm the price; say --yes to spend it")
+        raise InvalidInputError(
+            "nothing was spent: there is no terminal to confirm the price on; use --yes to spend it"
+        )
     if not click.confirm("Spend it?", err=True):
-        raise InvalidInputError("nothing was spent: it was not confirmed")
+        raise InvalidInputError("nothing was spent: you did not confirm the price")
 
 
 def _at_a_terminal() -> bool:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from indknn.cli.extras import wanted
+from indknn.cli.options import STORE, WITNESS, wanted
 from indknn.errors import InvalidInputError
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
 @click.command("serve")
-@click.argument("store", type=click.Path(path_type=Path))
+@STORE
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Where to listen. Beyond loopback keys are needed."
 )
 @click.option("--port", default=8080, show_default=True, help="0 takes a free one.")
 @click.option("--name", default="indknn", show_default=True, help="The model's name in /v2/models/NAME.")
 @click.option("--tick", type=float, help="Answers leave on multiples of so many seconds per query, whatever they took.")
-@click.option("--witness", type=click.Path(path_type=Path), help="A file elsewhere that detects old copies.")
+@WITNESS
 @click.option("--tls-cert", type=_FILE, help="A certificate (PEM), with --tls-key.")
 @click.option("--tls-key", type=_FILE, help="Its private key (PEM).")
 @click.option("--behind-proxy", is_flag=True, help="Something in front encrypts: allow --host without TLS.")
@@ -31,15 +32,11 @@ def serve_command(
     store: Path,
     host: str,
     port: int,
-    name: str,
-    tick: float | None,
     witness: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
     behind_proxy: bool,
-    max_batch: int,
-    max_body: int,
-    max_records: int,
+    **options: Any,
 ) -> None:
     """Answer over HTTP from a store. One process owns it; stop it with SIGTERM and it finishes what was charged.
 
@@ -57,13 +54,12 @@ def serve_command(
         from indknn.server.serve import serve  # noqa: PLC0415
     if (tls_cert is None) != (tls_key is None):
         raise InvalidInputError("--tls-cert and --tls-key belong together: give both or none")
-    options = Options(name=name, tick=tick, max_batch=max_batch, max_body=max_body, max_records=max_records)
     tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     serve(
         store,
         host=host,
         port=port,
-        options=options,
+        options=Options(**options),
         witness=witness,
         tls=tls,
         behind_proxy=behind_proxy,

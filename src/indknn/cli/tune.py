@@ -1,4 +1,4 @@
-"""`indknn tune`: on public data for nothing, or on a store for a price that is told before."""
+"""`indknn tune`: choose parameters on public data, which costs nothing, or measure a store at a price."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
-from indknn.cli.counts import QUERIES
 from indknn.cli.files import Columns, as_json
 from indknn.cli.labels import labelled
+from indknn.cli.options import FEATURES, JSON, LABEL, columns, parameter_options
 from indknn.cli.paid import measure
 from indknn.cli.progress import stages
 from indknn.errors import InvalidInputError
+from indknn.settings import PARAMETERS
 from indknn.store.tuning.candidates import USUAL
 from indknn.store.tuning.public import Target, Trial, Tuning, possible, tune
 
@@ -23,20 +24,15 @@ from indknn.store.tuning.public import Target, Trial, Tuning, possible, tune
 @click.option(
     "--n", type=click.IntRange(1), help="How many records the store will hold. Default: as many as PUBLIC has."
 )
-@click.option("--epsilon", default=1.0, show_default=True, help="The promise of the store that is to be.")
-@click.option("--delta", default=1e-5, show_default=True, help="The chance that it may fail.")
-@click.option("--max-queries", type=QUERIES, default="none", show_default=True, help="How many to plan for; or none.")
-@click.option("--accountant", type=click.Choice(["gdp", "rdp"]), default="gdp", show_default=True)
-@click.option("--kernel", type=click.Choice(["cosine", "rbf"]), default="cosine", show_default=True)
-@click.option("--bandwidth", type=float, help="Width of the rbf kernel. Default: e^0.75.")
+@parameter_options("epsilon", "delta", "max_queries", "accountant", "kernel", "bandwidth")
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="How many splits to try.")
 @click.option("--paid", type=click.Path(path_type=Path), help="Labelled queries to ask STORE, charged as any others.")
 @click.option("--analyst", help="With --paid: whose ledger to charge.")
 @click.option("--yes", is_flag=True, help="With --paid: spend without asking.")
-@click.option("--label", default="y", show_default=True, help="Column of the label (csv, parquet).")
-@click.option("--features", help="Columns of the features (csv, parquet), as a,b,c. Default: all others.")
+@LABEL
+@FEATURES
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Write the result to this file as JSON as well.")
-@click.option("--json", "as_text", is_flag=True, help="Print JSON.")
+@JSON
 def tune_command(
     source: Path,
     paid: Path | None,
@@ -45,7 +41,7 @@ def tune_command(
     label: str,
     features: str | None,
     out: Path | None,
-    as_text: bool,
+    in_json: bool,
     seeds: int,
     n: int | None,
     **target: Any,
@@ -62,30 +58,30 @@ def tune_command(
       indknn tune public.npz --epsilon 1 --n 50000 --max-queries 2000
       indknn tune patients.store --paid validation.npz --analyst alice
     """
-    columns = Columns(label, "owner", tuple(features.split(",")) if features else ())
+    named = columns(label, "owner", features)
     if paid is not None:
-        facts = measure(source, paid, columns, analyst, n, yes, as_text)
+        facts = measure(source, paid, named, analyst, n, yes, in_json)
     else:
         for name, given in (("--analyst", analyst is not None), ("--yes", yes)):
             if given:
                 raise InvalidInputError(f"{name} goes with --paid FILE, which was not given")
-        facts = _public(source, columns, seeds, n, target, as_text)
+        facts = _public(source, named, seeds, n, target, in_json)
     if out is not None:
         out.write_text(as_json(facts) + "\n")
-    if as_text:
+    if in_json:
         click.echo(as_json(facts))
 
 
-def _public(path: Path, columns: Columns, seeds: int, n: int | None, target: Any, as_text: bool) -> dict[str, Any]:
-    X, y = labelled(path, columns)
+def _public(path: Path, named: Columns, seeds: int, n: int | None, target: Any, in_json: bool) -> dict[str, Any]:
+    X, y = labelled(path, named)
     aim = Target(n=n or len(X), **target)
-    with stages() if not as_text else nullcontext(lambda *_: None) as show:
+    with stages() if not in_json else nullcontext(lambda *_: None) as show:
         found = tune(
             X, y, aim, possible(USUAL, X.shape[1]), seeds=seeds, progress=lambda done, total: show("runs", done, total)
         )
     line = init_line(found)
     notes = found.extrapolated()
-    if not as_text:
+    if not in_json:
         click.echo(f"{'tried on public data':<44}{'tau':>8}{'sigma2':>8}{'accuracy':>10}  least to greatest")
         for trial in found.trials:
             click.echo(_row(trial))
@@ -120,19 +116,14 @@ def _facts(trial: Trial) -> dict[str, Any]:
 def init_line(found: Tuning) -> str:
     """The command that makes a store of the best candidate."""
     target, best = found.target, found.best
-    words = [f"indknn init STORE --epsilon {target.epsilon:g} --delta {target.delta:g}"]
+    values: dict[str, Any] = {"epsilon": target.epsilon, "delta": target.delta, "max_queries": target.max_queries}
     if best.candidate.mode == "algorithm3":
-        words.append(f"--max-queries {target.planned} --reuse none --sigma2 {best.sigma2:g}")
+        values |= {"max_queries": target.planned, "reuse": "none", "sigma2": best.sigma2}
+    elif best.candidate.prior_share is None:
+        values |= {"reuse": "student", "prior": "none"}
     else:
-        share = best.candidate.prior_share
-        words.append(f"--max-queries {target.max_queries or 'none'} --reuse student")
-        words.append("--prior none" if share is None else f"--prior statistics --prior-share {share:g}")
-    if best.tau is not None:
-        words.append(f"--tau {best.tau:g}")
-    if target.kernel != "cosine":
-        words.append(f"--kernel {target.kernel}")
-    if target.bandwidth is not None:
-        words.append(f"--bandwidth {target.bandwidth:g}")
-    if target.accountant != "gdp":
-        words.append(f"--accountant {target.accountant}")
-    return " ".join(words)
+        values |= {"reuse": "student", "prior": "statistics", "prior_share": best.candidate.prior_share}
+    others = {"tau": best.tau, **{name: getattr(target, name) for name in ("kernel", "bandwidth", "accountant")}}
+    values |= {name: value for name, value in others.items() if value != PARAMETERS[name].default}
+    words = [f"--{name.replace('_', '-')} {'none' if value is None else value}" for name, value in values.items()]
+    return " ".join(["indknn init STORE", *words])

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi import Path as FromPath
 
 from indknn import __version__
-from indknn.core.modes import Derived
 from indknn.server import openapi
 from indknn.server.access import needed_permission
 from indknn.server.infer import check_model, read_body
@@ -19,6 +18,7 @@ from indknn.server.metrics import CONTENT_TYPE
 from indknn.server.problems import Problem
 from indknn.server.records import Deletion, Upload, parsed, remove, upsert
 from indknn.server.service import Service
+from indknn.settings import Derived
 from indknn.store.naming import find_owner
 from indknn.store.reports import statement
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from indknn.core.modes import RECEIPT
 from indknn.core.noise import Noise
 from indknn.errors import InvalidInputError
+from indknn.settings import RECEIPT
 from indknn.store import chain, database
 from indknn.store.codec import BLOCK
 from indknn.store.opening import State, journaled_engine
@@ -36,7 +36,7 @@ class Change:
             raise InvalidInputError(f"X must be a table of shape (rows, features), got shape {X.shape}")
         labels = settings.classes or tuple(np.unique(classes).tolist())
         settings = replace(settings, n_features=X.shape[1], classes=labels)
-        database.set_meta(state.db, "settings", json.dumps(asdict(settings)))
+        database.set_meta(state.db, "settings", json.dumps(settings.stored()))
         chain.append(state.db, "settings", n_features=settings.n_features, classes=list(labels))
         state.engine = journaled_engine(settings, self.noise, state.journal)
         state.draft = False

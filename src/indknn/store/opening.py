@@ -46,10 +46,7 @@ def load(
         store_id = str(database.get_meta(db, "store"))
         guard.check(db, store_id)
         stored = json.loads(database.get_meta(db, "settings"))
-        stored["center"] = None if stored["center"] is None else tuple(stored["center"])
-        draft = stored["n_features"] is None
-        stored["n_features"] = stored["n_features"] or 1
-        settings = Settings(**{**stored, "classes": tuple(stored["classes"])})
+        settings, draft = Settings.from_stored(stored), stored["n_features"] is None
         chosen = database.get_meta(db, "tau")
         if settings.tau is None and chosen is not None:
             settings = replace(settings, tau=chosen)

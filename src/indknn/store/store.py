@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from threading import RLock
@@ -21,12 +20,11 @@ import numpy.typing as npt
 
 from indknn.answering.predictor import Request
 from indknn.core.inputs import as_owner_list, refuse_unwritable
-from indknn.core.modes import Derived, as_derived
 from indknn.core.noise import Noise, SecureNoise
 from indknn.engine import Engine, new_index
 from indknn.errors import InvalidInputError, PrivacyError, StoreError
 from indknn.ledger import Scope
-from indknn.settings import Settings
+from indknn.settings import Derived, Settings, as_derived
 from indknn.store import chain, creation, database
 from indknn.store.batches import Batch, answered
 from indknn.store.books import Books
@@ -94,7 +92,7 @@ class Store:
         lock = Lock(path)
         try:
             creation.refuse_existing(path)  # somebody may have been quicker
-            creation.write_empty(path, {**asdict(settings), **({"n_features": None} if draft else {})})
+            creation.write_empty(path, settings.stored(draft=draft))
         finally:
             lock.release()
         return cls(path, **options)

@@ -21,7 +21,15 @@ EPSILON, DELTA = 4.0, 1e-5
 Script = Callable[[View, np.random.Generator], Iterator[Event]]
 
 BASE = Settings(
-    n_features=D, classes=(0, 1), epsilon=EPSILON, delta=DELTA, tau=0.5, max_queries=24, sigma2=0.5, free_repeats=False
+    n_features=D,
+    classes=(0, 1),
+    epsilon=EPSILON,
+    delta=DELTA,
+    tau=0.5,
+    max_queries=24,
+    sigma2=0.5,
+    reuse="none",
+    free_repeats=False,
 )
 STATISTICS = replace(BASE, prior="statistics", prior_share=0.9)
 ENDLESS = replace(BASE, prior="statistics", reuse="student", prior_share=0.4, max_queries=None)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from indknn.cli.files import as_json
-from indknn.cli.rates import per_day
+from indknn.cli.forecast import per_day
 from indknn.errors import InvalidInputError
 from indknn_lab.advice.measurements import measured
 from indknn_lab.advice.verdict import Task, Verdict, judge

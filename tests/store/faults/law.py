@@ -49,7 +49,7 @@ class Findings:
 def settings(**changes):
     """Few features, a wide neighbourhood, and a budget that lasts for some thousand queries."""
     plain = {"n_features": FEATURES, "classes": ("a", "b", "c"), "epsilon": 4.0, "max_queries": 20_000, "tau": 0.3}
-    return Settings(**{**plain, "global_epsilon": 5.0, **changes})
+    return Settings(**{**plain, "reuse": "none", "global_epsilon": 5.0, **changes})
 
 
 def rows(name, n):

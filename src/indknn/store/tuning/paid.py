@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,6 @@ from indknn.models.forecast import coming_sums
 from indknn.store import Store
 from indknn.store.outlook import crowd_of, past, plain_price, stream
 from indknn.types import Vectors
-
-_Z = 1.959964
 
 
 @dataclass(frozen=True)
@@ -65,10 +62,10 @@ class Score:
         """
         if not self.of:
             return 0.0, 1.0
-        n, p = self.of, self.accuracy
-        middle = (p + _Z * _Z / (2 * n)) / (1 + _Z * _Z / n)
-        half = _Z * sqrt(p * (1 - p) / n + _Z * _Z / (4 * n * n)) / (1 + _Z * _Z / n)
-        return max(middle - half, 0.0), min(middle + half, 1.0)
+        from scipy.stats import binomtest  # noqa: PLC0415  (takes half a second to load)
+
+        found = binomtest(self.right, self.of).proportion_ci(method="wilson")
+        return float(found.low), float(found.high)
 
 
 def expected_cost(store: Store, X: npt.ArrayLike, analyst: Scope = None, records: int | None = None) -> Cost:

@@ -80,7 +80,7 @@ def _settings(trial: Trial, world: World) -> dict[str, Any]:
     """What distinguishes the ways to answer."""
     if trial.method == "votes":
         tau, sigma2 = tuned.votes(trial, world, planned(trial))
-        return {"tau": tau, "sigma2": sigma2, "max_queries": planned(trial)}
+        return {"tau": tau, "sigma2": sigma2, "max_queries": planned(trial), "reuse": "none"}
     return {
         "reuse": "none" if trial.method == "statistics" else "student",
         "prior": "none" if trial.method == "student" else "statistics",

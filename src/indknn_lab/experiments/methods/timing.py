@@ -46,6 +46,7 @@ def _indknn(unit: Unit, data: Data, Q: Any) -> Result:
         tau=_tau(unit),
         sigma2=0.5,
         accountant="rdp",
+        reuse="none",
         index="exact" if unit.tables is None else "lsh",
         index_options={"threads": 1, **lsh},
         free_repeats=False,
