@@ -14,7 +14,7 @@ def run(*words):
 
 
 def test_help_teaches():
-    for words in (["--help"], *([name, "--help"] for name in app.commands)):
+    for words in (["--help"], *([name, "--help"] for name in app.list_commands(None))):
         result = run(*words)
         assert result.exit_code == 0
         assert "Usage: " in result.output

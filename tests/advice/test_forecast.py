@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import apsw
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -13,7 +12,7 @@ from indknn.cli.app import app
 from indknn.errors import InvalidInputError
 from indknn.models.forecast import Crowd, Stream, forecast, price_of_question
 from indknn.settings import Settings
-from indknn.store import Store
+from indknn.store import Store, chain
 from indknn.store.outlook import stream
 
 X, Y = blobs(4000, 3, 8, seed=5)
@@ -28,7 +27,7 @@ def make(path, **settings):
     return path
 
 
-@pytest.fixture(scope="module", params=["student", "votes", "none"])
+@pytest.fixture(scope="module", params=["student", "labels", "none"])
 def store(request, tmp_path_factory):
     advised = {"max_queries": None, "prior": "statistics"} if request.param == "student" else {}
     return make(tmp_path_factory.mktemp("s") / f"{request.param}.store", reuse=request.param, **advised)
@@ -42,12 +41,13 @@ def cli(*words):
 
 def overwrite_balances(path, units):
     """Another history of the same transcript: everybody has spent this."""
-    db = apsw.Connection(str(path))
-    for scope, block, body in list(db.execute("SELECT scope, block, spent FROM balances")):
-        fake = np.full(len(body) // 8, units, dtype="<i8").tobytes()
-        db.execute("UPDATE balances SET spent = ? WHERE scope = ? AND block = ?", (fake, scope, block))
-    db.execute("DELETE FROM debits")
-    db.close()
+    with Store(path) as opened:
+        db = opened.db
+        for scope, block, body in list(db.execute("SELECT scope, block, spent FROM balances")):
+            fake = np.full(len(body) // 8, units, dtype="<i8").tobytes()
+            db.execute("UPDATE balances SET spent = ? WHERE scope = ? AND block = ?", (fake, scope, block))
+        db.execute("DELETE FROM debits")
+        chain.append(db, "fold")
 
 
 def test_it_does_not_depend_on_anybodys_budget(store, tmp_path):

@@ -138,4 +138,4 @@ class Campaign:
                     free = self.endless  # an answer that asked nobody is there, and cost nothing
                     self.found.uncharged += found[0] != label or not (found[1] > 0 or free)
                     self.found.charged_twice += times["=" + analyst, row.tobytes()] > 1
-                self.found.uncharged += store._journal.request(scoped_id(analyst, name)) is None
+                self.found.uncharged += not store.knows(scoped_id(analyst, name))

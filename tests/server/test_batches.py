@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from indknn.answering.predictor import Predictor, Reply, Request
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.errors import RequestConflictError
 from indknn.settings import Settings
-from indknn.store.batches import Request, answers_by_analyst, compute
+from indknn.store.reports import answers_by_analyst
 from indknn.store.verify import problems
 from server.serving import make_store
 
@@ -36,11 +37,9 @@ requests = st.lists(
 @pytest.mark.filterwarnings("ignore:tau was not given")
 def test_as_if_one_by_one(asked, free_repeats, reuse, tau):
     one, many = (engine(free_repeats=free_repeats, reuse=reuse, tau=tau) for _ in range(2))
-    vectors = [(one.settings.quantise(POOL[numbers], "Q"), analyst) for numbers, analyst in asked]
-    expected = [one.predictor.compute(Q, analyst).tolist() for Q, analyst in vectors]
-    got = {}
-    many.predictor.compute_many(vectors, lambda i, labels: got.__setitem__(i, labels.tolist()))
-    assert [got[i] for i in range(len(vectors))] == expected
+    requests = [Request(one.settings.quantise(POOL[numbers], "Q"), analyst) for numbers, analyst in asked]
+    expected = [reply.labels.tolist() for request in requests for reply in one.predictor.compute([request])]
+    assert [reply.labels.tolist() for reply in many.predictor.compute(requests)] == expected
     assert one.ledger.scopes == many.ledger.scopes
     for scope in one.ledger.scopes:
         assert np.array_equal(one.ledger.column(scope), many.ledger.column(scope))
@@ -50,18 +49,22 @@ def ask(store, number, analyst=None, name=None):
     return Request(store.settings.quantise(POOL[number : number + 1], "Q"), analyst, name)
 
 
+def fresh(batch):
+    return [outcome.fresh if isinstance(outcome, Reply) else 0 for outcome in batch.outcomes]
+
+
 def test_ids_within_and_across_batches(tmp_path):
     with make_store(tmp_path / "a", free_repeats=False) as store:
         asked = [ask(store, 1, name="x"), ask(store, 1, name="x"), ask(store, 2, name="x"), ask(store, 1)]
-        first = compute(store, asked)
+        first = store.compute(asked)
         first.commit()
-        assert first.outcomes[0].tolist() == first.outcomes[1].tolist()
+        assert first.outcomes[0].labels.tolist() == first.outcomes[1].labels.tolist()
         assert isinstance(first.outcomes[2], RequestConflictError)
-        assert first.fresh == [1, 0, 0, 1]
-        again = compute(store, asked[:3])
-        assert again.outcomes[0].tolist() == first.outcomes[0].tolist()
+        assert fresh(first) == [1, 0, 0, 1]
+        again = store.compute(asked[:3])
+        assert again.outcomes[0].labels.tolist() == first.outcomes[0].labels.tolist()
         assert isinstance(again.outcomes[2], RequestConflictError)
-        assert again.fresh == [0, 0, 0]
+        assert fresh(again) == [0, 0, 0]
         assert answers_by_analyst(store) == {None: 2}
         assert not list(problems(store))
 
@@ -69,7 +72,7 @@ def test_ids_within_and_across_batches(tmp_path):
 def test_a_batch_is_charged_before_it_is_told(tmp_path):
     """Nothing of a batch is on disk before its commit, all of it after."""
     with make_store(tmp_path / "a") as store:
-        batch = compute(store, [ask(store, i, "alice", f"{i}") for i in range(6)])
+        batch = store.compute([ask(store, i, "alice", f"{i}") for i in range(6)])
         assert store.db.execute("SELECT count(*) FROM answers").get == 0
         batch.commit()
         assert store.db.execute("SELECT count(*) FROM answers").get == 6
@@ -79,18 +82,18 @@ def test_a_batch_is_charged_before_it_is_told(tmp_path):
 
 def test_after_a_crash_of_the_computation_the_store_reads_itself_anew(tmp_path, monkeypatch):
     with make_store(tmp_path / "a") as store:
-        compute(store, [ask(store, 0)]).commit()
+        store.compute([ask(store, 0)]).commit()
         spent = store.engine.ledger.column(None).copy()
 
         def broken(*_):
             raise MemoryError
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(store.predictor), "_answers", broken)
+            patch.setattr(Predictor, "_reply", broken)
             with pytest.raises(MemoryError):
-                compute(store, [ask(store, 1), ask(store, 2)])
+                store.compute([ask(store, 1), ask(store, 2)])
         assert np.array_equal(store.engine.ledger.column(None), spent)
-        compute(store, [ask(store, 1)]).commit()
+        store.compute([ask(store, 1)]).commit()
         assert not list(problems(store))
 
 
@@ -98,9 +101,9 @@ def test_statistics_are_not_counted_as_answers(tmp_path):
     """They are released within a request, and must not use up the number of answers of whoever came first."""
     endless = {"reuse": "student", "prior": "statistics", "max_queries": None, "tau": None}
     with make_store(tmp_path / "a", **endless) as store:
-        batch = compute(store, [ask(store, 1, "alice"), ask(store, 2, "alice")])
+        batch = store.compute([ask(store, 1, "alice"), ask(store, 2, "alice")])
         batch.commit()
-        assert batch.fresh == [1, 1]
+        assert fresh(batch) == [1, 1]
         assert store.db.execute("SELECT count(*) FROM answers").get > 2
         assert answers_by_analyst(store) == {"alice": 2}
         store.forget(["p1"], derived="purge")

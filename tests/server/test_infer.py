@@ -334,13 +334,12 @@ def test_a_full_disk_is_a_fixed_text_and_passes(store, monkeypatch):
 
 
 def test_the_unexpected_is_a_fixed_text_and_logs_no_contents(store, monkeypatch, caplog):
-    from indknn.server import worker
 
     def broken(*_):
         raise RuntimeError(f"features of p{len(_)}")
 
     with application(store) as client:
-        monkeypatch.setattr(worker, "compute", broken)
+        monkeypatch.setattr(Store, "compute", broken)
         response = client.ask(rows(1))
         assert code(response, 500) == "internal_error"
         assert "of p2" not in response.text + caplog.text
@@ -351,7 +350,7 @@ def test_a_fold_that_fails_leaves_nobody_waiting(store, monkeypatch):
     def fails(_):
         raise MemoryError
 
-    monkeypatch.setattr("indknn.server.worker.fold_if_long", fails)
+    monkeypatch.setattr("indknn.store.store.Store.fold_if_long", fails)
     with application(store) as client:
         assert [client.ask(rows(i)).status_code for i in range(3)] == [200] * 3
 
@@ -371,7 +370,7 @@ def test_nothing_is_told_of_a_batch_that_was_not_written(store, monkeypatch):
         raise OSError
 
     with application(store) as client:
-        monkeypatch.setattr(worker, "compute", odd)
+        monkeypatch.setattr(Store, "compute", odd)
         monkeypatch.setattr("indknn.store.journal.StoreJournal.commit", full)
         assert code(client.ask(rows(1)), 503) == "unavailable"
         monkeypatch.undo()

@@ -78,7 +78,7 @@ def test_a_replacement_that_fails_changes_nothing(client, store):
     ):
         assert add(client, *bad).status_code == 422
     assert store.engine.shard.record_ids().tolist() == ids
-    assert store._journal.failure is None
+    assert store._state.journal.failure is None
 
 
 def test_records_are_removed_all_or_none(client, store):

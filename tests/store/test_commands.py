@@ -191,4 +191,4 @@ def test_damage_is_found(folder, store):
     db.close()
     result = run("verify", store)
     assert result.exit_code == 1
-    assert "not as the audit trail has them" in result.output
+    assert "not as its audit trail has it" in result.output

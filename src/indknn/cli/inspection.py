@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from indknn.cli.options import JSON, STORE, WITNESS, show
+from indknn.errors import StoreError, StoreLockedError
 from indknn.store import Store
 from indknn.store.chain import entries
 from indknn.store.naming import find_owner
@@ -104,9 +105,15 @@ def verify(ctx: click.Context, store: Path, witness: Path | None, in_json: bool)
 
     Exit code 1 if anything is wrong.
     """
-    with Store(store, witness=witness) as opened:
-        found = list(problems(opened))
-        length = sum(1 for _ in entries(opened.db))
+    length = 0
+    try:
+        with Store(store, witness=witness) as opened:
+            found = list(problems(opened))
+            length = sum(1 for _ in entries(opened.db))
+    except StoreLockedError:
+        raise
+    except StoreError as error:  # it refuses to open a file that is not as it should be
+        found = [str(error)]
     verdict = f"{len(found)} problems" if found else f"all is well: {length:,} entries of the audit trail check out"
     show({"ok": not found, "problems": found, "audit_entries": length}, in_json, *found, verdict)
     ctx.exit(1 if found else 0)
