@@ -7,7 +7,7 @@ from indknn import IndKNNClassifier
 from indknn.core import accounting
 from indknn.core.noise import SeededNoise
 from indknn.types import GRID, Plan
-from indknn_lab.baselines.private_knn import PrivateKNN
+from indknn_lab.baselines import PrivateKNN
 from indknn_lab.experiments.algorithm3 import answer
 from indknn_lab.experiments.fields import TAU_GRID, Field, Orders, load, released
 from indknn_lab.experiments.methods.private_knn import sampled_votes
