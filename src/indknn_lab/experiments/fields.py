@@ -21,7 +21,7 @@ from indknn.errors import InvalidInputError
 from indknn.records.indexes import make_index
 from indknn.types import GRID, FloatArray, IntArray, KernelName, Neighbours, Selection, Vectors
 from indknn_lab.baselines.topk import nearest, similarities
-from indknn_lab.datasets.tables import load_features
+from indknn_lab.datasets import load_features
 
 TAU_GRID = tuple(round(0.05 * i, 2) for i in range(1, 20))
 """The paper's first sweep of the threshold: .05, .1, ..., .95."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from indknn_lab.datasets.registry import TITLES, find_datasets
+from indknn_lab.datasets.features import TITLES, find_datasets
 from indknn_lab.experiments.units import Effort, Kind, Unit
 
 QUICK_RECORDS = 10_000
