@@ -36,8 +36,8 @@ from indknn_lab.baselines import LinearNoisySGD
 from indknn_lab.baselines.noisy_sgd import Schedule
 from indknn_lab.baselines.pricing import SamplingAccountant, noise_multiplier
 from indknn_lab.baselines.topk import SENSITIVITY
-from indknn_lab.datasets.registry import TITLES, find_datasets
-from indknn_lab.datasets.tables import load_features
+from indknn_lab.datasets.features import TITLES, find_datasets
+from indknn_lab.datasets import load_features
 from indknn_lab.experiments.fields import Data, Orders
 from indknn_lab.experiments.methods.private_knn import sampled_votes
 from indknn_lab.experiments.results import write_json

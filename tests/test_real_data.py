@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from indknn import IndKNNClassifier
-from indknn.cli.demonstration import load_npz
+from indknn.cli.demonstration import load_features
 
 
 @pytest.mark.slow
@@ -14,7 +14,7 @@ from indknn.cli.demonstration import load_npz
     [(800, 0.30, 0.4, 0.88), (2000, 0.25, 0.4, 0.88), (7600, 0.20, 0.7, 0.866)],
 )
 def test_ag_news_with_the_papers_filter(shared_data, T, tau, sigma2, prototype):
-    data = load_npz(shared_data / "agnews-minilm.npz", "agnews")
+    data = load_features(shared_data / "agnews-minilm.npz")
     queries = np.random.default_rng(0).permutation(len(data.y_test))[:T]
     model = IndKNNClassifier(
         epsilon=1.0, delta=1e-5, accountant="rdp", reuse="none", max_queries=T, tau=tau, sigma2=sigma2, random_state=0

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indknn.cli.demonstration import load_npz
+from indknn_lab.datasets import load_features
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +27,6 @@ def real():
     def load(name):
         if not (folder / name).is_file():
             pytest.skip(f"{name} is not in INDKNN_DATA nor beside the checkout")
-        return load_npz(folder / name, name)
+        return load_features(folder / name)
 
     return load

@@ -16,12 +16,17 @@ from sklearn.utils.estimator_checks import check_estimator
 from indknn.core.quantise import quantise
 from indknn.errors import PrivacyError, PrivacyWarning
 from indknn_lab.baselines import LinearNoisySGD, noise_multiplier_for
-from indknn_lab.baselines.softmax import CLIP, Batch, coefficients, logits, squared_lengths, summed
+from indknn_lab.baselines.softmax import CLIP, Batch, coefficients, logits, summed
 
 
 def batch_of(rng, n, d=7, c=3, spread=1.0):
     v = quantise(rng.normal(size=(n, d)) * np.exp(spread * rng.normal(size=(n, d))))
     return Batch(v.values, v.root_norm, rng.integers(c, size=n))
+
+
+def squared_lengths(batch, c):
+    """|gradient|² of each record in grid units."""
+    return (c.a * c.a).sum(axis=1) * batch.root_norm**2 + (c.b * c.b).sum(axis=1)
 
 
 def loss(batch, W, b):
@@ -111,7 +116,7 @@ def test_price_against_dp_accounting(blobs, retrainings):
 
 
 def test_the_noise_is_what_was_priced(blobs, monkeypatch):
-    from indknn_lab.baselines import noisy_sgd
+    from indknn_lab.baselines import base
 
     X, y, _, _ = blobs
     drawn = []
@@ -123,7 +128,7 @@ def test_the_noise_is_what_was_priced(blobs, monkeypatch):
             drawn.append((scale, size))
             return np.zeros(size, dtype=np.int64)
 
-    monkeypatch.setattr(noisy_sgd, "bulk_noise_from", lambda seed: Spy())
+    monkeypatch.setattr(base, "noise_from", lambda seed: Spy())
     for intercept in (False, True):
         drawn.clear()
         model = LinearNoisySGD(epochs=1, fit_intercept=intercept, random_state=0).fit(X, y)

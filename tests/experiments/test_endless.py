@@ -1,6 +1,7 @@
 """Queries without end: who is private and who asks, what is measured, and what is kept."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,17 +9,27 @@ from click.testing import CliRunner
 
 from indknn.cli.app import app
 from indknn.engine import Engine
-from indknn_lab.experiments import endless_change, endless_figures, endless_streams, runner, trials, worlds
-from indknn_lab.experiments.endless_figures import accuracy
-from indknn_lab.experiments.fields import load
-from indknn_lab.experiments.methods import endless, tuned
+from indknn.errors import InvalidInputError
+from indknn_lab.experiments import reproduce as runner
+from indknn_lab.experiments import streams
+from indknn_lab.experiments.data import load
+from indknn_lab.experiments.items.endless import EndlessChange, EndlessFigures, EndlessStreams, accuracy
+from indknn_lab.experiments.methods import method_of
 from indknn_lab.experiments.reproduce import choose, reproduce
-from indknn_lab.experiments.results import Results
 from indknn_lab.experiments.setting import find
-from indknn_lab.experiments.trials import trial
+from indknn_lab.experiments.units import Results
 from indknn_lab.plots.outcomes import summary, verdict
 
 quiet = lambda *_: None  # noqa: E731
+
+
+def trial(setting, part, method, T, epsilon):
+    """One run on agnews-toy.npz, of any length."""
+    return replace(EndlessFigures(setting, None).trial(part, "agnews", method, epsilon), T=T)
+
+
+def measure(unit, data):
+    return method_of(unit)(unit, data).measure()
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +56,13 @@ def rows_of(X):
 
 def test_nobody_who_asks_in_a_stream_is_private_and_all_queries_differ(data):
     T = 6000
-    world = worlds.stream(data, T, seed=1)
-    n = worlds.distinct(len(data.X), len(data.Q))
+    world = streams.long_stream(data, T, seed=1)
+    n = streams.distinct(len(data.X), len(data.Q))
     assert len(world.first) == 1200
     assert len(rows_of(world.Q)) == T
     assert not rows_of(world.X) & rows_of(world.Q)
     assert rows_of(world.Q[:n]) <= rows_of(data.X) | rows_of(data.Q)
-    other = worlds.stream(data, T, seed=2)
+    other = streams.long_stream(data, T, seed=2)
     assert rows_of(other.X) == rows_of(world.X)  # what was tuned for one seed is tuned for all
     assert (other.truth != world.truth).any()
     moved = np.linalg.norm(world.Q[n:] - data.Q[0], axis=1)
@@ -59,7 +70,7 @@ def test_nobody_who_asks_in_a_stream_is_private_and_all_queries_differ(data):
 
 
 def test_every_hundred_queries_one_leaves_or_arrives(data):
-    world = worlds.changing(data, 400, seed=0)
+    world = streams.changing_stream(data, 400, seed=0)
     assert [(c.at, len(c.leave), len(c.arrive)) for c in world.changes] == [(100, 1, 0), (200, 0, 1), (300, 1, 0)]
     assert len(world.present(0)) == len(world.first)
     assert len(world.present(100)) == len(world.first) - 1
@@ -71,7 +82,7 @@ def test_every_hundred_queries_one_leaves_or_arrives(data):
 
 
 def test_new_classes_come_at_half_time_with_records_and_queries(data):
-    world = worlds.drifting(data, 400, seed=0)
+    world = streams.drifting_stream(data, 400, seed=0)
     assert not (world.truth[:200] == 3).any()
     assert (world.truth[200:] == 3).any()
     assert not (world.y[world.present(199)] == 3).any()
@@ -80,21 +91,20 @@ def test_new_classes_come_at_half_time_with_records_and_queries(data):
 
 
 def test_tuning_sees_private_records_only(data):
-    world = worlds.stream(data, 1000, seed=0)
-    held_out = worlds.validation(world)
+    world = streams.long_stream(data, 1000, seed=0)
+    held_out = world.held_out()
     assert rows_of(held_out.X) | rows_of(held_out.Q) == rows_of(world.X)
     assert not rows_of(held_out.Q) & rows_of(held_out.X)
     assert len(held_out.truth) == 120
 
 
 def test_the_engine_is_told_of_every_change(data, setting, monkeypatch):
-    told = []
+    told, unit = [], trial(setting, "drift", "open", 400, 1.0)
     forget, add = Engine.forget_owners, Engine.add
     monkeypatch.setattr(Engine, "forget_owners", lambda s, o: told.append(("-", o)) or forget(s, o))
     monkeypatch.setattr(Engine, "add", lambda s, X, y, o: told.append(("+", o)) or add(s, X, y, o))
-    unit = trial(setting, "drift", "agnews", "open", 400, 1.0)
-    result = endless.measure(unit, data)
-    world = worlds.drifting(data, 400, 0)
+    result = measure(unit, data)
+    world = streams.drifting_stream(data, 400, 0)
     assert [sign for sign, _ in told] == ["+", "-", "+", "-"]
     assert told[0][1] == world.first.tolist()
     assert len(told[2][1]) == 1 + (data.labels == 3).sum()
@@ -105,8 +115,8 @@ def test_the_engine_is_told_of_every_change(data, setting, monkeypatch):
 def test_the_mixture_and_its_parts_are_other_settings(data, setting):
     found = {}
     for method in ("default", "open", "statistics", "student"):
-        unit = trial(setting, "figures", "agnews", method, 400, 1.0)
-        told = endless._settings(unit, worlds.figures(data, 400, 0))
+        unit = trial(setting, "figures", method, 400, 1.0)
+        told = method_of(unit)(unit, data).settings()
         found[method] = (told["reuse"], told["prior"], told["max_queries"])
     assert found == {
         "default": ("student", "statistics", 400),
@@ -117,18 +127,16 @@ def test_the_mixture_and_its_parts_are_other_settings(data, setting):
 
 
 def test_algorithm_3_of_a_stream_is_tuned_for_a_fifth_of_it(data, setting):
-    unit = trial(setting, "streams", "agnews", "votes", 1000, 1.0)
-    world = worlds.stream(data, 1000, 0)
-    told = endless._settings(unit, world)
+    unit = trial(setting, "streams", "votes", 1000, 1.0)
+    method, held_out = method_of(unit)(unit, data), streams.long_stream(data, 1000, 0).held_out()
+    told = method.settings()
     assert told["max_queries"] == 200
-    assert (told["tau"], told["sigma2"]) == tuned.votes(unit, world, 200)
-    assert tuned.votes(unit, world, 200) != tuned.votes(unit, world, 100_000)
+    assert (told["tau"], told["sigma2"]) == method.search(held_out, 200) != method.search(held_out, 100_000)
 
 
 def test_all_retrainings_are_paid_for(data, setting):
     often, once = (
-        endless.measure(trial(setting, "change", "agnews", method, 400, 1.0), data)
-        for method in ("noisy_sgd_retrained", "noisy_sgd")
+        measure(trial(setting, "change", method, 400, 1.0), data) for method in ("noisy_sgd_retrained", "noisy_sgd")
     )
     assert (often["trainings_paid"], often["trainings_done"]) == (4, 4)
     assert (once["trainings_paid"], once["trainings_done"]) == (1, 1)
@@ -137,18 +145,8 @@ def test_all_retrainings_are_paid_for(data, setting):
 
 def test_ceilings_are_refitted(data, setting):
     for method in ("ridge", "kernel"):
-        result = endless.measure(trial(setting, "drift", "agnews", method, 400, None), data)
+        result = measure(trial(setting, "drift", method, 400, None), data)
         assert accuracy(result, 200, 400) > 0.8
-
-
-def test_other_code_makes_other_units_of_the_mixture_alone(setting, monkeypatch):
-    methods = ("default", "votes", "noisy_sgd")
-    before = [trial(setting, "figures", "agnews", m, 400, 1.0).name for m in methods]
-    real = trials.code_of
-    monkeypatch.setattr(trials, "code_of", lambda advised: "changed" if advised else real(advised))
-    after = [trial(setting, "figures", "agnews", m, 400, 1.0).name for m in methods]
-    assert [a == b for a, b in zip(before, after, strict=True)] == [False, True, True]
-    assert real(True) != real(False)
 
 
 def test_a_run_goes_on_and_fresh_begins_anew(folder, tmp_path, monkeypatch):
@@ -168,35 +166,37 @@ def test_a_run_goes_on_and_fresh_begins_anew(folder, tmp_path, monkeypatch):
 
 
 def test_seeds_and_epsilons_are_those_asked_for(folder):
-    full = endless_figures.ITEM.units(find(folder))
+    full = EndlessFigures(find(folder), None).units()
     assert {(u.method, u.seed) for u in full if u.method != "default"} >= {("votes", 0)}
     assert {u.seed for u in full if u.method == "default"} == set(range(5))
-    few = endless_streams.ITEM.units(find(folder, seeds=2, only=(0.25,)))
+    few = EndlessStreams(find(folder, seeds=2, only=(0.25,)), None).units()
     assert {(u.epsilon, u.seed) for u in few if u.method == "open"} == {(0.25, 0), (0.25, 1)}
-    with pytest.raises(trials.InvalidInputError, match=r"epsilon must be one of 0\.25"):
-        endless_change.ITEM.units(find(folder, only=(3.0,)))
+    with pytest.raises(InvalidInputError, match=r"epsilon must be one of 0\.25"):
+        EndlessChange(find(folder, only=(3.0,)), None).units()
 
 
 @pytest.mark.parametrize(("right", "reached"), [(88, True), (86, False)])
 def test_goals_are_judged(tmp_path, make_features, right, reached):
     make_features(tmp_path, "agnews-toy", n=500, queries=400, classes=4)
-    setting, results = find(tmp_path, only=(0.5,)), Results(tmp_path / "units")
-    for unit in endless_figures.ITEM.units(setting):
+    results = Results(tmp_path / "units")
+    item = EndlessFigures(find(tmp_path, only=(0.5,)), results)
+    for unit in item.units():
         share = 87.5 if unit.method == "votes" else right
         results.put(unit, {"block": 100, "right": [share] * 4, "length": 400}, 0.0)
-    goal, parts = endless_figures.ITEM.outcome(setting, results).findings
+    goal, parts = item.outcome().findings
     assert (goal.agrees, parts.agrees) == (reached, reached)
     assert f"{right / 100 - 0.877:+.4f}" in goal.here
 
 
 def test_a_stream_that_falls_is_found_out(tmp_path, folder):
-    setting, results = find(folder, only=(1.0,)), Results(tmp_path)
-    one = endless_streams.once(setting, "agnews")
+    results = Results(tmp_path)
+    item = EndlessStreams(find(folder, only=(1.0,)), results)
+    one = item.once("agnews")
     for last in (90, 88):
-        for unit in endless_streams.ITEM.units(setting):
+        for unit in item.units():
             counts = [90 if i < 4 * one // 100 else last for i in range(unit.T // 100)]
             results.put(unit, {"block": 100, "right": counts, "length": unit.T}, 0.0)
-        (finding,) = endless_streams.ITEM.outcome(setting, results).findings
+        (finding,) = item.outcome().findings
         assert finding.agrees == (last == 90)
 
 

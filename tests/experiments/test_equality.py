@@ -7,11 +7,11 @@ from indknn import IndKNNClassifier
 from indknn.core import accounting
 from indknn.core.noise import SeededNoise
 from indknn.types import GRID, Plan
-from indknn_lab.baselines.private_knn import PrivateKNN
+from indknn_lab.baselines import PrivateKNN
 from indknn_lab.experiments.algorithm3 import answer
-from indknn_lab.experiments.fields import TAU_GRID, Field, Orders, load, released
+from indknn_lab.experiments.data import TAU_GRID, KernelNeighbours, NearestLabels, earlier_queries, load
 from indknn_lab.experiments.methods.private_knn import sampled_votes
-from indknn_lab.experiments.seeds import seed
+from indknn_lab.experiments.units import seed_for
 
 T, EPSILON, SIGMA2 = 80, 0.7, 0.3
 
@@ -24,10 +24,11 @@ def data(tmp_path_factory, make_features):
 def ours(data, rows, tau, *, kernel="cosine", reuse=False, copies=1, index="exact", **options):
     B = accounting.budget(EPSILON, 1e-5, "rdp")
     plan = Plan(tau, (T / (6 * B)) ** 0.5, SIGMA2, data.n_classes)
-    field = Field(data, kernel, index, **options)
-    earlier = released(data, rows, kernel, tau) if reuse else None
-    near = field.neighbours(rows, tau)
-    return answer(near, len(data.labels), B, plan, SeededNoise(11), copies=copies, released=earlier)
+    near = KernelNeighbours(data, kernel, index, **options)
+    earlier = earlier_queries(data, rows, kernel, tau) if reuse else None
+    return answer(
+        near.neighbours(rows, tau), len(data.labels), B, plan, SeededNoise(11), copies=copies, released=earlier
+    )
 
 
 def product(data, rows, tau, copies=1, reuse=False, **options):
@@ -54,8 +55,8 @@ def test_hashing_is_that_of_the_estimator(data):
     stream = ours(data, rows, 0.6, index="lsh", n_tables=4, n_bits=6, seed=0)
     full = ours(data, rows, 0.6)
     assert stream.spent.sum() < full.spent.sum()  # fewer were found
-    near = Field(data, "cosine", "lsh", n_tables=4, n_bits=6, seed=0).neighbours(rows, 0.6)
-    exact = Field(data).neighbours(rows, 0.6)
+    near = KernelNeighbours(data, "cosine", "lsh", n_tables=4, n_bits=6, seed=0).neighbours(rows, 0.6)
+    exact = KernelNeighbours(data).neighbours(rows, 0.6)
     assert all(set(a.owners) <= set(b.owners) for a, b in zip(near, exact, strict=True))
 
 
@@ -68,9 +69,9 @@ def test_copies_behave_as_a_store_that_holds_every_record_so_often(data):
 
 
 def test_a_lower_threshold_later_gives_the_same_as_at_once(data):
-    rows, swept = np.arange(20), Field(data)
+    rows, swept = np.arange(20), KernelNeighbours(data)
     for tau in (0.8, 0.5, 0.3, 0.7):
-        fresh = Field(data).neighbours(rows, tau)
+        fresh = KernelNeighbours(data).neighbours(rows, tau)
         for a, b in zip(swept.neighbours(rows, tau), fresh, strict=True):
             assert a.owners.tolist() == b.owners.tolist()
             assert a.kappa.tolist() == b.kappa.tolist()
@@ -78,9 +79,9 @@ def test_a_lower_threshold_later_gives_the_same_as_at_once(data):
 
 def test_the_sweep_without_privacy_is_a_plain_vote(data):
     rows = np.arange(50)
-    swept = Field(data).plain_accuracy(rows)
+    swept = KernelNeighbours(data).plain_accuracy(rows)
     for i in (0, 9, 15):
-        near = Field(data).neighbours(rows, TAU_GRID[i])
+        near = KernelNeighbours(data).neighbours(rows, TAU_GRID[i])
         votes = [np.bincount(n.labels, weights=n.kappa, minlength=data.n_classes).argmax() for n in near]
         assert swept[i] == np.mean(np.array(votes) == data.truth[rows])
 
@@ -92,8 +93,8 @@ def test_private_knn_is_the_baseline_to_the_vote(data, p):
     model = PrivateKNN(
         2.0, max_queries=60, k=k, sampling_ratio=p, random_state=0, classes=np.arange(data.n_classes), accountant="rdp"
     ).fit(data.X, data.labels)
-    model._entropy, model._noise = np.random.default_rng(seed("coins", 5)).bytes, SeededNoise(9)
-    votes = sampled_votes(Orders(data, 5000).labels(rows), p, k, data.n_classes, 1, 5)
+    model._entropy, model._noise = np.random.default_rng(seed_for("coins", 5)).bytes, SeededNoise(9)
+    votes = sampled_votes(NearestLabels(data, 5000).labels(rows), p, k, data.n_classes, 1, 5)
     noise = SeededNoise(9).draw(model._scale, votes.size).reshape(votes.shape)
     assert (votes * GRID + noise).argmax(axis=1).tolist() == model.predict(data.Q[rows]).tolist()
 
@@ -103,8 +104,9 @@ def test_private_knn_on_copies_is_the_baseline_on_a_store_with_copies(data):
     model = PrivateKNN(
         2.0, max_queries=30, k=k, sampling_ratio=p, random_state=0, classes=np.arange(data.n_classes), accountant="rdp"
     ).fit(np.tile(data.X, (3, 1)), np.tile(data.labels, 3))
-    model._entropy = np.random.default_rng(seed("coins", 5)).bytes
+    model._entropy = np.random.default_rng(seed_for("coins", 5)).bytes
     theirs = list(model._votes(data.queries[rows]))
     assert (
-        sampled_votes(Orders(data, 5000).labels(rows), p, k, data.n_classes, 3, 5).tolist() == np.array(theirs).tolist()
+        sampled_votes(NearestLabels(data, 5000).labels(rows), p, k, data.n_classes, 3, 5).tolist()
+        == np.array(theirs).tolist()
     )

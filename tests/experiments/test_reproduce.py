@@ -8,10 +8,11 @@ from click.testing import CliRunner
 
 from indknn.cli.app import app
 from indknn.errors import InvalidInputError
-from indknn_lab.experiments import runner
-from indknn_lab.experiments.reproduce import ITEMS, choose, reproduce
-from indknn_lab.experiments.results import Results
+from indknn_lab.experiments import reproduce as runner
+from indknn_lab.experiments.items import ITEMS
+from indknn_lab.experiments.reproduce import choose, reproduce
 from indknn_lab.experiments.setting import find
+from indknn_lab.experiments.units import Results
 
 quiet = lambda *_: None  # noqa: E731
 
@@ -107,7 +108,7 @@ def test_unknown_items_and_folders_are_refused(tmp_path):
 def test_every_item_names_units_that_differ_only_where_they_should(features):
     setting = find(features, quick=True)
     for item in ITEMS.values():
-        units = item.units(setting)
+        units = item(setting, None).units()
         assert units
         assert len({u.name for u in units}) == len(set(units))
 

@@ -1,8 +1,8 @@
 import pytest
 
 from indknn.errors import InvalidInputError
-from indknn_lab.experiments.curves import first_reaching
-from indknn_lab.experiments.queries import query_sets
+from indknn_lab.experiments.data import query_sets
+from indknn_lab.experiments.items.base import first_reaching
 from indknn_lab.experiments.search import Axis, search
 
 

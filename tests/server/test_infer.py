@@ -10,6 +10,7 @@ import pytest
 
 from indknn.server.infer import scoped_id, wait_for_tick
 from indknn.server.keys import create, keys_path
+from indknn.store import Store
 from indknn.store.verify import problems
 from server.serving import FEATURES, INFER, application, make_store, question, rows, tensor
 
@@ -357,13 +358,11 @@ def test_a_fold_that_fails_leaves_nobody_waiting(store, monkeypatch):
 
 def test_nothing_is_told_of_a_batch_that_was_not_written(store, monkeypatch):
     """Whatever goes wrong between computing and committing, answers wait for the disk."""
-    from indknn.server import worker
-
-    compute = worker.compute
+    compute = Store.compute
 
     def odd(*given):
         batch = compute(*given)
-        batch.fresh.append(0)  # so that the worker stumbles after it has seen the answers
+        batch.outcomes.append(None)  # so that the worker stumbles after it has seen the answers
         return batch
 
     def full(_):

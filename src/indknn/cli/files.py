@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,18 +22,22 @@ FORMATS = (".npz", ".csv", ".parquet")
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a csv or parquet file are what. Without `features`: all that are not label or owner."""
+    """Which columns of a csv or parquet file are what. Without `features`: all that are not label or owner.
+
+    `part` is for npz files that hold several tables: with `_train` the arrays are X_train, y_train and so on.
+    """
 
     label: str = "y"
     owner: str = "owner"
     features: tuple[str, ...] = ()
+    part: str = ""
 
     def pick(self, header: list[str], path: Path) -> list[str]:
         """The feature columns, in order."""
         chosen = list(self.features) or [name for name in header if name not in {self.label, self.owner}]
         missing = [name for name in chosen if name not in header]
         if missing or not chosen:
-            raise InvalidInputError(f"{path} has no column {(missing or ['for features'])[0]!r}; it has {header}")
+            raise InvalidInputError(f"{path}: no column {(missing or ['for features'])[0]!r}, only {', '.join(header)}")
         return chosen
 
 
@@ -83,30 +88,37 @@ def write_answers(path: Path, labels: list[Any]) -> None:
 
 
 def _npz(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:
+    names = [f"{name}{columns.part}" for name in ("X", "y", "owners", "scale")]
     try:
         with np.load(path, allow_pickle=False) as npz:
-            X, y, owners = (npz.get(name) for name in ("X", "y", "owners"))
-            scale = npz.get("scale")
-    except (ValueError, OSError, EOFError) as error:
-        raise InvalidInputError(f"{path} cannot be read as npz: {error}") from None
+            X, y, owners, scale = (npz.get(name) for name in names)
+            held = ", ".join(npz.files)
+    except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise InvalidInputError(f"{path}: not a readable npz file ({error})") from None
     if X is None or X.ndim != 2:
-        raise InvalidInputError(f"{path} must hold a table X, and for records y and owners as well")
-    for name, column in (("y", y), ("owners", owners)):
-        if column is not None and len(column) != len(X):
-            raise InvalidInputError(f"{path}: {name} must have one entry per row of X: {len(X)}, got {len(column)}")
+        raise InvalidInputError(f"{path}: needs a table {names[0]}, and for records {names[1]}; it has {held}")
+    if X.dtype.kind not in "biuf":
+        raise InvalidInputError(f"{path}: {names[0]} must hold numbers, got {X.dtype}")
+    if X.dtype == np.int8 and scale is None and columns.part:  # a feature file: its values were scaled to int8
+        raise InvalidInputError(f"{path}: {names[0]} is int8 and needs {names[3]}, one number per row")
+    for name, column in zip(names[1:], (y, owners, scale), strict=True):
+        if column is not None and column.shape != (len(X),):
+            got = len(column) if column.ndim == 1 else column.shape
+            raise InvalidInputError(f"{path}: {name} must have one entry per row of {names[0]}: {len(X)}, got {got}")
     for first in range(0, len(X), rows):
         part = slice(first, first + rows)
         block = X[part].astype(np.float64)
         if scale is not None:
             block *= scale[part, None]
-        names = None if owners is None else owners[part].tolist()
-        yield Piece(first, block, None if y is None else y[part], names)
+        yield Piece(first, block, None if y is None else y[part], None if owners is None else owners[part].tolist())
 
 
 def _csv(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
         header = list(reader.fieldnames or [])
+        if not header:
+            raise InvalidInputError(f"{path}: empty: it needs a line of column names")
         features = columns.pick(header, path)
         first, block = 0, []
         for line in reader:
@@ -121,21 +133,24 @@ def _csv(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:
 def _csv_piece(
     path: Path, columns: Columns, features: list[str], header: list[str], first: int, block: list[dict[str, str]]
 ) -> Piece:
-    try:
-        X = np.array([[float(line[name]) for name in features] for line in block])
-    except (ValueError, TypeError):
-        for i, line in enumerate(block):
-            for name in features:
-                try:
-                    float(line[name])
-                except (ValueError, TypeError):
-                    raise InvalidInputError(
-                        f"{path}, row {first + i}: column {name!r} must be a number, got {line[name]!r}"
-                    ) from None
-        raise
+    rows = [[_number(line[name]) for name in features] for line in block]
+    for i, (line, row) in enumerate(zip(block, rows, strict=True), start=first):
+        if None in line:  # where DictReader puts what has no column
+            raise InvalidInputError(f"{path}, row {i}: more fields than the {len(header)} column names")
+        if None in row:
+            name = features[row.index(None)]
+            raise InvalidInputError(f"{path}, row {i}: column {name!r} must be a number, got {line[name]!r}")
+    X = np.array(rows, dtype=np.float64)
     y = np.array([line[columns.label] for line in block]) if columns.label in header else None
     owners = [line[columns.owner] for line in block] if columns.owner in header else None
     return Piece(first, X, y, owners)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None
 
 
 def _parquet(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:
@@ -143,20 +158,25 @@ def _parquet(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:
     try:
         table = pq.ParquetFile(path)
     except (ValueError, OSError) as error:
-        raise InvalidInputError(f"{path} cannot be read as parquet: {error}") from None
+        raise InvalidInputError(f"{path}: not a readable parquet file ({error})") from None
     header = list(table.schema_arrow.names)
     features, first = columns.pick(header, path), 0
     for batch in table.iter_batches(rows):
-        X = np.column_stack([_column(batch.column(name)) for name in features]).astype(np.float64)
+        X = np.column_stack([_column(path, name, batch.column(name)) for name in features])
         y = np.array(batch.column(columns.label).to_pylist()) if columns.label in header else None
         owners = batch.column(columns.owner).to_pylist() if columns.owner in header else None
         yield Piece(first, X, y, owners)
         first += len(X)
 
 
-def _column(column: Any) -> npt.NDArray[Any]:
+def _column(path: Path, name: str, column: Any) -> npt.NDArray[np.float64]:
     """A column of numbers, or of lists of numbers."""
-    return np.array(column.to_pylist(), dtype=np.float64)
+    try:
+        return np.array(column.to_pylist(), dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInputError(
+            f"{path}: column {name!r} must hold numbers, or lists of numbers of one length"
+        ) from None
 
 
 def _arrow() -> tuple[Any, Any]:

@@ -1,7 +1,9 @@
-"""What Ind-KNN is measured against, with the same face: naive private kNN, Private-kNN, Linear NoisySGD."""
+"""The methods that Ind-KNN is compared with, as scikit-learn classifiers.
 
-from indknn_lab.baselines.naive import NaivePrivateKNN
+They are naive private kNN, Private-kNN and Linear NoisySGD.
+"""
+
+from indknn_lab.baselines.knn import NaivePrivateKNN, PrivateKNN
 from indknn_lab.baselines.noisy_sgd import LinearNoisySGD, noise_multiplier_for
-from indknn_lab.baselines.private_knn import PrivateKNN
 
 __all__ = ["LinearNoisySGD", "NaivePrivateKNN", "PrivateKNN", "noise_multiplier_for"]

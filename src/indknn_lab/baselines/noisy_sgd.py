@@ -5,34 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, prod
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from indknn.core.inputs import encode_labels
 from indknn.core.noise import Noise
-from indknn.core.quantise import quantise
 from indknn.errors import InvalidInputError, PrivacyError
 from indknn.types import FloatArray, IntArray
-from indknn_lab.baselines.base import (
-    COUNT,
-    PRIVATE_CLASSIFIER,
-    RandomState,
-    center_of,
-    check_records,
-    warn_if_seeded,
-)
-from indknn_lab.baselines.bulk_noise import bulk_noise_from
+from indknn_lab.baselines.base import COUNT, POSITIVE, PrivateClassifier, RandomState
 from indknn_lab.baselines.pricing import SamplingAccountant, epsilon_of, noise_multiplier
 from indknn_lab.baselines.sampling import PoissonSampler, entropy_from
 from indknn_lab.baselines.softmax import CLIP, MAX_BATCH, Batch, coefficients, logits, summed
 
-_POSITIVE = Interval(Real, 0, None, closed="neither")
 _STEPS_AT_ONCE = 50
 
 
@@ -71,7 +59,7 @@ def noise_multiplier_for(
     return noise_multiplier(epsilon, delta, rate=plan.rate, steps=steps, accountant=accountant)
 
 
-class LinearNoisySGD(ClassifierMixin, BaseEstimator):
+class LinearNoisySGD(PrivateClassifier):
     """Softmax regression by DP-SGD: the model itself is private, so it answers without limit.
 
     Every step takes each record with probability batch_size/n, clips its gradient to `clip`, and adds
@@ -113,7 +101,6 @@ class LinearNoisySGD(ClassifierMixin, BaseEstimator):
 
     Examples
     --------
-    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(2, size=4000)
     >>> X = rng.normal(size=(4000, 8)) + 4 * y[:, None] - 2
@@ -123,18 +110,17 @@ class LinearNoisySGD(ClassifierMixin, BaseEstimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **PRIVATE_CLASSIFIER,
-        "learning_rate": [_POSITIVE],
+        **PrivateClassifier._parameter_constraints,
+        "learning_rate": [POSITIVE],
         "epochs": [COUNT],
         "batch_size": [COUNT],
-        "clip": [_POSITIVE],
+        "clip": [POSITIVE],
         "fit_intercept": ["boolean"],
         "retrainings": [Interval(Integral, 0, None, closed="left")],
         "n_records": [COUNT, None],
         "accountant": [StrOptions({"pld", "rdp"})],
     }
-
-    _priced: tuple[Any, ...]
+    _not_priced = PrivateClassifier._not_priced | {"learning_rate", "clip", "fit_intercept"}
     _plan: Schedule
 
     def __init__(
@@ -170,15 +156,16 @@ class LinearNoisySGD(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
         """Train from nothing. On an object that was trained before, this is a retraining at the same rate."""
-        self._validate_params()
-        rows, targets, classes = check_records(self, X, y)
-        vectors, labels = quantise(rows, center_of(self)), encode_labels(targets, classes)
+        vectors, labels, classes = self._read_records(X, y)
         records = Batch(vectors.values, vectors.root_norm, labels)
         if len(records) > MAX_BATCH:
             raise InvalidInputError(f"at most {MAX_BATCH} records can be trained on, got {len(records)}")
-        self._pay(len(records))
-        noise = bulk_noise_from(self.random_state)
-        warn_if_seeded(self, noise)
+        if hasattr(self, "trainings_"):
+            self._check_terms()
+            self._check_retrainings()
+        else:
+            self._fix_terms(len(records))
+        noise = self._make_noise()
         validate_data(self, X, reset=True, skip_check_array=True)
         self.classes_ = classes
         self.trainings_ = getattr(self, "trainings_", 0) + 1  # counted first, trained second
@@ -188,62 +175,31 @@ class LinearNoisySGD(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """The class of every row. The model is private, so this costs nothing, however often it is asked."""
-        check_is_fitted(self)
-        return np.asarray(self.classes_[np.argmax(self._scores(X), axis=1)])
+        queries = self._read_queries(X)
+        scores = logits(queries.values, queries.root_norm, self.coef_.T, self.intercept_)
+        return np.asarray(self.classes_[np.argmax(scores, axis=1)])
 
     def epsilon_after(self, retrainings: int) -> float:
         """The ε, at this delta, of a training and this many retrainings with the noise in force."""
         check_is_fitted(self)
-        steps = self._plan.steps * (1 + retrainings)
-        return epsilon_of(
-            self.noise_multiplier_,
-            self.delta_,
-            rate=self._plan.rate,
-            steps=steps,
-            accountant=self._priced[-1],
-        )
+        steps, accountant = self._plan.steps * (1 + retrainings), self._terms["accountant"]
+        return epsilon_of(self.noise_multiplier_, self.delta_, rate=self._plan.rate, steps=steps, accountant=accountant)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.non_deterministic = True
-        tags.classifier_tags.poor_score = True  # by design on the few dozen records of the checks
-        return tags
+    def _check_retrainings(self) -> None:
+        if self.trainings_ > self.retrainings:
+            raise PrivacyError(
+                f"(epsilon={self.epsilon}, delta={self.delta}) covers {1 + self.retrainings} training(s) and there "
+                f"were {self.trainings_}: plan with retrainings=..., or use a new object for other people"
+            )
 
-    def _scores(self, X: npt.ArrayLike) -> FloatArray:
-        rows = validate_data(self, X, reset=False, dtype=np.float64)
-        queries = quantise(rows, center_of(self), what="the queries")
-        return logits(queries.values, queries.root_norm, self.coef_.T, self.intercept_)
-
-    def _pay(self, n: int) -> None:
-        """Fix the terms with the first training; hold every later one to them."""
-        terms = (
-            self.epsilon,
-            self.delta,
-            self.epochs,
-            self.batch_size,
-            self.retrainings,
-            self.n_records,
-            self.accountant,
-        )
-        if hasattr(self, "trainings_"):
-            if terms != self._priced:
-                raise PrivacyError(
-                    "this object was trained under other terms (epsilon, delta, epochs, ...): the promise "
-                    "cannot be changed afterwards. Use a new object for other people."
-                )
-            if self.trainings_ > self.retrainings:
-                raise PrivacyError(
-                    f"(epsilon={self.epsilon}, delta={self.delta}) covers {1 + self.retrainings} training(s) "
-                    f"and there were {self.trainings_}: plan with retrainings=..., or use a new object for "
-                    "other people"
-                )
-            return
+    def _fix_terms(self, n: int) -> None:
+        """Price the first training and all retrainings together."""
         self._plan = Schedule.of(self.n_records or n, self.batch_size, self.epochs)
         steps = self._plan.steps * (1 + self.retrainings)
         self.noise_multiplier_ = noise_multiplier(
             self.epsilon, self.delta, rate=self._plan.rate, steps=steps, accountant=self.accountant
         )
-        self._priced = terms
+        self._terms = self._current_terms()
         self.sampling_rate_, self.steps_ = self._plan.rate, self._plan.steps
         self.epsilon_, self.delta_ = float(self.epsilon), float(self.delta)
 
@@ -267,7 +223,6 @@ class LinearNoisySGD(ClassifierMixin, BaseEstimator):
 
 def _draws(noise: Noise, scale: int, shape: tuple[int, ...], steps: int) -> Iterator[IntArray]:
     """The noise of every step, drawn for many steps at once because that is faster."""
-    size = prod(shape)
     for start in range(0, steps, _STEPS_AT_ONCE):
         n = min(_STEPS_AT_ONCE, steps - start)
-        yield from noise.draw(scale, n * size).reshape(n, *shape)
+        yield from noise.draw(scale, n * prod(shape)).reshape(n, *shape)

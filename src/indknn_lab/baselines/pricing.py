@@ -23,9 +23,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import inf, sqrt
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from indknn.errors import IndKNNError, InvalidInputError
+import dp_accounting as dp
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+
+from indknn.errors import InvalidInputError
 
 SamplingAccountant: TypeAlias = Literal["pld", "rdp"]
 
@@ -42,17 +46,13 @@ def noise_multiplier(
     >>> epsilon_of(z, 1e-5, rate=0.02, steps=1000) <= 1.0
     True
     """
-    _check("epsilon", epsilon, inf)
-    _check("delta", delta, 1.0)
-    _check_release(rate, steps, accountant)
+    _check("epsilon", epsilon, delta, rate, steps, accountant)
     return _noise_multiplier(float(epsilon), float(delta), float(rate), int(steps), accountant)
 
 
 def epsilon_of(z: float, delta: float, *, rate: float, steps: int, accountant: SamplingAccountant = "pld") -> float:
     """The ε that `steps` releases with noise multiplier z on samples of `rate` cost, at delta."""
-    _check("noise multiplier", z, inf)
-    _check("delta", delta, 1.0)
-    _check_release(rate, steps, accountant)
+    _check("noise multiplier", z, delta, rate, steps, accountant)
     return _epsilon(float(z), float(delta), float(rate), int(steps), accountant) if steps else 0.0
 
 
@@ -75,12 +75,9 @@ def _noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, acc
 
 @lru_cache(maxsize=4096)
 def _epsilon(z: float, delta: float, rate: float, steps: int, accountant: SamplingAccountant) -> float:
-    dp: Any = _dp_accounting()
     # A grid finer than the loss of a single release keeps the pessimism of rounding below a thousandth.
     interval = min(1e-3, max(1e-7, 0.05 * rate / z))
-    ledger = (
-        dp.pld.PLDAccountant(value_discretization_interval=interval) if accountant == "pld" else dp.rdp.RdpAccountant()
-    )
+    ledger = PLDAccountant(value_discretization_interval=interval) if accountant == "pld" else RdpAccountant()
     release = dp.GaussianDpEvent(z)
     if rate < 1.0:
         release = dp.PoissonSampledDpEvent(rate, release)
@@ -88,22 +85,10 @@ def _epsilon(z: float, delta: float, rate: float, steps: int, accountant: Sampli
     return float(ledger.get_epsilon(delta))
 
 
-def _dp_accounting() -> Any:
-    try:
-        import dp_accounting  # noqa: PLC0415 - an extra
-        import dp_accounting.pld  # noqa: PLC0415
-        import dp_accounting.rdp  # noqa: PLC0415
-    except ImportError as error:
-        raise IndKNNError(f"pricing a baseline needs dp-accounting ({error}): pip install 'indknn[lab]'") from None
-    return dp_accounting
-
-
-def _check(name: str, value: float, high: float) -> None:
-    if not 0.0 < value < high:
-        raise InvalidInputError(f"{name} must be above 0 and below {high:g}, got {value!r}")
-
-
-def _check_release(rate: float, steps: int, accountant: str) -> None:
+def _check(name: str, value: float, delta: float, rate: float, steps: int, accountant: str) -> None:
+    for what, number, high in ((name, value, inf), ("delta", delta, 1.0)):
+        if not 0.0 < number < high:
+            raise InvalidInputError(f"{what} must be above 0 and below {high:g}, got {number!r}")
     if not 0.0 < rate <= 1.0:
         raise InvalidInputError(f"the sampling rate must be in (0, 1], got {rate!r}")
     if steps < 0:

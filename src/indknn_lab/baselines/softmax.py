@@ -77,12 +77,6 @@ def summed(batch: Batch, c: Coefficients) -> FloatArray:
     return np.vstack([weights, c.b.sum(axis=0)])
 
 
-def squared_lengths(batch: Batch, c: Coefficients) -> FloatArray:
-    """|gradient|² of each record in grid units. Never above CLIP²; the tests hold it to that."""
-    result: FloatArray = (c.a * c.a).sum(axis=1) * batch.root_norm**2 + (c.b * c.b).sum(axis=1)
-    return result
-
-
 def _on_grid(W: FloatArray, n_features: int) -> tuple[FloatArray, float]:
     """The weights as integers times a power of two, small enough that Σ v·W stays below 2^53."""
     bits = 52 - 7 - ceil(log2(max(n_features, 2)))

@@ -8,8 +8,6 @@ from pathlib import Path
 import click
 
 from indknn.cli.progress import stages
-from indknn_lab.audits import report as reports
-from indknn_lab.audits.runner import run
 
 
 @click.command("audit")
@@ -29,6 +27,9 @@ def audit(ctx: click.Context, minutes: float, out: Path, seed: int, as_json: boo
       indknn audit
       indknn audit --minutes 60 --out out/audit-long
     """
+    from indknn_lab.audits import report as reports  # noqa: PLC0415 - takes a second, which other commands do not need
+    from indknn_lab.audits.runner import run  # noqa: PLC0415
+
     with stages() as show:
         report = run(minutes, seed, show)
     plain, page = reports.write(report, out)

@@ -57,7 +57,8 @@ def reproduce_command(
       indknn reproduce endless --data features --seeds 1 --epsilon 1
     """
     try:
-        from indknn_lab.experiments.reproduce import ITEMS, choose, reproduce  # noqa: PLC0415
+        from indknn_lab.experiments.items import ITEMS  # noqa: PLC0415
+        from indknn_lab.experiments.reproduce import choose, reproduce  # noqa: PLC0415
         from indknn_lab.experiments.search import NOT_PAID_FOR  # noqa: PLC0415
         from indknn_lab.experiments.setting import find  # noqa: PLC0415
         from indknn_lab.plots.report import write_report  # noqa: PLC0415

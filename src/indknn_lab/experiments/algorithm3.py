@@ -1,7 +1,7 @@
 """Algorithm 3 over a stream whose neighbours are known already: the product's functions, minus the search.
 
 With one record per person and a seed this gives, answer by answer, what `IndKNNClassifier` gives. The tests
-hold it to that.
+check that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHECKPOINTS = 20
 
 
 @dataclass(frozen=True)
-class Stream:
+class Answered:
     """The answers, what everybody has spent (ρ), and the median of that after every twentieth of the stream."""
 
     answers: IntArray
@@ -38,7 +38,7 @@ def answer(
     *,
     copies: int = 1,
     released: Sequence[Selection] | None = None,
-) -> Stream:
+) -> Answered:
     """Answer the queries in order.
 
     `copies` stands for a private set that holds every record so many times, each with an owner of its own.
@@ -49,7 +49,8 @@ def answer(
     answers = np.zeros(len(near), dtype=np.int64)
     asked, medians = [0], [0.0]
     for t, neighbours in enumerate(near):
-        counted = mechanism.count(*_with_budgets(mechanism.group(neighbours, plan), left), plan)
+        group = mechanism.group(neighbours, plan)
+        counted = mechanism.count(group, left[group.owners], plan)
         who = counted.group.owners
         left[who] -= counted.charges
         K = mechanism.noisy_count(copies * counted.total, plan, noise)
@@ -57,17 +58,11 @@ def answer(
         left[who] -= settled.charges
         votes = copies * settled.votes
         if released is not None:
-            votes = votes + _public_votes(released[t], answers, plan.n_classes)
+            earlier = released[t]
+            public = np.bincount(answers[earlier.slots], weights=earlier.kappa, minlength=plan.n_classes)
+            votes = votes + public.astype(np.int64)
         answers[t] = mechanism.noisy_argmax(votes, K, plan, noise)
         if (t + 1) * CHECKPOINTS // len(near) > t * CHECKPOINTS // len(near):
             asked.append(t + 1)
             medians.append(float(from_units(int(np.median(full - left)))))
-    return Stream(answers, from_units(full - left), np.array(asked), np.array(medians))
-
-
-def _with_budgets(group: mechanism.Group, left: IntArray) -> tuple[mechanism.Group, IntArray]:
-    return group, left[group.owners]
-
-
-def _public_votes(near: Selection, answers: IntArray, n_classes: int) -> IntArray:
-    return np.bincount(answers[near.slots], weights=near.kappa, minlength=n_classes).astype(np.int64)
+    return Answered(answers, from_units(full - left), np.array(asked), np.array(medians))

@@ -1,81 +1,88 @@
-"""From names of items to outcome files."""
+"""From names of items to outcome files. Units that are not done yet are done, each result kept at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 
+from joblib import Parallel, delayed, parallel_config
+
 from indknn.errors import InvalidInputError
-from indknn_lab.experiments import (
-    endless_change,
-    endless_figures,
-    endless_streams,
-    figure1a,
-    figure1b,
-    figure2,
-    figure3a,
-    figure3b,
-    figure4,
-    hyperparameters,
-    size,
-    table1,
-    table2,
-    table3,
-)
-from indknn_lab.experiments.outcome import Item, Outcome
-from indknn_lab.experiments.results import Results, write_json
-from indknn_lab.experiments.runner import Progress, run
+from indknn_lab.experiments.data import load
+from indknn_lab.experiments.items import ENDLESS, ITEMS, Item, Outcome
+from indknn_lab.experiments.methods import method_of
 from indknn_lab.experiments.setting import Setting
+from indknn_lab.experiments.units import Result, Results, Unit, write_json
 
-ITEMS: dict[str, Item] = {
-    module.ITEM.name: module.ITEM
-    for module in (
-        table1,
-        figure1a,
-        figure1b,
-        figure2,
-        figure3a,
-        figure3b,
-        figure4,
-        table2,
-        table3,
-        size,
-        hyperparameters,
-        endless_figures,
-        endless_streams,
-        endless_change,
-    )
-}
-GROUPS = {"endless": ("endless_figures", "endless_streams", "endless_change")}
+Progress = Callable[[str, int, int], None]
 
 
-def choose(name: str) -> list[Item]:
+def choose(name: str) -> list[type[Item]]:
     """The item of that name, those of a group, or all of them."""
-    if name == "all":
-        return list(ITEMS.values())
-    if name in GROUPS:
-        return [ITEMS[member] for member in GROUPS[name]]
-    if name not in ITEMS:
-        raise InvalidInputError(f"the item must be all, {', '.join((*ITEMS, *GROUPS))}, got {name!r}")
-    return [ITEMS[name]]
+    groups = {"all": list(ITEMS.values()), "endless": list(ENDLESS), **{key: [item] for key, item in ITEMS.items()}}
+    if name not in groups:
+        raise InvalidInputError(f"the item must be {', '.join(groups)}, got {name!r}")
+    return groups[name]
 
 
 def reproduce(
-    items: Sequence[Item], setting: Setting, out: Path, progress: Progress, *, jobs: int = 2, fresh: bool = False
+    items: Sequence[type[Item]], setting: Setting, out: Path, progress: Progress, *, jobs: int = 2, fresh: bool = False
 ) -> list[Outcome]:
     """Do what is not done yet, and write down what came out: `out/units/*.json`, then `out/items/*.json`.
 
     `fresh` forgets first what was done of these items; a run that is stopped after that goes on without it.
     """
     results = Results(out / "units")
-    units = [unit for item in items if item.runnable(setting) for unit in item.units(setting)]
+    made = [item(setting, results) for item in items]
+    units = [unit for item in made if item.present for unit in item.units()]
     if fresh:
         for unit in units:
             results.discard(unit)
     run(units, setting, results, progress, jobs)
-    outcomes = [item.outcome(setting, results) for item in items]
+    outcomes = [item.outcome() for item in made]
     for outcome in outcomes:
-        write_json(out / "items" / f"{outcome.name}.json", outcome.as_json())
+        write_json(out / "items" / f"{outcome.name}.json", asdict(outcome))
     about = {"sources": setting.describe(), "quick": setting.quick, "stand_in": list(setting.stand_in)}
     write_json(out / "setting.json", {**about, "order": list(ITEMS)})
     return outcomes
+
+
+def run(units: Iterable[Unit], setting: Setting, results: Results, progress: Progress, jobs: int = 2) -> None:
+    """Do what is missing among these units, in some processes. What must run alone, such as timings, comes last."""
+    distinct = list(dict.fromkeys(units))
+    todo = [unit for unit in distinct if results.get(unit) is None]
+    done = len(distinct) - len(todo)
+    progress("units", done, len(distinct))
+    for alone, processes in ((False, jobs), (True, 1)):
+        groups = _groups([unit for unit in todo if method_of(unit).alone == alone], apart=processes == 1)
+        work = [delayed(_do)([(unit, setting.path_of(unit)) for unit in group], results) for group in groups]
+        with parallel_config("loky", inner_max_num_threads=1):
+            for number in Parallel(processes, return_as="generator_unordered", pre_dispatch="all")(work):
+                done += number
+                progress("units", done, len(distinct))
+
+
+def measure(unit: Unit, path: Path) -> Result:
+    """Do one unit."""
+    return method_of(unit)(unit, load(path, unit.records)).measure()
+
+
+def _groups(units: Sequence[Unit], *, apart: bool) -> list[list[Unit]]:
+    """Units that share work, together; the longest first, so that no process is left with a long one at the end."""
+
+    def key(unit: Unit) -> str:
+        return repr(method_of(unit).group(unit))
+
+    groups = [list(group) for _, group in groupby(sorted(units, key=key), key=key)]
+    groups.sort(key=lambda group: -sum(unit.T for unit in group))
+    return [[unit] for group in groups for unit in group] if apart else groups
+
+
+def _do(group: Sequence[tuple[Unit, Path]], results: Results) -> int:
+    for unit, path in group:
+        began = time.perf_counter()
+        results.put(unit, measure(unit, path), time.perf_counter() - began)
+    return len(group)

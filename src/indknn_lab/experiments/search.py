@@ -7,7 +7,7 @@ every budget, and so do the experiments; their results say so.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 
 Point = tuple[float, ...]
@@ -21,14 +21,18 @@ NOT_PAID_FOR = (
 )
 
 
+def _nothing(_: float) -> None:
+    return None
+
+
 @dataclass
 class Axis:
     """Values to try, ascending, and what comes below the least and above the greatest; None where nothing does."""
 
     name: str
     values: list[float]
-    below: Grow = field(default=lambda _: None)
-    above: Grow = field(default=lambda _: None)
+    below: Grow = _nothing
+    above: Grow = _nothing
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ def search(
     axes: Sequence[Axis],
     score: Callable[[Point], float],
     *,
-    confirm: Callable[[Point, float], float] | None = None,
+    confirm: Callable[[Point, float], float] = lambda _, first: first,
     max_growths: int = 12,
 ) -> Found:
     """The point with the highest score; of equals, the first.
@@ -57,27 +61,22 @@ def search(
     >>> search([axis], lambda p: 9 - abs(p[0] - 5))
     Found(best=(5.0,), score=9.0, tried=6, extended=('x above 3',))
     """
-    scores: dict[Point, float] = {}
-    extended: list[str] = []
     edges = {axis.name: (axis.values[0], axis.values[-1]) for axis in axes}
-    for point in product(*(axis.values for axis in axes)):
-        scores[point] = score(point)
-    best = max(scores, key=scores.__getitem__)
+    scores = {point: score(point) for point in product(*(axis.values for axis in axes))}
+    extended: dict[str, None] = {}
     for _ in range(max_growths):
+        best = max(scores, key=scores.__getitem__)
         grown = [note for i, axis in enumerate(axes) if (note := _grow(axis, best[i], edges[axis.name]))]
         if not grown:
             break
-        extended += [note for note in grown if note not in extended]
+        extended |= dict.fromkeys(grown)
         for point in product(*(_around(axis.values, best[i]) for i, axis in enumerate(axes))):
             if point not in scores:
                 scores[point] = score(point)
-        best = max(scores, key=scores.__getitem__)
-    if confirm is not None:
-        finalists = sorted(scores, key=scores.__getitem__, reverse=True)[:_FINALISTS]
-        again = {point: confirm(point, scores[point]) for point in finalists}
-        best = max(again, key=again.__getitem__)
-        return Found(best, again[best], len(scores), tuple(extended))
-    return Found(best, scores[best], len(scores), tuple(extended))
+    finalists = sorted(scores, key=scores.__getitem__, reverse=True)[:_FINALISTS]
+    confirmed = {point: confirm(point, scores[point]) for point in finalists}
+    best = max(confirmed, key=confirmed.__getitem__)
+    return Found(best, confirmed[best], len(scores), tuple(extended))
 
 
 def _grow(axis: Axis, at: float, edges: tuple[float, float]) -> str | None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from indknn_lab.datasets.registry import TITLES, find_datasets
-from indknn_lab.experiments.units import Effort, Kind, Unit
+from indknn_lab.datasets.features import TITLES, find_datasets
+from indknn_lab.experiments.units import Effort, Unit
 
 QUICK_RECORDS = 10_000
 QUICK_T = 150
@@ -72,12 +72,15 @@ class Setting:
         """The paper's T, or less where the effort or the file is small."""
         return min(max(T * QUICK_T // 1000, 30) if self.quick else T, source.public // 2)
 
-    def unit(self, kind: Kind, name: str, T: int, epsilon: float | None = None, **more: Any) -> Unit:
+    def records(self, source: Source) -> int:
+        """How many private records are used."""
+        return min(QUICK_RECORDS, source.private) if self.quick else source.private
+
+    def unit(self, kind: str, name: str, T: int, epsilon: float | None = None, **more: Any) -> Unit:
         """A unit on the main file of this data set, or on `source`."""
         source: Source = more.pop("source", None) or self.sources[name][0]
-        records = min(QUICK_RECORDS, source.private) if self.quick else None
-        T = self.queries(T, source)
-        return Unit(kind, source.stem, source.digest, T, self.effort, epsilon, records=records, **more)
+        more["records"] = self.records(source) if self.quick else None
+        return Unit(kind, source.stem, source.digest, self.queries(T, source), self.effort, epsilon, **more)
 
     def path_of(self, unit: Unit) -> Path:
         """The file of a unit."""

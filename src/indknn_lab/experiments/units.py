@@ -1,15 +1,17 @@
-"""A unit of work: what is measured, on what, with how much effort. Its name is a digest of exactly that."""
+"""A unit of work and its result. The name of a unit is a digest of everything that could change the result."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+import os
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-Kind: TypeAlias = Literal["indknn", "private_knn", "noisy_sgd", "plain", "timing", "endless"]
 Result: TypeAlias = dict[str, Any]
+Part: TypeAlias = Literal["figures", "streams", "change", "drift"]
 
 VERSION = 1
 """Part of every digest. Raise it when the meaning of a result changes: old results are then redone."""
@@ -28,10 +30,11 @@ class Effort:
 class Unit:
     """One measurement. Everything that could change its result is a field.
 
-    `digest` is that of the feature file; where the file lies is no part of the unit.
+    `kind` and `method` name a class in `methods.METHODS`. `digest` is that of the feature file; where the file
+    lies is no part of the unit.
     """
 
-    kind: Kind
+    kind: str
     data: str
     digest: str
     T: int
@@ -50,8 +53,7 @@ class Unit:
     @property
     def config(self) -> dict[str, Any]:
         """All fields as plain values."""
-        plain = {name: value for name, value in self.__dict__.items() if name != "name"}
-        return {**plain, "effort": dict(self.effort.__dict__), "version": VERSION}
+        return {**asdict(self), "version": VERSION}
 
     @cached_property
     def name(self) -> str:
@@ -60,10 +62,81 @@ class Unit:
         return f"{self.kind}-{self.data}-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
 
     @property
-    def affinity(self) -> tuple[Any, ...]:
-        """Units that share it share most of their work, so one process does them one after the other."""
-        if self.kind == "private_knn":
-            return self.kind, self.data, self.records
-        if self.kind == "indknn":
-            return self.kind, self.data, self.records, self.T, self.kernel, self.tables, self.bits, self.copies
-        return (self.name,)
+    def promise(self) -> tuple[float, float]:
+        """(epsilon, delta), for methods that promise something."""
+        if self.epsilon is None:
+            raise ValueError(f"{self.kind} {self.method} needs an epsilon")
+        return self.epsilon, self.delta
+
+
+@dataclass(frozen=True)
+class Trial(Unit):
+    """One run over a stream of queries without end, under one seed.
+
+    `code` says how the product behaves (`behaviour.py`). A change of that makes other units, so results of an
+    older product are never mistaken for those of this one. Methods that do not use the product have no code.
+    """
+
+    part: Part = "figures"
+    seed: int = 0
+    code: str = ""
+
+
+class Results:
+    """The units that are done, in a folder: one JSON file per unit.
+
+    A file counts if it parses, is about this very unit, and its checksum fits. Anything else (half a file, an
+    edited one, one of an older version) is as good as absent, and the unit is done again.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def get(self, unit: Unit) -> Result | None:
+        """The result of this unit, or None if it has to be done."""
+        try:
+            stored = json.loads(self._path(unit).read_text(encoding="utf-8"))
+            result: Result = stored["result"]
+            same = stored["config"] == json.loads(json.dumps(unit.config))
+            return result if same and stored["checksum"] == _checksum(result) else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def put(self, unit: Unit, result: Result, seconds: float) -> None:
+        """Keep a result."""
+        stored = {"config": unit.config, "seconds": round(seconds, 2), "checksum": _checksum(result), "result": result}
+        write_json(self._path(unit), stored)
+
+    def discard(self, unit: Unit) -> None:
+        """Forget a result, if there is one."""
+        self._path(unit).unlink(missing_ok=True)
+
+    def __getitem__(self, unit: Unit) -> Result:
+        result = self.get(unit)
+        if result is None:
+            raise KeyError(unit.name)
+        return result
+
+    def _path(self, unit: Unit) -> Path:
+        return self.folder / f"{unit.name}.json"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write beside, then move into place: a reader sees the old file or the new one, never half of either."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def _checksum(result: Result) -> str:
+    return hashlib.blake2b(json.dumps(result, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def seed_for(*words: object) -> int:
+    """A seed made of words: every part of an experiment has noise of its own, and the same in every run.
+
+    >>> seed_for("noise", 1) == seed_for("noise", 1), seed_for("noise", 1) == seed_for("noise", 2)
+    (True, False)
+    """
+    return int.from_bytes(hashlib.blake2b(repr(words).encode(), digest_size=6).digest(), "big")

@@ -1,4 +1,4 @@
-"""One HTML page, with the pictures inside: every item beside the paper's own numbers, and what follows."""
+"""One HTML page, with the pictures inside: every item beside the paper's own numbers. The same as Markdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from indknn_lab.plots.figures import draw
-from indknn_lab.plots.markdown import write_markdown
 from indknn_lab.plots.outcomes import of_goal, read, summary, verdict
 
 _CSS = """
@@ -21,6 +20,9 @@ th{background:#f4f4f4} caption{text-align:left;font-weight:600;padding:4px 0} im
 .note{color:#555;font-size:13px} details{margin:.6em 0} b.v{white-space:nowrap}
 """
 _CLASSES = {True: "agrees", False: "differs", None: "open"}
+_QUICK = """<p><b>A quick rehearsal:</b> few records, few queries, coarse grids. It shows that everything runs; its
+numbers mean nothing.</p>"""
+_STAND_IN = "<p><b>Stand-in:</b> there were no features of {}; the packaged Fashion-MNIST plays it.</p>"
 
 
 def write_report(out: Path) -> Path:
@@ -28,31 +30,21 @@ def write_report(out: Path) -> Path:
     setting, outcomes = read(out)
     sections = [_section(outcome, draw(outcome, out / "plots")) for outcome in outcomes]
     page = "\n".join([_head(setting, outcomes), *sections, "</body></html>\n"])
-    path = out / "report.html"
-    path.write_text(page, encoding="utf-8")
-    write_markdown(out)
-    return path
+    (out / "report.html").write_text(page, encoding="utf-8")
+    text = "\n".join([summary(outcomes), "", *map(_markdown, outcomes)])
+    (out / "results.md").write_text(text, encoding="utf-8")
+    return out / "report.html"
 
 
 def _head(setting: dict[str, Any], outcomes: list[dict[str, Any]]) -> str:
-    quick = (
-        "<p><b>A quick rehearsal:</b> few records, few queries, coarse grids. It shows that everything runs; its "
-        "numbers mean nothing.</p>"
-        if setting["quick"]
-        else ""
-    )
-    names = ", ".join(setting["stand_in"])
-    stand_in = (
-        f"<p><b>Stand-in:</b> there were no features of {names}; the packaged Fashion-MNIST plays it.</p>"
-        if names
-        else ""
-    )
+    warnings = _QUICK if setting["quick"] else ""
+    warnings += _STAND_IN.format(", ".join(setting["stand_in"])) if setting["stand_in"] else ""
     columns = ["data", "file", "private records", "public queries", "features"]
     contents = "".join(f'<li><a href="#{o["name"]}">{escape(o["title"])}</a>: {o["status"]}</li>' for o in outcomes)
     return f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Ind-KNN: reproduction</title>
 <style>{_CSS}</style></head><body>
 <h1>“Private Prediction Strikes Back!”: the paper's tables and figures, again</h1>
-{quick}{stand_in}<p>{escape(summary(outcomes))}</p>
+{warnings}<p>{escape(summary(outcomes))}</p>
 {_table({"title": "Features", "columns": columns, "rows": setting["sources"]})}
 <ul>{contents}</ul>"""
 
@@ -60,7 +52,9 @@ def _head(setting: dict[str, Any], outcomes: list[dict[str, Any]]) -> str:
 def _section(outcome: dict[str, Any], pictures: list[Path]) -> str:
     parts = [f'<h2 id="{outcome["name"]}">{escape(outcome["title"])}</h2>']
     parts += [f"<p><b>Not run:</b> {escape(text)}.</p>" for text in outcome["not_run"]]
-    parts += [_picture(path, outcome["title"]) for path in pictures if path.suffix == ".png"]
+    for path in (path for path in pictures if path.suffix == ".png"):
+        data = base64.b64encode(path.read_bytes()).decode()
+        parts.append(f'<img alt="{escape(outcome["title"])}" src="data:image/png;base64,{data}">')
     if outcome["findings"]:
         parts.append(_findings(outcome["findings"]))
     wide = [t for t in outcome["tables"] if len(t["rows"]) > 12]
@@ -82,15 +76,32 @@ def _findings(findings: list[dict[str, Any]]) -> str:
 
 
 def _table(table: dict[str, Any], css: str = "") -> str:
-    head = "".join(f"<th>{escape(str(c))}</th>" for c in table["columns"])
-    rows = "".join("<tr>" + "".join(f"<td>{escape(_cell(c))}</td>" for c in row) + "</tr>" for row in table["rows"])
-    return f'<table class="{css}"><caption>{escape(table["title"])}</caption><tr>{head}</tr>{rows}</table>'
+    def row(cells: list[Any], tag: str) -> str:
+        texts = (f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells)
+        return "<tr>" + "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts) + "</tr>"
+
+    rows = row(table["columns"], "th") + "".join(row(cells, "td") for cells in table["rows"])
+    return f'<table class="{css}"><caption>{escape(table["title"])}</caption>{rows}</table>'
 
 
-def _cell(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def _markdown(outcome: dict[str, Any]) -> str:
+    lines = [f"### {outcome['title']}", ""]
+    lines += [f"Not run: {text}." for text in outcome["not_run"]] + [""] * bool(outcome["not_run"])
+    for f in outcome["findings"]:
+        why = f" *{f['why']}*" if f["why"] else ""
+        lines.append(f"- **{verdict(f)}**. {'Goal' if of_goal(f) else 'Paper'}: {f['paper']} Here: {f['here']}{why}")
+    lines.append("")
+    for table in (*map(_curves, outcome["panels"]), *outcome["tables"]):
+        cells = [table["columns"], ["---"] * len(table["columns"]), *table["rows"]]
+        lines += [table["title"] + ":", "", *("| " + " | ".join(map(str, row)) + " |" for row in cells), ""]
+    return "\n".join(lines)
 
 
-def _picture(path: Path, title: str) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{escape(title)}" src="data:image/png;base64,{data}">'
+def _curves(panel: dict[str, Any]) -> dict[str, Any]:
+    """The curves of a panel that share their x as one table, the others each as a row of its last value."""
+    x = panel["series"][0]["x"]
+    same = [s for s in panel["series"] if s["x"] == x]
+    rows = [[s["label"], *(f"{y:.3g}" if panel["log_y"] else f"{y:.3f}" for y in s["y"])] for s in same]
+    others = [s for s in panel["series"] if s not in same]
+    rows += [[s["label"] + " (last)", *[""] * (len(x) - 1), f"{s['y'][-1]:.3g}"] for s in others]
+    return {"title": panel["title"], "columns": [panel["xlabel"], *(f"{v:g}" for v in x)], "rows": rows}

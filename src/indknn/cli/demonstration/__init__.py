@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.resources import as_file, files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from indknn.cli.files import Columns
+from indknn.cli.labels import labelled
+from indknn.errors import InvalidInputError
 
 FASHION_CLASSES = (
     "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
@@ -25,13 +30,16 @@ class Dataset:
     y_test: npt.NDArray[Any]
 
 
-def load_npz(path: Any, name: str) -> Dataset:
-    """A feature file: X_train, y_train, X_test, y_test, the X as int8 with scale_train, scale_test."""
-    with np.load(path, allow_pickle=False) as npz:
-        features = {
-            part: npz[f"X_{part}"].astype(np.float32) * npz[f"scale_{part}"][:, None] for part in ("train", "test")
-        }
-        return Dataset(name, features["train"], npz["y_train"], features["test"], npz["y_test"])
+def load_features(path: Path | str, name: str | None = None) -> Dataset:
+    """A feature file: an npz with X_train, y_train, X_test and y_test, and scales where the X are int8."""
+    path = Path(path)
+    parts = [labelled(path, Columns(part=part)) for part in ("_train", "_test")]
+    X_train, X_test = (X.astype(np.float32) for X, _ in parts)
+    if X_train.shape[1] != X_test.shape[1]:
+        raise InvalidInputError(f"{path}: X_train has {X_train.shape[1]} features and X_test {X_test.shape[1]}")
+    if not (np.isfinite(X_train).all() and np.isfinite(X_test).all()):
+        raise InvalidInputError(f"{path}: holds NaN or infinity")
+    return Dataset(name or path.stem, X_train, parts[0][1], X_test, parts[1][1])
 
 
 def load_fashion_mini() -> Dataset:
@@ -42,4 +50,4 @@ def load_fashion_mini() -> Dataset:
     ((50000, 64), (10000, 64), [9, 2, 1])
     """
     with as_file(files("indknn.cli.demonstration") / "fmnist-r50-mini.npz") as path:
-        return load_npz(path, "fashion-mini")
+        return load_features(path, "fashion-mini")

@@ -1,175 +1,270 @@
-"""One run over a stream: the product, a rival, or a ceiling. What comes back is how often it was right, in blocks."""
+"""One run over a stream: the product, a rival, or a ceiling. What comes back is how often it was right, in blocks.
+
+Rivals are tuned on held-out *private* records, never on the queries asked; nobody pays for this search.
+"""
 
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
+from indknn.core import accounting
+from indknn.core.calibrate import sigma1_for, sigma2_for
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.settings import Settings
-from indknn.types import IntArray
-from indknn_lab.experiments import worlds
-from indknn_lab.experiments.fields import TAU_GRID, Data, Field
-from indknn_lab.experiments.methods import tuned
-from indknn_lab.experiments.seeds import seed
-from indknn_lab.experiments.trials import ADVISED, Trial
-from indknn_lab.experiments.units import Result
-from indknn_lab.experiments.worlds import World
+from indknn.types import IntArray, Plan
+from indknn_lab.baselines import LinearNoisySGD
+from indknn_lab.experiments.algorithm3 import answer
+from indknn_lab.experiments.behaviour import behaviour
+from indknn_lab.experiments.data import TAU_GRID, Data, KernelNeighbours
+from indknn_lab.experiments.methods.base import Method, share_right
+from indknn_lab.experiments.methods.noisy_sgd import fit_quietly, rate_axis
+from indknn_lab.experiments.search import Axis, Point, search
+from indknn_lab.experiments.streams import STREAMS, Rows, Stream
+from indknn_lab.experiments.units import Part, Result, Trial, Unit, seed_for
 
 BLOCK = 100
 REFITS = 4
-"""How often models that are trained anew really are, in a stream with changes; see `noisy_sgd`."""
+"""How often models that are trained anew really are, in a stream with changes; see `StreamSGD`."""
 _BATCH = 500
-_PENALTY = 1.0
-_WORLDS: dict[str, Callable[[Data, int, int], World]] = {
-    "figures": worlds.figures,
-    "streams": worlds.stream,
-    "change": worlds.changing,
-    "drift": worlds.drifting,
-}
+_TAU_OFFSETS, _QUICK_OFFSETS, _TAU_STEP = (-0.1, -0.05, 0.0), (-0.05,), 0.05
+_FACTORS = (0.5, 0.7, 1.0, 1.4)
+_RATES, _QUICK_RATES = (20.0, 40.0, 80.0), (40.0,)
+_EPOCHS, _QUICK_EPOCHS = 10, 2
+_FOUND: dict[tuple[Any, ...], Any] = {}
+
+Fit = Callable[[Rows, IntArray], Callable[[Rows], npt.ArrayLike]]
 
 
-def measure(trial: Trial, data: Data) -> Result:
-    """Do it."""
-    world = _WORLDS[trial.part](data, trial.T, trial.seed)
-    if trial.method in {*ADVISED, "votes"}:
-        return _product(trial, world)
-    if trial.method.startswith("noisy_sgd"):
-        return noisy_sgd(trial, world, _for_tuning(trial, data, world))
-    return _ceiling(trial, world)
+class StreamMethod(Method):
+    """A method that answers a whole stream."""
+
+    unit: Trial
+
+    def __init__(self, unit: Unit, data: Data):
+        if not isinstance(unit, Trial):
+            raise TypeError(f"a stream needs a Trial, got {type(unit).__name__}")
+        super().__init__(unit, data)
+        self.stream = STREAMS[unit.part](data, unit.T, unit.seed)
+        self.seed = seed_for("endless", unit.part, unit.method, unit.seed)
+
+    @classmethod
+    def group(cls, unit: Unit) -> tuple[Any, ...]:
+        """What is tuned is tuned for one data set, part and epsilon; seeds share it."""
+        return unit.kind, unit.data, _tuning_part(unit), unit.epsilon
+
+    @abstractmethod
+    def answers(self) -> tuple[IntArray, Result]:
+        """Answer the queries in order; and what else is worth knowing."""
+
+    def measure(self) -> Result:
+        """How many answers of each block were right."""
+        answers, more = self.answers()
+        right = answers == self.stream.truth
+        counts = [int(right[i : i + BLOCK].sum()) for i in range(0, len(right), BLOCK)]
+        return {"block": BLOCK, "right": counts, "length": len(right), **more}
+
+    def tuned(self, find: Callable[[Stream], Any], *more: Any) -> Any:
+        """What `find` finds on the stream that is tuned on: the same for all seeds, so it is found once."""
+        u, part = self.unit, _tuning_part(self.unit)
+        key = u.digest, u.records, part, u.T, u.effort, u.promise, *more
+        if key not in _FOUND:
+            _FOUND[key] = find(STREAMS[part](self.data, u.T, 0))
+        return _FOUND[key]
+
+    def refitted(self, times: int, fit: Fit) -> IntArray:
+        """Answers of a model that is fitted to what is there at the start of each of so many parts of the stream."""
+        stream = self.stream
+        edges = np.arange(times) * (len(stream.Q) // times // BLOCK * BLOCK)
+        if times > 1:  # a batch of arrivals is fitted at once
+            edges[times // 2] = max((c.at for c in stream.changes if len(c.arrive) > 1), default=edges[times // 2])
+        answers = []
+        for start, stop in zip(edges, [*edges[1:], len(stream.Q)], strict=True):
+            rows = stream.present(int(start))
+            answers.append(np.asarray(fit(stream.X[rows], stream.y[rows])(stream.Q[start:stop])))
+        return np.concatenate(answers)
 
 
-def planned(trial: Trial) -> int:
-    """T as Algorithm 3 is told it: the length of the stream, of a long one a fifth."""
-    return trial.T // 5 if trial.part == "streams" else trial.T
+def _tuning_part(unit: Unit) -> Part:
+    part: Part = getattr(unit, "part", "figures")
+    return "change" if part == "drift" else part
 
 
-def _product(trial: Trial, world: World) -> Result:
-    began = time.perf_counter()
-    told = _settings(trial, world)
-    spent_tuning = time.perf_counter() - began
-    assert trial.epsilon is not None
-    settings = Settings(
-        n_features=world.X.shape[1],
-        classes=tuple(range(world.n_classes)),
-        epsilon=trial.epsilon,
-        delta=trial.delta,
-        index_options={"threads": 1},
-        **told,
-    )
-    engine = Engine(settings, SeededNoise(seed("endless", trial.part, trial.method, trial.seed)))
-    engine.add(world.X[world.first], world.y[world.first], world.first.tolist())
-    answers = np.concatenate([_some(engine, world, *piece) for piece in _pieces(world)])
-    told_by = engine.predictor.adviser()
-    return {
-        **_blocks(answers, world),
-        "asked": len(answers) if told_by is None else told_by.asked,
-        "tau": engine.predictor.tau,
-        "sigma2": told.get("sigma2"),
-        "seconds": round(time.perf_counter() - began - spent_tuning, 2),
-    }
+class Models(StreamMethod, kind="endless", methods=("default", "open", "statistics", "student")):
+    """The product with its models: as it comes, with T known or not, and without one of its two sources."""
+
+    models: ClassVar[bool] = True
+
+    @classmethod
+    def code(cls) -> str:
+        """How the product behaves."""
+        return behaviour(models=cls.models)
+
+    def settings(self) -> dict[str, Any]:
+        """What distinguishes the ways to answer."""
+        method = self.unit.method
+        return {
+            "reuse": "none" if method == "statistics" else "student",
+            "prior": "none" if method == "student" else "statistics",
+            "max_queries": None if method == "open" else self.unit.T,
+        }
+
+    def answers(self) -> tuple[IntArray, Result]:
+        """Let an engine answer, and tell it of every change."""
+        stream, told = self.stream, self.settings()
+        began = time.perf_counter()
+        told |= {"n_features": stream.X.shape[1], "classes": tuple(range(stream.n_classes))}
+        told |= {"epsilon": self.unit.promise[0], "delta": self.unit.delta, "index_options": {"threads": 1}}
+        engine = Engine(Settings(**told), SeededNoise(self.seed))
+        engine.add(stream.X[stream.first], stream.y[stream.first], stream.first.tolist())
+        changes = {change.at: change for change in stream.changes}
+        answers = []
+        for start, stop in pairwise(sorted({*changes, *range(0, len(stream.Q), _BATCH), len(stream.Q)})):
+            if change := changes.get(start):
+                if len(change.leave):
+                    engine.forget_owners(change.leave.tolist())
+                if len(change.arrive):
+                    engine.add(stream.X[change.arrive], stream.y[change.arrive], change.arrive.tolist())
+            answers.append(np.asarray(engine.predict(stream.Q[start:stop]), dtype=np.int64))
+        adviser = engine.predictor.adviser()
+        return np.concatenate(answers), {
+            "asked": len(stream.Q) if adviser is None else adviser.asked,
+            "tau": engine.predictor.tau,
+            "sigma2": told.get("sigma2"),
+            "seconds": round(time.perf_counter() - began, 2),
+        }
 
 
-def _settings(trial: Trial, world: World) -> dict[str, Any]:
-    """What distinguishes the ways to answer."""
-    if trial.method == "votes":
-        tau, sigma2 = tuned.votes(trial, world, planned(trial))
-        return {"tau": tau, "sigma2": sigma2, "max_queries": planned(trial), "reuse": "none"}
-    return {
-        "reuse": "none" if trial.method == "statistics" else "student",
-        "prior": "none" if trial.method == "student" else "statistics",
-        "max_queries": None if trial.method == "open" else trial.T,
-    }
+class Votes(Models, kind="endless", methods=("votes",)):
+    """Algorithm 3: votes alone, tuned for the length of the stream; of a long one, for a fifth of it."""
+
+    models = False
+
+    def settings(self) -> dict[str, Any]:
+        """τ and σ2, and nothing but votes."""
+        T = self.unit.T // 5 if self.unit.part == "streams" else self.unit.T
+        tau, sigma2 = self.tuned(lambda stream: self.search(stream.held_out(), T), "votes", T)
+        return {"tau": tau, "sigma2": sigma2, "max_queries": T, "reuse": "none", "prior": "none"}
+
+    def search(self, data: Data, T: int) -> tuple[float, float]:
+        """(τ, σ2) for T queries.
+
+        There are fewer held-out records than T. Asked V queries with V/T of the budget and the noise of T, people
+        run out at the same point of the stream, so that is what is scored.
+        """
+        near, rows = KernelNeighbours(data, threads=1), np.arange(len(data.truth))
+        B = accounting.budget(*self.unit.promise, "gdp")
+        usual = sigma2_for(B, T)
+
+        def score(point: Point) -> float:
+            tau, factor = point
+            plan = Plan(tau, sigma1_for(B, T), factor * usual, data.n_classes)
+            noise, budget = SeededNoise(seed_for("endless", "tuning")), B * min(len(rows) / T, 1.0)
+            found = answer(near.neighbours(rows, tau), len(data.labels), budget, plan, noise)
+            return share_right(found.answers, data.truth)
+
+        star, offsets = near.plain_tau(rows), _QUICK_OFFSETS if self.unit.effort.quick else _TAU_OFFSETS
+        taus = Axis(
+            "tau",
+            sorted({max(round(star + d, 3), 0.05) for d in offsets}),
+            below=lambda t: round(t - _TAU_STEP, 3) if t > 0.09 else None,
+            above=lambda t: round(t + _TAU_STEP, 3) if t < 0.9 else None,
+        )
+        factors = Axis(
+            "sigma2",
+            list(_FACTORS),
+            below=lambda f: round(f / 1.4, 3) if f > 0.1 else None,
+            above=lambda f: round(f * 1.4, 3) if f < 10 else None,
+        )
+        tau, factor = search([taus, factors], score).best
+        return tau, factor * usual
 
 
-def _pieces(world: World) -> list[tuple[int, int]]:
-    """Cut the stream where something changes, and into batches."""
-    ends = sorted({c.at for c in world.changes} | set(range(0, len(world.Q), _BATCH)) | {0, len(world.Q)})
-    return list(pairwise(ends))
-
-
-def _some(engine: Engine, world: World, start: int, stop: int) -> IntArray:
-    for change in world.changes:
-        if change.at == start:
-            if len(change.leave):
-                engine.forget_owners(change.leave.tolist())
-            if len(change.arrive):
-                engine.add(world.X[change.arrive], world.y[change.arrive], change.arrive.tolist())
-    return np.asarray(engine.predict(world.Q[start:stop]), dtype=np.int64)
-
-
-def _for_tuning(trial: Trial, data: Data, world: World) -> World:
-    """The same for all seeds, and for both kinds of change."""
-    return worlds.changing(data, trial.T, 0) if world.changes else world
-
-
-def noisy_sgd(trial: Trial, world: World, known: World) -> Result:
+class StreamSGD(StreamMethod, kind="endless", methods=("noisy_sgd", "noisy_sgd_retrained")):
     """Linear NoisySGD: trained once, or again after every change.
 
     Every training is paid for. Of the trainings after changes only a few are carried out, evenly over the
     stream, each answering for those after it: between them a few records of thousands change, which no model
-    can show, and 80 trainings would take minutes. A batch that arrives at half time finds one of them.
+    can show, and 80 trainings would take minutes.
     """
-    retrainings = len(world.changes) if trial.method == "noisy_sgd_retrained" else 0
-    rate = tuned.sgd_rate(trial, known, retrainings)
-    random = np.random.default_rng(seed("endless", trial.part, trial.method, trial.seed))
-    model = tuned.new_sgd(trial, world, rate, retrainings, random)
-    answers = _refitted(world, REFITS if retrainings else 1, partial(tuned.fitted, model))
-    return {
-        **_blocks(answers, world),
-        "rate": rate,
-        "trainings_paid": 1 + retrainings,
-        "trainings_done": model.trainings_,
-        "noise_multiplier": model.noise_multiplier_,
-    }
+
+    def __init__(self, unit: Unit, data: Data):
+        super().__init__(unit, data)
+        self.retrainings = len(self.stream.changes) if unit.method == "noisy_sgd_retrained" else 0
+
+    def answers(self) -> tuple[IntArray, Result]:
+        """Search the learning rate with the noise of all trainings, then train and answer."""
+        rate = self.tuned(self.search, "sgd", self.retrainings)
+        model = self.untrained(self.stream, rate, np.random.default_rng(self.seed))
+        answers = self.refitted(REFITS if self.retrainings else 1, lambda X, y: fit_quietly(model, X, y).predict)
+        return answers, {
+            "rate": rate,
+            "trainings_paid": 1 + self.retrainings,
+            "trainings_done": model.trainings_,
+            "noise_multiplier": model.noise_multiplier_,
+        }
+
+    def search(self, stream: Stream) -> float:
+        """The learning rate."""
+        data, quick = stream.held_out(), self.unit.effort.quick
+
+        def score(point: Point) -> float:
+            model = self.untrained(stream, point[0], np.random.default_rng(seed_for("endless", "tuning")))
+            return share_right(fit_quietly(model, data.X, data.labels).predict(data.Q), data.truth)
+
+        axis = rate_axis(_QUICK_RATES if quick else _RATES, grows=not quick)
+        return search([axis], score, max_growths=6).best[0]
+
+    def untrained(self, stream: Stream, rate: float, random: np.random.Generator) -> LinearNoisySGD:
+        """A model that has not seen anything, priced for all its trainings together."""
+        return LinearNoisySGD(
+            *self.unit.promise,
+            learning_rate=rate,
+            retrainings=self.retrainings,
+            n_records=len(stream.first),
+            random_state=random,
+            classes=np.arange(stream.n_classes),
+            epochs=_QUICK_EPOCHS if self.unit.effort.quick else _EPOCHS,
+        )
 
 
-def _ceiling(trial: Trial, world: World) -> Result:
-    """Without privacy, refitted as the above."""
-    times = REFITS if world.changes else 1
-    if trial.method == "ridge":
-        return _blocks(_refitted(world, times, partial(_Ridge, world.n_classes)), world)
-    held_out = worlds.validation(world)
-    tau = Field(held_out, threads=1).plain_tau(np.arange(len(held_out.truth)))
-    right, n = [], len(world.Q) // times
-    for start in range(0, n * times, n):
-        now = worlds.as_data(world, world.present(start), world.Q[start : start + n], world.truth[start : start + n])
-        right.append(float(Field(now, threads=1).plain_accuracy(np.arange(n))[TAU_GRID.index(tau)] * n))
-    return {"block": n, "right": right, "length": n * times, "tau": tau}
+class StreamRidge(StreamMethod, kind="endless", methods=("ridge",)):
+    """A ceiling: least squares on unit rows with a penalty of 1, without privacy, refitted as NoisySGD is."""
+
+    def answers(self) -> tuple[IntArray, Result]:
+        """Fit and answer."""
+        c = self.stream.n_classes
+
+        def fit(X: Rows, y: IntArray) -> Callable[[Rows], npt.ArrayLike]:
+            A = X.T.astype(np.float64) @ X + np.eye(X.shape[1])
+            weights = np.linalg.solve(A, X.T @ (np.eye(c)[y] - 1.0 / c))
+            return lambda Q: np.argmax(Q @ weights, axis=1)
+
+        return self.refitted(REFITS if self.stream.changes else 1, fit), {}
 
 
-def _refitted(world: World, times: int, fit: Callable[..., Any]) -> IntArray:
-    """Answers of a model that is fitted to what is there at the start of each of so many parts of the stream."""
-    edges = np.arange(times) * (len(world.Q) // times // BLOCK * BLOCK)
-    if times > 1:
-        edges[times // 2] = max((c.at for c in world.changes if len(c.arrive) > 1), default=edges[times // 2])
-    answers = []
-    for start, stop in zip(edges, [*edges[1:], len(world.Q)], strict=True):
-        rows = world.present(int(start))
-        answers.append(np.asarray(fit(world.X[rows], world.y[rows]).predict(world.Q[start:stop])))
-    return np.concatenate(answers)
+class StreamKernel(StreamMethod, kind="endless", methods=("kernel",)):
+    """A ceiling: the kernel vote without noise or budgets, over what is there at four points of the stream."""
 
+    def answers(self) -> tuple[IntArray, Result]:
+        """Not one by one: see `measure`."""
+        raise NotImplementedError
 
-class _Ridge:
-    """Least squares on unit rows with a penalty of 1."""
-
-    def __init__(self, n_classes: int, X: worlds.Rows, y: IntArray):
-        targets = np.eye(n_classes)[y] - 1.0 / n_classes
-        A = X.T.astype(np.float64) @ X + _PENALTY * np.eye(X.shape[1])
-        self.weights = np.linalg.solve(A, X.T @ targets)
-
-    def predict(self, Q: worlds.Rows) -> IntArray:
-        """The best class of each row."""
-        return np.asarray(np.argmax(Q @ self.weights, axis=1), dtype=np.int64)
-
-
-def _blocks(answers: IntArray, world: World) -> Result:
-    right = answers == world.truth
-    counts = [int(right[i : i + BLOCK].sum()) for i in range(0, len(right), BLOCK)]
-    return {"block": BLOCK, "right": counts, "length": len(right)}
+    def measure(self) -> Result:
+        """The share of right answers between two of the points."""
+        stream, times = self.stream, REFITS if self.stream.changes else 1
+        data = stream.held_out()
+        tau = KernelNeighbours(data, threads=1).plain_tau(np.arange(len(data.truth)))
+        right, n = [], len(stream.Q) // times
+        for start in range(0, n * times, n):
+            asked = slice(start, start + n)
+            now = stream.as_data(stream.present(start), stream.Q[asked], stream.truth[asked])
+            right.append(float(KernelNeighbours(now, threads=1).plain_accuracy(np.arange(n))[TAU_GRID.index(tau)] * n))
+        return {"block": n, "right": right, "length": n * times, "tau": tau}

@@ -3,72 +3,70 @@
 from __future__ import annotations
 
 import warnings
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from indknn.errors import PrivacyWarning
+from indknn.types import IntArray
 from indknn_lab.baselines import LinearNoisySGD
-from indknn_lab.experiments.fields import Data
-from indknn_lab.experiments.queries import QuerySets
-from indknn_lab.experiments.search import Axis, Point, search
-from indknn_lab.experiments.seeds import seed
-from indknn_lab.experiments.units import Result, Unit
+from indknn_lab.experiments.methods.base import Tuned, share_right
+from indknn_lab.experiments.search import Axis, Point
+from indknn_lab.experiments.units import Result, seed_for
 
-RATES = (10.0, 20.0, 40.0, 80.0, 160.0)
-_QUICK_RATES = (20.0, 80.0)
+RATES, _QUICK_RATES = (10.0, 20.0, 40.0, 80.0, 160.0), (20.0, 80.0)
 _QUICK_EPOCHS = 3
 
 
-def measure(unit: Unit, data: Data, sets: QuerySets) -> Result:
-    """Tune on the validation set; train anew for every test set, as an independent run."""
-    train = partial(_train, unit, data)
-
-    def score(point: Point) -> float:
-        return _accuracy(train(point[0], seed("sgd", unit.name, "validation")), data, sets.validation)
-
-    found = search([_axis(unit)], score, max_growths=4)
-    (rate,) = found.best
-    models = [train(rate, seed("sgd", unit.name, "test", i)) for i in range(len(sets.tests))]
-    return {
-        "accuracies": [_accuracy(model, data, rows) for model, rows in zip(models, sets.tests, strict=True)],
-        "rate": rate,
-        "noise_multiplier": models[0].noise_multiplier_,
-        "sampling_rate": models[0].sampling_rate_,
-        "steps": models[0].steps_,
-        "validation": found.score,
-        "tried": found.tried,
-        "extended": list(found.extended),
-    }
-
-
-def _train(unit: Unit, data: Data, rate: float, random_state: int) -> LinearNoisySGD:
-    settings: dict[str, Any] = {"epochs": _QUICK_EPOCHS} if unit.effort.quick else {}
-    assert unit.epsilon is not None
-    model = LinearNoisySGD(
-        unit.epsilon,
-        unit.delta,
-        learning_rate=rate,
-        random_state=random_state % (1 << 31),
-        classes=np.arange(data.n_classes),
-        **settings,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)  # seeded on purpose
-        return model.fit(np.tile(data.X, (unit.copies, 1)), np.tile(data.labels, unit.copies))
-
-
-def _accuracy(model: LinearNoisySGD, data: Data, rows: Any) -> float:
-    return float((model.predict(data.Q[rows]) == data.truth[rows]).mean())
-
-
-def _axis(unit: Unit) -> Axis:
-    if unit.effort.quick:
-        return Axis("learning rate", list(_QUICK_RATES))
+def rate_axis(rates: Sequence[float], *, grows: bool) -> Axis:
+    """Learning rates, doubled and halved where the best sits on an edge."""
     return Axis(
-        "learning rate",
-        list(RATES),
-        below=lambda r: r / 2 if r > 0.3 else None,
-        above=lambda r: 2 * r if r < 1000 else None,
+        "rate",
+        list(rates),
+        below=lambda r: r / 2 if grows and r > 0.3 else None,
+        above=lambda r: 2 * r if grows and r < 1000 else None,
     )
+
+
+def fit_quietly(model: LinearNoisySGD, X: npt.NDArray[np.float32], y: IntArray) -> LinearNoisySGD:
+    """Train without the warning about seeds: they are on purpose here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        return model.fit(X, y)
+
+
+class NoisySGD(Tuned, kind="noisy_sgd"):
+    """`indknn_lab.baselines.LinearNoisySGD`; every test set gets a training of its own, as an independent run."""
+
+    def axes(self) -> list[Axis]:
+        """The learning rate."""
+        quick = self.unit.effort.quick
+        return [rate_axis(_QUICK_RATES if quick else RATES, grows=not quick)]
+
+    def train(self, rate: float, seed: int) -> LinearNoisySGD:
+        """A model."""
+        more: dict[str, Any] = {"epochs": _QUICK_EPOCHS} if self.unit.effort.quick else {}
+        more |= {"learning_rate": rate, "random_state": seed % (1 << 31), "classes": np.arange(self.data.n_classes)}
+        X, y, copies = self.data.X, self.data.labels, self.unit.copies
+        return fit_quietly(LinearNoisySGD(*self.unit.promise, **more), np.tile(X, (copies, 1)), np.tile(y, copies))
+
+    def accuracy(self, rows: IntArray, point: Point, seed: int) -> float:
+        """The share of right answers of a model trained for this."""
+        return share_right(self.train(point[0], seed).predict(self.data.Q[rows]), self.data.truth[rows])
+
+    def seed(self, role: str, i: int) -> int:
+        """Of one training."""
+        return seed_for("sgd", self.unit.name, role, *((i,) if role == "test" else ()))
+
+    def test(self, point: Point) -> Result:
+        """The accuracies, and what a training costs."""
+        tests, Q, truth = self.sets.tests, self.data.Q, self.data.truth
+        models = [self.train(point[0], self.seed("test", i)) for i in range(len(tests))]
+        return {
+            "accuracies": [share_right(m.predict(Q[rows]), truth[rows]) for m, rows in zip(models, tests, strict=True)],
+            "noise_multiplier": models[0].noise_multiplier_,
+            "sampling_rate": models[0].sampling_rate_,
+            "steps": models[0].steps_,
+        }

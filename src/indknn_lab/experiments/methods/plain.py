@@ -3,52 +3,55 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from indknn.types import FloatArray, IntArray
-from indknn_lab.experiments.fields import TAU_GRID, Data, Field, Orders
-from indknn_lab.experiments.queries import QuerySets
-from indknn_lab.experiments.units import Result, Unit
+from indknn.types import IntArray
+from indknn_lab.experiments.data import TAU_GRID, KernelNeighbours, NearestLabels
+from indknn_lab.experiments.methods.base import Method, share_right
+from indknn_lab.experiments.units import Result
 
 _K = (5, 10, 20, 50, 100, 200)
 _INVERSE_PENALTIES = (1.0, 10.0, 100.0)
 
-
-def measure(unit: Unit, data: Data, sets: QuerySets) -> Result:
-    """The kernel vote, the vote of the k nearest, a linear model; each tuned on the validation set."""
-    if unit.method == "linear":
-        right = _linear(data, sets, 1 if unit.effort.quick else len(_INVERSE_PENALTIES))
-    elif unit.method == "knn":
-        right = _nearest(data, sets)
-    else:
-        right = _kernel(data, sets)
-    chosen = int(np.argmax(right[0]))
-    settings = {"linear": _INVERSE_PENALTIES, "knn": _K, "kernel": TAU_GRID}[unit.method]
-    return {"accuracies": [float(r[chosen]) for r in right[1:]], "chosen": settings[chosen]}
+Accuracies = Callable[[IntArray], list[float]]
 
 
-def _kernel(data: Data, sets: QuerySets) -> list[FloatArray]:
-    field = Field(data, threads=1)
-    return [field.plain_accuracy(rows) for rows in (sets.validation, *sets.tests)]
+class Plain(Method, kind="plain", methods=("kernel", "knn", "linear")):
+    """The kernel vote, the vote of the k nearest, or logistic regression; each tuned on the validation set."""
 
+    def measure(self) -> Result:
+        """Take the best setting of the validation set."""
+        kinds = {
+            "kernel": (TAU_GRID, self._kernel),
+            "knn": (_K, self._knn),
+            "linear": (_INVERSE_PENALTIES, self._linear),
+        }
+        values, accuracies_of = kinds[self.unit.method]
+        accuracies = accuracies_of()
+        best = int(np.argmax(accuracies(self.sets.validation)))
+        return {"accuracies": [accuracies(rows)[best] for rows in self.sets.tests], "chosen": values[best]}
 
-def _nearest(data: Data, sets: QuerySets) -> list[FloatArray]:
-    orders = Orders(data, max(_K))
-    return [np.array([_vote(orders, rows, k) for k in _K]) for rows in (sets.validation, *sets.tests)]
+    def _kernel(self) -> Accuracies:
+        near = KernelNeighbours(self.data, threads=1)
+        return lambda rows: near.plain_accuracy(rows).tolist()
 
+    def _knn(self) -> Accuracies:
+        nearest, c, truth = NearestLabels(self.data, max(_K)), self.data.n_classes, self.data.truth
 
-def _vote(orders: Orders, rows: IntArray, k: int) -> float:
-    c, truth = orders.data.n_classes, orders.data.truth[rows]
-    answers = [int(np.bincount(labels[:k], minlength=c).argmax()) for labels in orders.labels(rows)]
-    return float((np.array(answers) == truth).mean())
+        def accuracy(rows: IntArray, k: int) -> float:
+            votes = [np.bincount(labels[:k], minlength=c).argmax() for labels in nearest.labels(rows)]
+            return share_right(np.array(votes), truth[rows])
 
+        return lambda rows: [accuracy(rows, k) for k in _K]
 
-def _linear(data: Data, sets: QuerySets, tries: int) -> list[FloatArray]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # whatever 100 steps reach is judged by validation
-        models = [LogisticRegression(C=C, max_iter=100).fit(data.X, data.labels) for C in _INVERSE_PENALTIES[:tries]]
-    asked = (sets.validation, *sets.tests)
-    return [np.array([float((m.predict(data.Q[r]) == data.truth[r]).mean()) for m in models]) for r in asked]
+    def _linear(self) -> Accuracies:
+        X, y, Q, truth = self.data.X, self.data.labels, self.data.Q, self.data.truth
+        tried = _INVERSE_PENALTIES[: 1 if self.unit.effort.quick else None]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # whatever 100 steps reach is judged by validation
+            models = [LogisticRegression(C=C, max_iter=100).fit(X, y) for C in tried]
+        return lambda rows: [share_right(model.predict(Q[rows]), truth[rows]) for model in models]

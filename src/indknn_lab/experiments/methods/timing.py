@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 from indknn.core.noise import SecureNoise
@@ -18,86 +18,81 @@ from indknn.engine import Engine
 from indknn.errors import PrivacyWarning
 from indknn.settings import Settings
 from indknn_lab.baselines import LinearNoisySGD, PrivateKNN
-from indknn_lab.experiments.fields import Data
-from indknn_lab.experiments.queries import QuerySets
-from indknn_lab.experiments.units import Result, Unit
+from indknn_lab.experiments.methods.base import Method
+from indknn_lab.experiments.units import Result
 
 _ROUNDS = 7
 _ASKED = 200
 _RATIO, _K, _RATE = 0.2, 200, 80.0
 
 
-def measure(unit: Unit, data: Data, sets: QuerySets) -> Result:
-    """The method of the unit, as a user would call it, with secure noise where it answers queries."""
-    rows = sets.tests[0][:_ASKED]
-    with threadpool_limits(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyWarning)
-        return _METHODS[unit.method](unit, data, data.Q[rows])
+class Timing(Method, kind="timing", methods=("indknn", "private_knn", "noisy_sgd")):
+    """A method as a user would call it, with secure noise where it answers queries."""
+
+    alone = True
+
+    def measure(self) -> Result:
+        """With one thread."""
+        clocks = {"indknn": self._indknn, "private_knn": self._private_knn, "noisy_sgd": self._noisy_sgd}
+        with threadpool_limits(1), warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyWarning)
+            return clocks[self.unit.method](self.data.Q[self.sets.tests[0][:_ASKED]])
+
+    def _indknn(self, Q: Any) -> Result:
+        engine, data, people = Engine(self._settings(), SecureNoise()), self.data, count()
+
+        def leave_and_return() -> None:
+            i = next(people)
+            engine.forget_owners([i])
+            engine.put(data.private[slice(i, i + 1)], data.labels[i : i + 1], [i])
+
+        return {
+            "fill": _shortest(lambda: engine.put(data.private, data.labels, None), 1),
+            "per_query": _shortest(lambda: engine.predict(Q)) / len(Q),
+            "per_query_alone": _shortest(lambda: [engine.predict(Q[i : i + 1]) for i in range(len(Q))]) / len(Q),
+            "change": _shortest(leave_and_return) / 2,
+        }
+
+    def _settings(self) -> Settings:
+        """Algorithm 3, exact or hashed, with about the threshold that the searches choose."""
+        unit, data = self.unit, self.data
+        lsh = {} if unit.tables is None else {"n_tables": unit.tables, "n_bits": unit.bits, "seed": 1}
+        return Settings(
+            n_features=data.X.shape[1],
+            classes=tuple(range(data.n_classes)),
+            epsilon=unit.promise[0],
+            delta=unit.delta,
+            max_queries=unit.T,
+            tau={"cifar10": 0.45, "agnews": 0.3}.get(unit.data.split("-", maxsplit=1)[0], 0.6),
+            sigma2=0.5,
+            accountant="rdp",
+            index="lsh" if lsh else "exact",
+            index_options={"threads": 1, **lsh},
+            reuse="none",
+            prior="none",
+            free_repeats=False,
+        )
+
+    def _private_knn(self, Q: Any) -> Result:
+        model = PrivateKNN(*self.unit.promise, max_queries=2 * _ROUNDS * len(Q), k=_K, sampling_ratio=_RATIO)
+        model.fit(self.data.X, self.data.labels)
+        return {"per_query": _shortest(lambda: model.predict(Q)) / len(Q)}
+
+    def _noisy_sgd(self, Q: Any) -> Result:
+        def train() -> LinearNoisySGD:
+            epochs = 3 if self.unit.effort.quick else 10
+            model = LinearNoisySGD(*self.unit.promise, learning_rate=_RATE, random_state=0, epochs=epochs)
+            return model.fit(self.data.X, self.data.labels)
+
+        model = train()  # also fills the cache of prices
+        return {"training": _shortest(train, 3), "per_query": _shortest(lambda: model.predict(Q)) / len(Q)}
 
 
-def _indknn(unit: Unit, data: Data, Q: Any) -> Result:
-    lsh: dict[str, Any] = {} if unit.tables is None else {"n_tables": unit.tables, "n_bits": unit.bits, "seed": 1}
-    settings = Settings(
-        n_features=data.X.shape[1],
-        classes=tuple(range(data.n_classes)),
-        epsilon=unit.epsilon or 1.0,
-        delta=unit.delta,
-        max_queries=unit.T,
-        tau=_tau(unit),
-        sigma2=0.5,
-        accountant="rdp",
-        reuse="none",
-        index="exact" if unit.tables is None else "lsh",
-        index_options={"threads": 1, **lsh},
-        free_repeats=False,
-    )
-    engine = Engine(settings, SecureNoise())
-    began = time.perf_counter()
-    engine.put(data.private, data.labels, None)
-    filled = time.perf_counter() - began
-    batch = _best(lambda: engine.predict(Q)) / len(Q)
-    single = _best(lambda: [engine.predict(Q[i : i + 1]) for i in range(len(Q))]) / len(Q)
-    person = [0]
-    forget = _best(lambda: _forget_and_return(engine, data, person))
-    return {"per_query": batch, "per_query_alone": single, "fill": filled, "change": forget / 2}
-
-
-def _forget_and_return(engine: Engine, data: Data, person: list[int]) -> None:
-    engine.forget_owners([person[0]])
-    engine.put(data.private[slice(person[0], person[0] + 1)], data.labels[person[0] : person[0] + 1], [person[0]])
-    person[0] += 1
-
-
-def _private_knn(unit: Unit, data: Data, Q: Any) -> Result:
-    T = 2 * _ROUNDS * len(Q)
-    model = PrivateKNN(unit.epsilon or 1.0, unit.delta, max_queries=T, k=_K, sampling_ratio=_RATIO)
-    model.fit(data.X, data.labels)
-    return {"per_query": _best(lambda: model.predict(Q)) / len(Q)}
-
-
-def _noisy_sgd(unit: Unit, data: Data, Q: Any) -> Result:
-    def train() -> LinearNoisySGD:
-        epochs = 3 if unit.effort.quick else 10
-        model = LinearNoisySGD(unit.epsilon or 1.0, unit.delta, learning_rate=_RATE, random_state=0, epochs=epochs)
-        return model.fit(data.X, data.labels)
-
-    model = train()  # also fills the cache of prices
-    return {"training": _best(train, 3), "per_query": _best(lambda: model.predict(Q)) / len(Q)}
-
-
-def _best(work: Callable[[], object], rounds: int = _ROUNDS) -> float:
+def _shortest(work: Callable[[], object], rounds: int = _ROUNDS) -> float:
     """The shortest of some rounds: what else the machine did only ever adds."""
     times = []
     for _ in range(rounds):
         began = time.perf_counter()
         work()
         times.append(time.perf_counter() - began)
-    return float(np.min(times))
-
-
-def _tau(unit: Unit) -> float:
-    """About the thresholds that the searches choose."""
-    return {"cifar10": 0.45, "agnews": 0.3}.get(unit.data.split("-", maxsplit=1)[0], 0.6)
-
-
-_METHODS = {"indknn": _indknn, "private_knn": _private_knn, "noisy_sgd": _noisy_sgd}
+    return min(times)

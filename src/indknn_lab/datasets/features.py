@@ -1,20 +1,26 @@
-"""Which of the paper's data sets lie in a folder, by their file names."""
+"""Feature files: one table of anybody's making, or the paper's data sets, found in a folder by their names."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from indknn.cli.demonstration import Dataset
+import numpy as np
+import numpy.typing as npt
+
+from indknn.cli.demonstration import Dataset, load_features
+from indknn.cli.files import Columns
+from indknn.cli.labels import labelled
 from indknn.errors import InvalidInputError
-from indknn_lab.datasets.tables import load_features
 
 TITLES = {"cifar10": "CIFAR-10", "fmnist": "Fashion-MNIST", "agnews": "AG News", "dbpedia": "DBpedia-14"}
-"""The paper's data sets. The features of one lie in files named `<short name>-<extractor>.npz`."""
+"""The paper's data sets. The features of one are in files named `<short name>-<extractor>.npz`."""
 
 
 @dataclass(frozen=True)
-class Found:
+class FeatureFolder:
     """What a folder holds: feature files per data set, the main one first, and the names of those missing."""
 
     present: dict[str, tuple[Path, ...]]
@@ -34,7 +40,7 @@ class Found:
         return ", ".join(names) if names else "no feature files"
 
 
-def find_datasets(folder: Path | str) -> Found:
+def find_datasets(folder: Path | str) -> FeatureFolder:
     """Look for cifar10-*.npz, fmnist-*.npz, agnews-*.npz and dbpedia-*.npz in a folder.
 
     >>> from importlib.resources import as_file, files
@@ -52,4 +58,15 @@ def find_datasets(folder: Path | str) -> Found:
         for name in TITLES
     }
     present = {name: paths for name, paths in found.items() if paths}
-    return Found(present, tuple(name for name in TITLES if name not in present))
+    return FeatureFolder(present, tuple(name for name in TITLES if name not in present))
+
+
+def load_table(path: Path | str, label: str = "label") -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:
+    """X and y of one table: an npz with X and y, or a parquet or csv file with a column `label`."""
+    X, y = labelled(Path(path), Columns(label=label))
+    X = X.astype(np.float32)
+    if not np.isfinite(X).all():
+        raise InvalidInputError(f"{path}: holds NaN or infinity")
+    with suppress(ValueError):  # a csv file has only text: whole numbers where all labels are
+        y = y.astype(np.int64) if y.dtype.kind == "U" else y
+    return X, y

@@ -1,12 +1,12 @@
-"""The private records of one experiment, and what is near each query: computed once, swept many times.
+"""The data of one experiment: private records, query sets, and what is near each query.
 
-A query's neighbours are found by the product's own index, at the lowest threshold asked for so far, and kept
-in 8 bytes each. Every higher threshold is then a comparison.
+Neighbours are computed once and used for many settings. They are found by the product's own index, at the lowest
+threshold asked for so far, and kept in 8 bytes each. Every higher threshold is then a comparison.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,8 @@ from indknn.errors import InvalidInputError
 from indknn.records.indexes import make_index
 from indknn.types import GRID, FloatArray, IntArray, KernelName, Neighbours, Selection, Vectors
 from indknn_lab.baselines.topk import nearest, similarities
-from indknn_lab.datasets.tables import load_features
+from indknn_lab.datasets import load_features
+from indknn_lab.experiments.units import seed_for
 
 TAU_GRID = tuple(round(0.05 * i, 2) for i in range(1, 20))
 """The paper's first sweep of the threshold: .05, .1, ..., .95."""
@@ -31,7 +32,7 @@ _LOWEST = 0.01
 _BATCH = 256
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Data:
     """Private records and public queries as the store sees them, with labels 0, 1, ..."""
 
@@ -43,19 +44,54 @@ class Data:
     X: npt.NDArray[np.float32]
     Q: npt.NDArray[np.float32]
 
+    @classmethod
+    def of(
+        cls, X: npt.NDArray[np.float32], labels: IntArray, Q: npt.NDArray[np.float32], truth: IntArray, c: int
+    ) -> Data:
+        """Made of raw features and labels."""
+        return cls(quantise(X), labels, quantise(Q), truth, c, X, Q)
+
 
 @lru_cache(maxsize=2)
 def load(path: Path, records: int | None) -> Data:
     """A feature file, cut to its first so many private records."""
     raw = load_features(path)
-    X, y = raw.X_train[:records], raw.y_train[:records]
     classes, codes = np.unique(np.concatenate([raw.y_train, raw.y_test]), return_inverse=True)
-    labels, truth = codes[: len(y)].astype(np.int64), codes[len(raw.y_train) :].astype(np.int64)
-    return Data(quantise(X), labels, quantise(raw.X_test), truth, len(classes), X, raw.X_test)
+    labels, truth = np.split(codes.astype(np.int64), [len(raw.y_train)])
+    return Data.of(raw.X_train[:records], labels[:records], raw.X_test, truth, len(classes))
 
 
-class Field:
-    """The records under one kernel and one index."""
+@dataclass(frozen=True)
+class QuerySets:
+    """Row numbers. `disjoint` says whether the test sets also have no query in common with each other."""
+
+    validation: IntArray
+    tests: tuple[IntArray, ...]
+    disjoint: bool
+
+
+def query_sets(name: str, available: int, T: int, sets: int) -> QuerySets:
+    """A validation set of T queries and `sets` test sets of T, the same for every method.
+
+    Where the rows do not suffice for disjoint test sets, each is drawn independently from all rows outside
+    the validation set.
+
+    >>> q = query_sets("toy", 100, 10, 5)
+    >>> q.disjoint, len(set(q.validation) & set(np.concatenate(q.tests)))
+    (True, 0)
+    """
+    if available < 2 * T:
+        raise InvalidInputError(f"{name} has {available} queries: too few for validation and test sets of {T}")
+    rng = np.random.default_rng(seed_for("queries", name, T))
+    order = rng.permutation(available).astype(np.int64)
+    validation, rest = order[:T], order[T:]
+    disjoint = sets * T <= len(rest)
+    tests = (rest[i * T : (i + 1) * T] if disjoint else rng.permutation(rest)[:T] for i in range(sets))
+    return QuerySets(validation, tuple(tests), disjoint)
+
+
+class KernelNeighbours:
+    """For every query the records within a threshold, under one kernel and one index."""
 
     def __init__(self, data: Data, kernel: KernelName = "cosine", index: str = "exact", **options: Any):
         self.data = data
@@ -68,9 +104,9 @@ class Field:
 
     def neighbours(self, rows: IntArray, tau: float) -> list[Neighbours]:
         """For each of these queries the records with κ >= tau: owner i is record i."""
+        self._scan(rows, tau)
         least, found = tau_on_grid(tau), []
-        for row in self._ensure(rows, tau):
-            slots, kappa = self._found[row]
+        for slots, kappa in (self._found[row] for row in rows.tolist()):
             keep = kappa >= least
             owners = slots[keep].astype(np.int64)
             found.append(Neighbours(owners, kappa[keep].astype(np.int64), self.data.labels[owners]))
@@ -80,11 +116,12 @@ class Field:
         """How often the vote without noise or budgets is right, for every threshold of `TAU_GRID`."""
         key = rows.tobytes()
         if key not in self._plain:
-            self._plain[key] = np.mean([self._plain_right(*pair) for pair in self._stream(rows)], axis=0)
+            near = self._search(rows, tau_on_grid(TAU_GRID[0]))
+            self._plain[key] = np.mean([self._plain_right(*pair) for pair in near], axis=0)
         return self._plain[key]
 
     def plain_tau(self, rows: IntArray) -> float:
-        """τ*: the threshold at which that is most often so."""
+        """τ*: the threshold at which that vote is most often right."""
         return TAU_GRID[int(np.argmax(self.plain_accuracy(rows)))]
 
     def _plain_right(self, row: int, near: Selection) -> npt.NDArray[np.bool_]:
@@ -97,24 +134,22 @@ class Field:
         right: npt.NDArray[np.bool_] = from_the_top.argmax(axis=1) == self.data.truth[row]
         return right
 
-    def _stream(self, rows: IntArray) -> Any:
-        return zip(rows.tolist(), self._index.select(self.data.queries[rows], tau_on_grid(TAU_GRID[0])), strict=True)
+    def _search(self, rows: IntArray, least: int) -> Iterator[tuple[int, Selection]]:
+        return zip(rows.tolist(), self._index.select(self.data.queries[rows], least), strict=True)
 
-    def _ensure(self, rows: IntArray, tau: float) -> list[int]:
+    def _scan(self, rows: IntArray, tau: float) -> None:
+        """Find and keep the neighbours of these queries, all of them anew where the threshold is the lowest yet."""
         if tau_on_grid(tau) < self._low:
             self._low = tau_on_grid(max(tau - _MARGIN, min(tau, _LOWEST)))
             self._found.clear()
-        wanted: list[int] = rows.tolist()
-        new = np.array([row for row in wanted if row not in self._found], dtype=np.int64)
+        new = np.array([row for row in rows.tolist() if row not in self._found], dtype=np.int64)
         for start in range(0, len(new), _BATCH):
-            part = new[start : start + _BATCH]
-            for row, near in zip(part.tolist(), self._index.select(self.data.queries[part], self._low), strict=True):
+            for row, near in self._search(new[start : start + _BATCH], self._low):
                 self._found[row] = near.slots.astype(np.int32), near.kappa.astype(np.int32)
-        return wanted
 
 
-def released(data: Data, rows: IntArray, kernel: KernelName, tau: float) -> list[Selection]:
-    """For each query the *earlier* ones of the same stream within τ: whom reuse lets vote, as the product would."""
+def earlier_queries(data: Data, rows: IntArray, kernel: KernelName, tau: float) -> list[Selection]:
+    """For each query the *earlier* ones of the same stream within τ, whose answers reuse lets vote."""
     vectors = data.queries[rows]
     pool = make_index("exact", make_kernel(kernel), vectors.values.shape[1])
     pool.add(vectors)
@@ -125,13 +160,13 @@ def released(data: Data, rows: IntArray, kernel: KernelName, tau: float) -> list
     return found
 
 
-class Orders:
-    """The labels of the records nearest to each query, nearest first: all that Private-kNN needs of them."""
+class NearestLabels:
+    """The labels of the records nearest to each query, nearest first: all that Private-kNN needs to know."""
 
     def __init__(self, data: Data, length: int):
         self.data = data
         self.length = min(length, len(data.labels))
-        self.votes: dict[tuple[object, ...], IntArray] = {}  # for whoever counts samples of them
+        self.votes: dict[tuple[object, ...], IntArray] = {}  # of samples, kept for `methods.private_knn`
         self._labels: dict[int, npt.NDArray[np.uint8]] = {}
         if data.n_classes > 256:
             raise InvalidInputError(f"at most 256 classes can be compared, got {data.n_classes}")

@@ -1,16 +1,16 @@
-"""Who is private and who asks, in the endless items. Nothing here looks at an answer."""
+"""The streams of the endless items: who is private, who asks, who leaves and arrives. Nothing here sees an answer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from indknn.core.quantise import quantise
 from indknn.types import IntArray
-from indknn_lab.experiments.fields import Data
-from indknn_lab.experiments.seeds import seed as seed_of
+from indknn_lab.experiments.data import Data
+from indknn_lab.experiments.units import Part, seed_for
 
 EVERY = 100
 """Queries between two changes."""
@@ -26,7 +26,7 @@ Rows = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Change:
-    """Before query `at`: these records leave, those arrive. Numbers of rows of the world's X."""
+    """Before query `at`: these records leave, those arrive. Numbers of rows of the stream's X."""
 
     at: int
     leave: IntArray
@@ -34,7 +34,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class World:
+class Stream:
     """Records, of which `first` are there from the beginning; queries in order; changes in order."""
 
     X: Rows
@@ -54,11 +54,21 @@ class World:
                 there.update(change.arrive.tolist())
         return np.array(sorted(there), dtype=np.int64)
 
+    def as_data(self, rows: IntArray, Q: Rows, truth: IntArray) -> Data:
+        """These records and queries as the other experiments have them."""
+        return Data.of(self.X[rows], self.y[rows], Q, truth, self.n_classes)
 
-def figures(data: Data, T: int, seed: int) -> World:
+    def held_out(self) -> Data:
+        """Some of the private records as queries to the others: what everything is tuned on."""
+        order = _rng("validation").permutation(self.first)
+        n = min(int(_HELD_OUT * len(order)), _MOST_HELD_OUT)
+        return self.as_data(order[n:], self.X[order[:n]], self.y[order[:n]])
+
+
+def plain_stream(data: Data, T: int, seed: int) -> Stream:
     """All private records, and the first T test queries in an order of the seed's own."""
     order = _rng("figures", seed).permutation(min(T, len(data.truth)))
-    return World(data.X, data.labels, np.arange(len(data.X)), data.Q[order], data.truth[order], data.n_classes)
+    return Stream(data.X, data.labels, np.arange(len(data.X)), data.Q[order], data.truth[order], data.n_classes)
 
 
 def kept(records: int) -> int:
@@ -71,54 +81,59 @@ def distinct(records: int, queries: int) -> int:
     return records - kept(records) + queries
 
 
-def stream(data: Data, T: int, seed: int) -> World:
+def long_stream(data: Data, T: int, seed: int) -> Stream:
     """A part of the records stays private; the others and the test queries ask, then ask again, slightly moved."""
     split = _rng("stream").permutation(len(data.X))  # the same for every seed: so is what was tuned on it
-    private, asking = split[: kept(len(data.X))], split[kept(len(data.X)) :]
+    private, asking = np.split(split, [kept(len(data.X))])
     Q = np.concatenate([data.X[asking], data.Q])
     truth = np.concatenate([data.labels[asking], data.truth])
     rng = _rng("stream", seed)
-    rounds = [rng.permutation(len(Q)) for _ in range(-(-T // len(Q)))]
-    order = np.concatenate(rounds)[:T]
+    order = np.concatenate([rng.permutation(len(Q)) for _ in range(-(-T // len(Q)))])[:T]
     asked = Q[order]
     again = np.arange(T) >= len(Q)
     length = np.linalg.norm(asked[again], axis=1, keepdims=True) * (JITTER / np.sqrt(Q.shape[1]))
     asked[again] += (length * rng.standard_normal(asked[again].shape)).astype(np.float32)
-    return World(data.X[private], data.labels[private], np.arange(len(private)), asked, truth[order], data.n_classes)
+    return Stream(data.X[private], data.labels[private], np.arange(len(private)), asked, truth[order], data.n_classes)
 
 
-def changing(data: Data, T: int, seed: int) -> World:
+def changing_stream(data: Data, T: int, seed: int) -> Stream:
     """Every `EVERY` queries one record leaves or one arrives, in turn."""
     rng = _rng("change", seed)
-    order = rng.permutation(len(data.X)).astype(np.int64)
-    reserve = max(int(_RESERVE * len(order)), T // EVERY)
-    first, rest = order[reserve:], order[:reserve]
+    first, reserve = _with_reserve(rng.permutation(len(data.X)).astype(np.int64), T)
     asked = rng.permutation(min(T, len(data.truth)))
-    changes = _changes(rng, len(asked), first, rest)
-    return World(data.X, data.labels, first, data.Q[asked], data.truth[asked], data.n_classes, changes)
+    changes = _changes(rng, len(asked), first, reserve)
+    return Stream(data.X, data.labels, first, data.Q[asked], data.truth[asked], data.n_classes, changes)
 
 
-def drifting(data: Data, T: int, seed: int) -> World:
+def drifting_stream(data: Data, T: int, seed: int) -> Stream:
     """The same; and some classes, records and queries, come only at half time, the records in one batch."""
     rng = _rng("drift", seed)
-    new = fresh_classes(data.n_classes)
+    late = np.arange(data.n_classes - max(data.n_classes // 4, 1), data.n_classes)
     order = rng.permutation(len(data.X)).astype(np.int64)
-    is_new = np.isin(data.labels[order], new)
-    batch, old = order[is_new], order[~is_new]
-    reserve = max(int(_RESERVE * len(old)), T // EVERY)
-    first, rest = old[reserve:], old[:reserve]
+    is_late = np.isin(data.labels[order], late)
+    batch = order[is_late]
+    first, reserve = _with_reserve(order[~is_late], T)
     asked = rng.permutation(min(T, len(data.truth)))
     half = len(asked) // 2 - len(asked) // 2 % EVERY
-    early = asked[~np.isin(data.truth[asked], new)][:half]
+    early = asked[~np.isin(data.truth[asked], late)][:half]
     asked = np.concatenate([early, rng.permutation(np.setdiff1d(asked, early))])
-    changes = _changes(rng, len(asked), first, rest)
+    changes = _changes(rng, len(asked), first, reserve)
     changes = [Change(c.at, c.leave, np.append(c.arrive, batch)) if c.at == len(early) else c for c in changes]
-    return World(data.X, data.labels, first, data.Q[asked], data.truth[asked], data.n_classes, changes)
+    return Stream(data.X, data.labels, first, data.Q[asked], data.truth[asked], data.n_classes, changes)
 
 
-def fresh_classes(n_classes: int) -> IntArray:
-    """The classes that come late: the last quarter, one at least."""
-    return np.arange(n_classes - max(n_classes // 4, 1), n_classes)
+STREAMS: dict[Part, Callable[[Data, int, int], Stream]] = {
+    "figures": plain_stream,
+    "streams": long_stream,
+    "change": changing_stream,
+    "drift": drifting_stream,
+}
+
+
+def _with_reserve(order: IntArray, T: int) -> tuple[IntArray, IntArray]:
+    """Those who are there from the beginning, and those who arrive later."""
+    n = max(int(_RESERVE * len(order)), T // EVERY)
+    return order[n:], order[:n]
 
 
 def _changes(rng: np.random.Generator, T: int, first: IntArray, reserve: IntArray) -> list[Change]:
@@ -130,19 +145,5 @@ def _changes(rng: np.random.Generator, T: int, first: IntArray, reserve: IntArra
     return found
 
 
-def validation(world: World) -> Data:
-    """Some of the private records as queries to the others: what everything is tuned on."""
-    order = _rng("validation").permutation(world.first)
-    n = min(int(_HELD_OUT * len(order)), _MOST_HELD_OUT)
-    held, rest = order[:n], order[n:]
-    return as_data(world, rest, world.X[held], world.y[held])
-
-
-def as_data(world: World, rows: IntArray, Q: Rows, truth: IntArray) -> Data:
-    """These records and queries as the other experiments have them."""
-    X = world.X[rows]
-    return Data(quantise(X), world.y[rows], quantise(Q), truth, world.n_classes, X, Q)
-
-
 def _rng(*words: object) -> np.random.Generator:
-    return np.random.default_rng(seed_of("endless", *words))
+    return np.random.default_rng(seed_for("endless", *words))

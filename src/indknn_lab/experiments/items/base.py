@@ -1,0 +1,212 @@
+"""What an item is, a table or a figure, and what comes out of it: curves, tables, and what they say about a claim.
+
+Outcomes are written as JSON; `indknn_lab.plots` reads that and knows nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp, log
+from statistics import median
+from typing import Any, ClassVar, Literal
+
+from indknn_lab.experiments.setting import Setting
+from indknn_lab.experiments.units import Results, Unit
+
+LABELS = {
+    "indknn": "Ind-KNN, cosine",
+    "indknn_rbf": "Ind-KNN, RBF",
+    "indknn_gdp": "Ind-KNN, cosine, gdp filter",
+    "indknn_reuse": "Ind-KNN with reuse",
+    "private_knn": "Private-kNN",
+    "private_knn_one": "Private-kNN, sensitivity 1",
+    "noisy_sgd": "Linear NoisySGD",
+}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "indknn_rbf": ("indknn", {"kernel": "rbf"}),
+    "indknn_reuse": ("indknn", {"reuse": True}),
+    "private_knn_one": ("private_knn", {"sensitivity": "one"}),
+}
+"""Roles that are a method with another setting."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve: a median per x, with the least and the greatest of the runs where there are several.
+
+    `role` says which method it is, and decides colour and marker, the same in every figure.
+    """
+
+    label: str
+    x: list[float]
+    y: list[float]
+    low: list[float] | None = None
+    high: list[float] | None = None
+    role: str = "other"
+
+    @classmethod
+    def of(cls, label: str, x: Iterable[float], runs: Sequence[Sequence[float]], role: str) -> Series:
+        """Made of several runs at every x."""
+        y, low, high = ([of(run) for run in runs] for of in (median, min, max))
+        return cls(label, list(x), y, low, high, role)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes."""
+
+    title: str
+    xlabel: str
+    ylabel: str
+    series: list[Series]
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns. Cells are text or numbers, ready to be shown."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[Any]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A statement of the paper beside what was found. `agrees` is None where the two cannot be compared.
+
+    Where `by` is "goal" the statement is no claim of the paper but what this package set itself.
+    """
+
+    paper: str
+    here: str
+    agrees: bool | None
+    why: str = ""
+    by: Literal["paper", "goal"] = "paper"
+
+    @classmethod
+    def explained(cls, paper: str, here: str, agrees: bool, why_not: str) -> Finding:
+        """With a reason, which is given only where the two differ."""
+        return cls(paper, here, agrees, "" if agrees else why_not)
+
+
+@dataclass(frozen=True)
+class Body:
+    """What an item finds; the rest of an outcome follows from the item and what is missing."""
+
+    panels: list[Panel] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    paper: list[Table] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome(Body):
+    """All of it."""
+
+    name: str
+    title: str
+    status: Literal["done", "partly", "not run"]
+    not_run: list[str]
+
+
+class Item(ABC):
+    """One table or figure: the data it needs, the units it is made of, and what follows from their results.
+
+    An item with several data sets runs on those that are there.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ("cifar10",)
+
+    def __init__(self, setting: Setting, results: Results):
+        self.setting, self.results = setting, results
+
+    @abstractmethod
+    def lines(self) -> Mapping[Any, list[Unit]]:
+        """What has to be measured: units by what they are to the item."""
+
+    def units(self) -> list[Unit]:
+        """All of them."""
+        return [unit for line in self.lines().values() for unit in line]
+
+    @abstractmethod
+    def body(self) -> Body:
+        """What comes out, after all units are done."""
+
+    @property
+    def present(self) -> list[str]:
+        """The data sets that are there."""
+        return [name for name in self.needs if self.setting.has(name)]
+
+    def outcome(self) -> Outcome:
+        """What comes out, and what is missing."""
+        lacking = [f"needs {name}" for name in self.setting.missing(*self.needs)]
+        status: Any = "not run" if not self.present else "partly" if lacking else "done"
+        body = self.body() if self.present else Body()
+        return Outcome(name=self.name, title=self.title, status=status, not_run=lacking, **vars(body))
+
+    def unit(self, role: str, name: str, T: int, epsilon: float, **more: Any) -> Unit:
+        """A role at one epsilon, on one data set."""
+        kind, variant = VARIANTS.get(role, (role, {}))
+        return self.setting.unit(kind, name, T, epsilon, **variant, **more)
+
+    def accuracies(self, unit: Unit, key: str = "accuracies") -> list[float]:
+        """Of all test sets."""
+        found: list[float] = self.results[unit][key]
+        return found
+
+    def medians(self, units: Iterable[Unit]) -> list[float]:
+        """The median accuracy of each unit."""
+        return [median(self.accuracies(unit)) for unit in units]
+
+    def series(
+        self, role: str, x: Iterable[float], units: Iterable[Unit], *, label: str = "", key: str = "accuracies"
+    ) -> Series:
+        """The accuracies of these units over x."""
+        return Series.of(label or LABELS[role], x, [self.accuracies(unit, key) for unit in units], role)
+
+    def by_epsilon(self, values: Iterable[float], form: str = "+.3f") -> str:
+        """One value for each epsilon of the setting, in words."""
+        pairs = zip(values, self.setting.epsilons, strict=True)
+        return ", ".join(f"{value:{form}} at ε = {epsilon:g}" for value, epsilon in pairs)
+
+
+def first_reaching(x: Sequence[float], y: Sequence[float], level: float) -> float | None:
+    """The x at which y, taken as rising, first reaches the level: by a straight line in log x. None if never.
+
+    Below the first x nothing was measured, so a level that is reached there gives that x: an upper bound.
+
+    >>> round(first_reaching([1, 2, 4], [0.5, 0.6, 0.7], 0.65), 4), first_reaching([1, 2], [0.5, 0.6], 0.7)
+    (2.8284, None)
+    """
+    best, left = -1.0, None
+    for right, value in zip(x, y, strict=True):
+        if value >= level:
+            if left is None or value == best:
+                return float(right)
+            share = (level - best) / (value - best)
+            return exp(log(left) + share * (log(right) - log(left)))
+        if value >= best:
+            best, left = value, right
+    return None
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median, least and greatest, as text; of a single value just that.
+
+    >>> spread([0.7, 0.8, 0.75]), spread([0.7])
+    ('.750 (.700 to .800)', '.700')
+    """
+    low, middle, high = (points(of(values)) for of in (min, median, max))
+    return f"{middle} ({low} to {high})" if len(values) > 1 else middle
+
+
+def points(value: float) -> str:
+    """Three digits of an accuracy."""
+    return f"{value:.3f}".removeprefix("0") if value < 1 else f"{value:.3f}"

@@ -1,0 +1,290 @@
+"""What retraining costs at equal accuracy: Table 1 and Figure 3b."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from indknn_lab.baselines.pricing import epsilon_of, noise_multiplier
+from indknn_lab.experiments.items.base import Body, Finding, Item, Panel, Series, Table, first_reaching, points
+from indknn_lab.experiments.items.hashing import BITS, SECONDS, TABLES, Figure3a
+from indknn_lab.experiments.search import NOT_PAID_FOR
+from indknn_lab.experiments.units import Result, Unit
+
+T = 2000
+DELTA = 1e-5
+TARGET = 2.0
+"""The epsilon of Ind-KNN in the paper's Table 1."""
+MOST = 10_000
+"""Retrainings up to which a crossover is looked for."""
+_MARGIN = 0.003
+_POWER = 0.55
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """An accuracy, the epsilons that reach it, and the price of NoisySGD after r retrainings.
+
+    `ours` and `sgd` are None where a method does not reach the accuracy at any epsilon that was tried. `at_most`
+    says that NoisySGD reaches it already at the least epsilon that was tried, so needs that or less.
+    """
+
+    accuracy: float
+    ours: float | None
+    sgd: float | None
+    best_ours: float
+    best_sgd: float
+    at_most: bool
+    retrained: Callable[[int], float]
+
+    def crossover(self) -> int | None:
+        """The least number of retrainings after which NoisySGD costs more than Ind-KNN; None if there is none.
+
+        The cost grows about like a power of the number of trainings, so every probe tells where to look next.
+        """
+        if self.ours is None:
+            return None
+        if self.sgd is None or self.retrained(0) > self.ours:
+            return 0
+        low, high, probe, cost = 0, MOST, 0, self.retrained(0)
+        while high - low > 1:
+            guess = round((1 + probe) * (self.ours / cost) ** (1.0 / _POWER)) - 1
+            probe = min(max(guess, low + 1), high - 1)
+            cost = self.retrained(probe)
+            low, high = (probe, high) if cost <= self.ours else (low, probe)
+        return high if high < MOST else None
+
+
+class AlignedItem(Item):
+    """An item that compares methods at equal accuracy."""
+
+    def line(self, role: str, data: str, full: tuple[float, ...], quick: tuple[float, ...], **more: Any) -> list[Unit]:
+        """One method over epsilon."""
+        return [self.unit(role, data, T, e, **more) for e in (quick if self.setting.quick else full)]
+
+    def ours(self, data: str) -> list[Unit]:
+        """Ind-KNN."""
+        return self.line("indknn", data, (0.25, 0.5, 1.0, 2.0), (1.0, 2.0))
+
+    def sgd(self, data: str) -> list[Unit]:
+        """NoisySGD, on the same test sets."""
+        full = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 4.0)
+        return self.line("noisy_sgd", data, full, (0.1, 0.5, 2.0))
+
+    def reaching(self, units: list[Unit], level: float) -> float | None:
+        """The epsilon at which these units reach an accuracy."""
+        return first_reaching([u.promise[0] for u in units], self.medians(units), level)
+
+    def align(self, data: str) -> Aligned:
+        """Align to what Ind-KNN reaches at epsilon = 2, or a little below NoisySGD's best where that is less."""
+        best = self.medians(self.ours(data))[-1]
+        level = min(best, max(self.medians(self.sgd(data))) - _MARGIN)
+        return self.aligned(data, level, TARGET if level == best else self.reaching(self.ours(data), level))
+
+    def aligned(self, data: str, level: float, ours: float | None) -> Aligned:
+        """Align to this accuracy, which Ind-KNN reaches at epsilon = `ours`."""
+        sgd, needed = self.medians(self.sgd(data)), self.reaching(self.sgd(data), level)
+        trained = self.results[self.sgd(data)[0]]
+        rate, steps = trained["sampling_rate"], trained["steps"]
+
+        def retrained(r: int) -> float:
+            if needed is None:
+                return float("inf")
+            z = noise_multiplier(needed, DELTA, rate=rate, steps=steps)
+            return epsilon_of(z, DELTA, rate=rate, steps=steps * (1 + r))
+
+        best = max(self.medians(self.ours(data)))
+        return Aligned(level, ours, needed, best, max(sgd), sgd[0] >= level, retrained)
+
+
+class Table1(AlignedItem):
+    """Computing time and epsilon at equal accuracy, with a retraining after every 100 of 2,000 queries."""
+
+    name = "table1"
+    title = "Table 1: time and privacy at equal accuracy"
+    retrainings = 20
+    columns = ("", "NoisySGD", "NoisySGD, retrained", "Private-kNN", "Ind-KNN", "Ind-KNN, hashing")
+    paper = Table(
+        "The paper's Table 1 (accuracy aligned to 96.0%, ViT features)",
+        list(columns),
+        [["seconds per query", 0.008, 0.16, 0.12, 0.25, 0.04], ["epsilon", 1.5, 6.2, 4.1, 2.0, 3.2]],
+    )
+
+    def rival(self) -> list[Unit]:
+        """Private-kNN."""
+        return self.line("private_knn", "cifar10", (1.0, 2.0, 4.0, 8.0, 16.0), (2.0, 8.0))
+
+    def hashed(self) -> list[Unit]:
+        """Ind-KNN-Hash."""
+        more = {"tables": TABLES[-1], "bits": BITS["cifar10"]}
+        return self.line("indknn", "cifar10", (1.0, 2.0, 4.0, 8.0), (2.0, 8.0), **more)
+
+    def timings(self) -> dict[str, list[Unit]]:
+        """Those of Figure 3a, and Private-kNN."""
+        rival = self.setting.unit("timing", "cifar10", 1000, 1.0, method="private_knn")
+        return Figure3a(self.setting, self.results).lines() | {"private_knn": [rival]}
+
+    def lines(self) -> dict[str, list[Unit]]:
+        """Four methods over epsilon, and timings."""
+        ours, sgd = self.ours("cifar10"), self.sgd("cifar10")
+        return {"ours": ours, "sgd": sgd, "rival": self.rival(), "hashed": self.hashed(), **self.timings()}
+
+    def body(self) -> Body:
+        """The table beside the paper's."""
+        a = self.align("cifar10")
+        queries = self.ours("cifar10")[0].T
+        times = {role: self.results[unit] for role, (unit,) in self.timings().items()}
+        training = times["noisy_sgd"]["training"] / queries
+        answers = [times[role]["per_query"] for role in ("private_knn", "indknn", "hash")]
+        seconds = [training, self.retrainings * training, *answers]
+        rival, hashed = self._reached(self.rival(), a), self._reached(self.hashed(), a)
+        retrained = a.retrained(self.retrainings)
+        ours = a.ours or float("inf")
+        epsilons = ["not reached" if e is None else f"{e:.3g}" for e in (a.sgd, retrained)]
+        epsilons += [rival[1], f"more than {TARGET:g}" if a.ours is None else f"{ours:.3g}", hashed[1]]
+        title = (
+            f"{self.setting.title('cifar10')}: T = {queries}, accuracy aligned to {points(a.accuracy)}, delta = 1e-5"
+        )
+        rows = [["milliseconds per query", *(f"{1e3 * s:.2f}" for s in seconds)], ["epsilon", *epsilons]]
+        findings = [
+            Finding(
+                "At equal accuracy Private-kNN needs ε = 4.1 where Ind-KNN needs 2.0: twice as much.",
+                f"Private-kNN: {rival[1]}; Ind-KNN: {ours:.3g}.",
+                rival[0] > ours,
+            ),
+            Finding(
+                "Hashing needs ε = 3.2 where the exact search needs 2.0.",
+                f"With hashing: {hashed[1]}; exact: {ours:.3g}.",
+                hashed[0] >= ours,
+            ),
+            self._retraining(a, retrained, ours),
+            self._time(seconds),
+        ]
+        notes = [NOT_PAID_FOR, SECONDS, "Epsilons are read off the measured medians, by a straight line in log ε."]
+        return Body([], [Table(title, list(self.columns), rows)], [self.paper], findings, notes)
+
+    def _reached(self, units: list[Unit], a: Aligned) -> tuple[float, str]:
+        """The epsilon that reaches the accuracy, as a number and in words."""
+        epsilon = self.reaching(units, a.accuracy)
+        return (float("inf"), f"more than {units[-1].epsilon:g}") if epsilon is None else (epsilon, f"{epsilon:.3g}")
+
+    def _retraining(self, a: Aligned, retrained: float, ours: float) -> Finding:
+        r = a.crossover()
+        return Finding.explained(
+            "NoisySGD with 20 retrainings needs ε = 6.2, three times as much as Ind-KNN.",
+            f"NoisySGD with {self.retrainings} retrainings needs {retrained:.3g}, Ind-KNN {ours:.3g}.",
+            retrained > ours,
+            f"On these features NoisySGD reaches {points(a.best_sgd)} and Ind-KNN {points(a.best_ours)}: aligned to "
+            f"the latter, NoisySGD gets by with so much noise that a training costs {a.sgd or 0.0:.3g}. It falls "
+            f"behind after {'no number of' if r is None else r} retrainings (Figure 3b).",
+        )
+
+    def _time(self, seconds: list[float]) -> Finding:
+        ratios = [f"{name} {s / seconds[3]:.2g}" for name, s in zip(self.columns[1:], seconds, strict=True)]
+        return Finding.explained(
+            "Time per query, Ind-KNN being 1: NoisySGD .03, retrained .64, Private-kNN .48, hashing .16.",
+            f"Here: {', '.join(ratios)}.",
+            seconds[1] < seconds[3],
+            "Ind-KNN is a compiled scan here and answers in a fraction of a millisecond; retraining is the dearest.",
+        )
+
+
+class Figure3b(AlignedItem):
+    """Privacy cost over a stream of 2,000 queries at equal accuracy, and where the curves cross."""
+
+    name = "figure3b"
+    title = "Figure 3b: privacy cost of a stream with retraining, at equal accuracy"
+    needs = ("cifar10", "agnews")
+    every = (("noisy_sgd", 100), ("noisy_sgd_slow", 200))
+    """A retraining after so many queries, by role."""
+
+    def lines(self) -> dict[str, list[Unit]]:
+        """By data set: two methods over epsilon."""
+        return {name: [*self.ours(name), *self.sgd(name)] for name in self.present}
+
+    def body(self) -> Body:
+        """A panel and a table for each data set."""
+        panels, tables, findings = [], [], []
+        for name in self.present:
+            a, ours = self.align(name), self.ours(name)
+            nearest = min(ours, key=lambda unit: abs(unit.promise[0] - (a.ours or TARGET)))
+            panels.append(self._panel(name, a, self.results[nearest], nearest.T))
+            steps = [self.aligned(name, y, u.epsilon) for u, y in zip(ours, self.medians(ours), strict=True)]
+            tables.append(self._table(name, steps))
+            findings += [self._crossover(name, a, steps), self._median(name, nearest)]
+        notes = [
+            NOT_PAID_FOR,
+            "The paper aligns to 96.0%, which these features do not allow. Here the accuracy is the one that Ind-KNN "
+            f"reaches at ε = {TARGET:g}, or NoisySGD's best less .003 where that is lower, and each method is given "
+            "the ε that it needs for it (a straight line in log ε between the measured medians).",
+            "A retraining is priced as one more training with the noise of the first, by privacy loss distributions. "
+            "Records that come and go cost Ind-KNN nothing, so its line stays where it is.",
+        ]
+        return Body(panels, tables, findings=findings, notes=notes)
+
+    def _panel(self, name: str, a: Aligned, result: Result, length: int) -> Panel:
+        asked, bound = [float(t) for t in result["asked"]], a.ours or TARGET
+        curves = [
+            Series("Ind-KNN, the promise", [0.0, float(length)], [bound, bound], role="indknn"),
+            Series("Ind-KNN, median person", asked, list(result["median_epsilon"]), role="median"),
+        ]
+        for role, q in self.every if a.sgd is not None else ():
+            step = max(length * q // T, 1) if self.setting.quick else q
+            times = [float(t) for t in range(0, length + 1, step)]
+            costs = [a.retrained(i) for i in range(len(times))]
+            curves.append(Series(f"NoisySGD, retrained every {step}", times, costs, role=role))
+        title = f"{self.setting.title(name)}, accuracy {points(a.accuracy)}"
+        return Panel(title, "queries answered", f"ε (δ = {DELTA:g})", curves, log_y=True)
+
+    def _table(self, name: str, steps: list[Aligned]) -> Table:
+        rows: list[list[Any]] = []
+        for a in steps:
+            r = a.crossover()
+            needs = "more than any tried" if a.sgd is None else f"{'at most ' if a.at_most else ''}{a.sgd:.3g}"
+            meet = f"more than {MOST:,}" if r is None else f"{'at least ' if a.at_most else ''}{r:,}"
+            rows.append([points(a.accuracy), f"{a.ours:g}", needs, meet])
+        trained, until = "ε of one training of NoisySGD", "retrainings until NoisySGD costs more"
+        columns = ["aligned accuracy", "ε of Ind-KNN", trained, until]
+        return Table(f"{self.setting.title(name)}: the crossover by aligned accuracy", columns, rows)
+
+    def _crossover(self, name: str, a: Aligned, steps: list[Aligned]) -> Finding:
+        claim = "The privacy loss of NoisySGD meets that of Ind-KNN after six retrainings."
+        title, r = self.setting.title(name), a.crossover()
+        if a.ours is None:
+            return Finding(claim, f"{title}: Ind-KNN does not reach {points(a.accuracy)}.", None)
+        single = "more than any ε tried" if a.sgd is None else f"ε = {a.sgd:.3g}"
+        meet = f"at more than {MOST:,} retrainings" if r is None else f"at {r:,} retraining{'s' if r != 1 else ''}"
+        here = (
+            f"{title}, aligned to {points(a.accuracy)}: Ind-KNN needs ε = {a.ours:.3g}, one training of NoisySGD "
+            f"{single}; the curves meet {meet}."
+        )
+        found = [c for step in steps if (c := step.crossover()) is not None]
+        lowest, highest, gap = min(found, default=0), max(found, default=0), a.best_sgd - a.best_ours
+        if gap > 0.01:
+            why = (
+                f"NoisySGD's best is {gap:+.3f} against Ind-KNN's at T = {T:,}: these features suit a linear model "
+                "better, so it reaches the aligned accuracy with a fraction of the budget, and many retrainings fit "
+                "into it."
+            )
+        elif lowest <= 6 <= highest:
+            why = (
+                f"The two are close at their best ({gap:+.3f}), as with the paper's features, and NoisySGD gains next "
+                "to nothing from more budget; so the crossover hangs on which accuracy is asked for: from "
+                f"{highest:,} retrainings at the lowest of the table to {lowest:,} at the highest. Six lies between."
+            )
+        else:
+            why = f"The two are close at their best ({gap:+.3f}); the crossover hangs on which accuracy is asked for."
+        return Finding(claim, here, r is not None and 2 <= r <= 20, why)
+
+    def _median(self, name: str, unit: Unit) -> Finding:
+        result, epsilon = self.results[unit], unit.promise[0]
+        spent = result["median_epsilon"][-1]
+        return Finding.explained(
+            "The median individual privacy loss after 2,000 queries is ε = 1.2 of a promise of 2: much of the budget "
+            "of most people is not spent.",
+            f"{self.setting.title(name)}: the median person has spent ε = {spent:.2f} of {epsilon:g} after {unit.T} "
+            f"queries, {result['median_share']:.0%} of B; {result['exhausted']:.0%} can no longer take part.",
+            spent < 0.9 * epsilon,
+            "A lower τ asks more people per query: most are near to many queries.",
+        )
