@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from indknn.core import mechanism
 from indknn.core.accounting import from_units, to_units
+from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
-from indknn.types import FloatArray, IntArray, Neighbours, Plan, Selection
+from indknn.types import FloatArray, IntArray, Selection
 
 CHECKPOINTS = 20
+Near: TypeAlias = tuple[IntArray, IntArray, IntArray]
+"""The records near a query: owners, labels and kernel values on the grid."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Answered:
 
 
 def answer(
-    near: Sequence[Neighbours],
+    near: Sequence[Near],
     n_people: int,
     budget: float,
     plan: Plan,
@@ -49,7 +53,7 @@ def answer(
     answers = np.zeros(len(near), dtype=np.int64)
     asked, medians = [0], [0.0]
     for t, neighbours in enumerate(near):
-        group = mechanism.group(neighbours, plan)
+        group = mechanism.group(*neighbours, plan)
         counted = mechanism.count(group, left[group.owners], plan)
         who = counted.group.owners
         left[who] -= counted.charges

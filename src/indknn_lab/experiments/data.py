@@ -19,9 +19,10 @@ from indknn.core.kernels import make_kernel, tau_on_grid
 from indknn.core.quantise import quantise
 from indknn.errors import InvalidInputError
 from indknn.records.indexes import make_index
-from indknn.types import GRID, FloatArray, IntArray, KernelName, Neighbours, Selection, Vectors
+from indknn.types import GRID, FloatArray, IntArray, KernelName, Selection, Vectors
 from indknn_lab.baselines.topk import nearest, similarities
 from indknn_lab.datasets import load_features
+from indknn_lab.experiments.algorithm3 import Near
 from indknn_lab.experiments.units import seed_for
 
 TAU_GRID = tuple(round(0.05 * i, 2) for i in range(1, 20))
@@ -30,6 +31,7 @@ TAU_GRID = tuple(round(0.05 * i, 2) for i in range(1, 20))
 _MARGIN = 0.05  # scan a little lower than asked, since the search walks downwards
 _LOWEST = 0.01
 _BATCH = 256
+_BLOCK = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,14 +104,14 @@ class KernelNeighbours:
         self._found: dict[int, tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]] = {}
         self._plain: dict[bytes, FloatArray] = {}
 
-    def neighbours(self, rows: IntArray, tau: float) -> list[Neighbours]:
+    def neighbours(self, rows: IntArray, tau: float) -> list[Near]:
         """For each of these queries the records with κ >= tau: owner i is record i."""
         self._scan(rows, tau)
         least, found = tau_on_grid(tau), []
         for slots, kappa in (self._found[row] for row in rows.tolist()):
             keep = kappa >= least
             owners = slots[keep].astype(np.int64)
-            found.append(Neighbours(owners, kappa[keep].astype(np.int64), self.data.labels[owners]))
+            found.append((owners, self.data.labels[owners], kappa[keep].astype(np.int64)))
         return found
 
     def plain_accuracy(self, rows: IntArray) -> FloatArray:
@@ -135,7 +137,9 @@ class KernelNeighbours:
         return right
 
     def _search(self, rows: IntArray, least: int) -> Iterator[tuple[int, Selection]]:
-        return zip(rows.tolist(), self._index.select(self.data.queries[rows], least), strict=True)
+        for start in range(0, len(rows), _BLOCK):
+            block = rows[start : start + _BLOCK]
+            yield from zip(block.tolist(), self._index.search(self.data.queries[block], least), strict=True)
 
     def _scan(self, rows: IntArray, tau: float) -> None:
         """Find and keep the neighbours of these queries, all of them anew where the threshold is the lowest yet."""
@@ -154,7 +158,7 @@ def earlier_queries(data: Data, rows: IntArray, kernel: KernelName, tau: float) 
     pool = make_index("exact", make_kernel(kernel), vectors.values.shape[1])
     pool.add(vectors)
     found = []
-    for t, near in enumerate(pool.select(vectors, tau_on_grid(tau))):
+    for t, near in enumerate(pool.search(vectors, tau_on_grid(tau))):
         before = near.slots < t
         found.append(Selection(near.slots[before], near.kappa[before]))
     return found

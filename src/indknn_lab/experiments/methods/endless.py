@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from indknn.core import accounting
 from indknn.core.calibrate import sigma1_for, sigma2_for
+from indknn.core.mechanism import Plan
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.settings import Settings
-from indknn.types import IntArray, Plan
+from indknn.types import IntArray
 from indknn_lab.baselines import LinearNoisySGD
 from indknn_lab.experiments.algorithm3 import answer
 from indknn_lab.experiments.behaviour import behaviour

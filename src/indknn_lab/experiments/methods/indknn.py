@@ -8,9 +8,10 @@ import numpy as np
 
 from indknn.core import accounting
 from indknn.core.calibrate import sigma1_for
+from indknn.core.mechanism import Plan
 from indknn.core.noise import SeededNoise
-from indknn.types import Accountant, IntArray, KernelName, Neighbours, Plan, Selection
-from indknn_lab.experiments.algorithm3 import Answered, answer
+from indknn.types import Accountant, IntArray, KernelName, Selection
+from indknn_lab.experiments.algorithm3 import Answered, Near, answer
 from indknn_lab.experiments.data import Data, KernelNeighbours, earlier_queries
 from indknn_lab.experiments.methods.base import Tuned, share_right
 from indknn_lab.experiments.search import Axis, Point
@@ -38,7 +39,7 @@ class IndKNN(Tuned, kind="indknn"):
     def __init__(self, unit: Unit, data: Data):
         super().__init__(unit, data)
         self.near = _neighbours(data, unit.kernel, unit.tables, unit.bits)
-        self._latest: tuple[bytes, float, list[Neighbours], list[Selection] | None] | None = None
+        self._latest: tuple[bytes, float, list[Near], list[Selection] | None] | None = None
 
     def axes(self) -> list[Axis]:
         """τ around the best one without privacy, and σ2."""
