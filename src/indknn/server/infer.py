@@ -104,10 +104,9 @@ def _from_raw(headers: dict[bytes, bytes], body: bytes, width: int) -> FloatArra
     rows, rest = divmod(len(body), 4 * width)
     if rest:
         raise Problem(422, f"the body has {len(body)} bytes: must be rows of {width} little-endian float32")
-    said = headers.get(b"x-indknn-rows", b"%d" % rows)
-    if said.strip() != b"%d" % rows:
-        text = said.decode("utf-8", "replace")
-        raise Problem(422, f"X-Indknn-Rows is {text!r}, but the body has {rows} rows of {width} float32")
+    said = headers.get(b"x-indknn-rows", b"%d" % rows).strip().decode("utf-8", "replace")
+    if said != str(rows):
+        raise Problem(422, f"X-Indknn-Rows is {said!r}, but the body has {rows} rows of {width} float32")
     return np.frombuffer(body, dtype="<f4").reshape(rows, width).astype(np.float64)
 
 
