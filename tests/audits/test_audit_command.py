@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from indknn.cli import audit as command
 from indknn.cli.app import app
 from indknn_lab.audits import report as reports
 from indknn_lab.audits import runner
 from indknn_lab.audits.probes import Verdict
+from indknn_lab.cli import audit as command
 
 
 def small(monkeypatch):
@@ -21,7 +21,7 @@ def small(monkeypatch):
         runner, "measure_statistics", lambda n, seed, error, run=runner.measure_statistics: run(200, seed, error)
     )
     monkeypatch.setattr(runner, "scenarios", lambda whole=runner.scenarios: whole()[:2])
-    monkeypatch.setattr(runner, "MUTANTS", runner.MUTANTS[:2])
+    monkeypatch.setattr(runner, "MUTANTS", [m for m in runner.MUTANTS if not m.probes][:2])
     monkeypatch.setattr(runner, "TRIALS", 10)
     monkeypatch.setattr(runner, "timing", lambda answers, error: [])
     return runner.run(0.05, seed=1)
@@ -33,7 +33,7 @@ def test_report_files_and_exit_codes(monkeypatch, tmp_path):
     bad = replace(
         good,
         scenarios=(replace(good.scenarios[0], epsilon=99.0),),
-        mutants=(Verdict("quiet", "nothing", {}, {}, 0.0),),
+        mutants=(Verdict("quiet", "nothing", {}, {}, False, 0.0),),
         product_checks={"books": "<b>wrong</b>"},
     )
     assert len(bad.problems) == 3
@@ -46,7 +46,7 @@ def test_report_files_and_exit_codes(monkeypatch, tmp_path):
         assert data["problems"] == report.problems
         page = (tmp_path / "audit.html").read_text()
         assert "http" not in page
-        assert ("SURVIVED" in page) == (code == 1)
+        assert ("class=bad" in page) == (code == 1)
     assert "&lt;b&gt;wrong" in page
     result = CliRunner().invoke(app, ["audit", "--out", str(tmp_path), "--json"])
     assert '"problems"' in result.output

@@ -14,7 +14,7 @@ from indknn.errors import IndKNNError
 from indknn.server import openapi
 from indknn.server.gateway import Gateway, log_error
 from indknn.server.options import Options
-from indknn.server.problems import Problem, as_problem
+from indknn.server.problems import Problem, as_problem, first_fault
 from indknn.server.routes import router
 from indknn.server.service import Service
 from indknn.store import Store
@@ -52,7 +52,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
         headers = tuple((k.lower().encode(), v.encode()) for k, v in (error.headers or {}).items())
         problem = Problem(error.status_code, texts.get(error.status_code, str(error.detail)), headers=headers)
     elif isinstance(error, RequestValidationError):
-        problem = Problem(422, openapi.first_fault(error.errors()))
+        problem = Problem(422, first_fault(error.errors()))
     else:
         problem = as_problem(error)
         if isinstance(error, IndKNNError) and problem.status >= 500:

@@ -30,10 +30,6 @@ class Metrics:
             "indknn_batch_queries", "Queries that shared a scan.", buckets=_QUERIES, registry=own
         )
 
-    def batch(self, queries: int) -> None:
-        """Note how many queries shared a scan."""
-        self.batch_queries.observe(queries)
-
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import BaseModel
 
 from indknn.server.keys import OPEN
+from indknn.server.records import Record
 
 if TYPE_CHECKING:
     from indknn.server.service import Service
@@ -65,20 +66,8 @@ def body(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def first_fault(errors: Sequence[Any]) -> str:
-    """The first error of a validation in one line: where, and what is allowed.
-
-    It does not repeat the value, which may be somebody's.
-    """
-    error = errors[0]
-    where = ".".join(str(part) for part in error["loc"]) or "the body"
-    return f"{where}: {error['msg']}"
-
-
 def completed(generate: Callable[[], dict[str, Any]], service: Service) -> dict[str, Any]:
     """FastAPI's document, with the error shape, the keys, the prediction route and the facts of this very store."""
-    from indknn.server.records import Record  # noqa: PLC0415 - which imports this module
-
     document = generate()
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     schemas["Error"] = _ERROR

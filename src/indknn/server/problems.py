@@ -6,8 +6,9 @@ the disk have a fixed text.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -57,3 +58,13 @@ def as_problem(error: BaseException) -> Problem:
         text = "the store cannot be written or read at the moment; nothing was answered"
         return Problem(503, text, headers=((b"retry-after", b"5"),))
     return Problem(500, "something went wrong in the server; its log says where")
+
+
+def first_fault(errors: Sequence[Any]) -> str:
+    """The first error of a validation in one line: where, and what is allowed.
+
+    It does not repeat the value, which may be somebody's.
+    """
+    error = errors[0]
+    where = ".".join(str(part) for part in error["loc"]) or "the body"
+    return f"{where}: {error['msg']}"

@@ -8,9 +8,8 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
-from indknn.server.openapi import first_fault
 from indknn.server.options import Options
-from indknn.server.problems import Problem
+from indknn.server.problems import Problem, first_fault
 from indknn.store import Store
 from indknn.store.upsert import Item
 

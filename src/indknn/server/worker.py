@@ -30,6 +30,7 @@ from indknn.types import FloatArray, Vectors
 ROWS = 64
 """Queries per batch, unless one request alone has more: as many as one pass over the records serves."""
 T = TypeVar("T")
+Future: TypeAlias = "asyncio.Future[Any]"
 
 
 @dataclass(eq=False)
@@ -40,7 +41,7 @@ class Job:
     analyst: Scope
     request_id: str | None
     most: int | None  # answers that the key's holder may be given in all
-    future: asyncio.Future[Any]
+    future: Future
     queries: Vectors | None = None
 
 
@@ -49,7 +50,7 @@ class Task:
     """Other work on the store."""
 
     work: Callable[[], Any]
-    future: asyncio.Future[Any]
+    future: Future
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Done:
     """What is to be told once a batch is durable."""
 
     batch: Batch | None
-    results: list[tuple[asyncio.Future[Any], Any]] = field(default_factory=list)
+    results: list[tuple[Future, Any]] = field(default_factory=list)
 
 
 Item: TypeAlias = Job | Task | None
@@ -84,19 +85,21 @@ class Worker:
         for thread in self._threads:
             thread.join()
 
-    async def predict(self, rows: FloatArray, analyst: Scope, request_id: str | None, most: int | None) -> Any:
-        """The class numbers of the rows, durably charged."""
+    def predict(self, rows: FloatArray, analyst: Scope, request_id: str | None, most: int | None) -> Future:
+        """Queue the rows. The future gives their class numbers, durably charged."""
         job = Job(rows, analyst, request_id, most, asyncio.get_running_loop().create_future())
-        self.waiting += len(rows)
-        try:
-            self._jobs.put(job)
-            return await job.future
-        finally:
+
+        def stop_waiting(_: object) -> None:
             self.waiting -= len(rows)
+
+        self.waiting += len(rows)
+        job.future.add_done_callback(stop_waiting)
+        self._jobs.put(job)
+        return job.future
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of some other work on the store."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: Future = asyncio.get_running_loop().create_future()
         self._jobs.put(Task(work, future))
         result: T = await future
         return result
@@ -140,7 +143,7 @@ class Worker:
                     if isinstance(outcome, Reply):
                         self._given[job.analyst] = self._given.get(job.analyst, 0) + outcome.fresh
                     done.results.append((job.future, outcome.labels if isinstance(outcome, Reply) else outcome))
-                self.metrics.batch(sum(len(job.rows) for job in ready))
+                self.metrics.batch_queries.observe(sum(len(job.rows) for job in ready))
         except BaseException as error:  # a thread that dies would leave everybody waiting
             told = {id(future) for future, _ in done.results}
             done.results += [(job.future, error) for job in jobs if id(job.future) not in told]
@@ -192,7 +195,7 @@ class Worker:
             for d in group
             for future, value in d.results
         ]
-        by_loop: dict[Any, list[tuple[asyncio.Future[Any], Any]]] = {}
+        by_loop: dict[Any, list[tuple[Future, Any]]] = {}
         for future, value in results:
             by_loop.setdefault(future.get_loop(), []).append((future, value))
         for loop, told in by_loop.items():
@@ -230,7 +233,7 @@ def _attempt(work: Callable[[], Any]) -> Any:
         return error
 
 
-def _tell(results: list[tuple[asyncio.Future[Any], Any]]) -> None:
+def _tell(results: list[tuple[Future, Any]]) -> None:
     for future, value in results:
         if not future.done():
             if isinstance(value, BaseException):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import sqrt
 
@@ -14,9 +15,9 @@ from indknn.settings import Settings
 from indknn.types import GRID, FloatArray
 from indknn_lab.audits.bounds import lower_bounds
 from indknn_lab.audits.scenarios import BASE, STATISTICS
-from indknn_lab.audits.simulate import Run, Shot, random_draw, simulate
+from indknn_lab.audits.simulate import Shot, random_draw, simulate
 from indknn_lab.audits.tap import halves, tap
-from indknn_lab.audits.worlds import Scenario, play
+from indknn_lab.audits.worlds import Scenario, Sight, play
 
 
 @dataclass(frozen=True)
@@ -48,25 +49,18 @@ class Measured:
         return max(self.epsilon, self.epsilon_gdp) / self.claimed_epsilon
 
 
-def noise_for(scenario: Scenario, seed: int) -> Noise:
-    """Reproducible noise: the seeded twin, or the exact sampler fed with seeded entropy."""
-    rng = np.random.default_rng(seed)
-    return SecureNoise(entropy=rng.bytes) if scenario.exact_noise else SeededNoise(rng)
-
-
 def scores_of(scenario: Scenario, trials: int, seed: int) -> tuple[FloatArray, FloatArray]:
-    """The scores of `trials` transcripts in each world, through the product."""
-    rng, noise = np.random.default_rng([seed, 1]), noise_for(scenario, seed)
+    """The scores of `trials` transcripts in each world, through the product. Noise is seeded, also the exact one."""
+    rng, source = np.random.default_rng([seed, 1]), np.random.default_rng(seed)
+    noise: Noise = SecureNoise(entropy=source.bytes) if scenario.exact_noise else SeededNoise(source)
     present, absent = (np.array([play(scenario, world, noise, rng) for _ in range(trials)]) for world in (True, False))
     return present, absent
 
 
 def measure(scenario: Scenario, trials: int, seed: int, error: float) -> Measured:
     """Audit one scenario. Each of its two bounds fails with probability at most `error`."""
-    start = time.perf_counter()
-    present, absent = scores_of(scenario, trials, seed)
     path = "product, exact noise" if scenario.exact_noise else "product"
-    return _measured(scenario, path, (present, absent), seed, error, start)
+    return _measured(scenario, path, lambda: scores_of(scenario, trials, seed), seed, error)
 
 
 def claimed_mu(scenario: Scenario) -> float:
@@ -75,79 +69,66 @@ def claimed_mu(scenario: Scenario) -> float:
     return sqrt(2.0 * accounting.budget(scenario.epsilon, settings.delta, settings.accountant))
 
 
+def _lone(name: str, about: str, settings: Settings, sight: Sight = "votes") -> Scenario:
+    """A scenario without a script: what happens in it is not played through an engine."""
+    return Scenario(f"many trials, {name}", about, settings, lambda view, rng: iter(()), sight)
+
+
 def simulations() -> list[tuple[Scenario, list[Shot]]]:
     """Lone targets, for tight bounds: votes seen, and counts seen over so many queries that labels cost little."""
-
-    def scenario(name: str, about: str, settings: Settings, sight: str) -> Scenario:
-        return Scenario(name, about, settings, lambda view, rng: iter(()), "votes" if sight == "votes" else "counts")
-
     slow = replace(BASE, max_queries=240, sigma2=16.0)
-    one = Shot(1, (0, GRID))
-    three = Shot(3, (GRID, 2 * GRID))
+    one, three = Shot(1, (0, GRID)), Shot(3, (GRID, 2 * GRID))
     return [
-        (scenario("many trials, votes", "until exhaustion", BASE, "votes"), [one] * 6),
-        (scenario("many trials, epsilon 1", "until exhaustion", replace(BASE, epsilon=1.0), "votes"), [one] * 6),
-        (scenario("many trials, epsilon 8", "until exhaustion", replace(BASE, epsilon=8.0), "votes"), [one] * 12),
-        (scenario("many trials, counts", "80 queries, labels and counts", slow, "counts"), [one] * 82),
-        (scenario("many trials, three records", "an owner with three records", slow, "votes"), [three] * 12),
+        (_lone("votes", "until exhaustion", BASE), [one] * 6),
+        (_lone("epsilon 1", "until exhaustion", replace(BASE, epsilon=1.0)), [one] * 6),
+        (_lone("epsilon 8", "until exhaustion", replace(BASE, epsilon=8.0)), [one] * 12),
+        (_lone("counts", "80 queries, labels and counts", slow, "counts"), [one] * 82),
+        (_lone("three records", "an owner with three records", slow), [three] * 12),
     ]
 
 
-def measure_simulated(scenario: Scenario, shots: list[Shot], trials: int, seed: int, error: float) -> Measured:
+def measure_simulated(simulation: tuple[Scenario, list[Shot]], trials: int, seed: int, error: float) -> Measured:
     """Audit one simulated scenario."""
-    start = time.perf_counter()
-    draw = random_draw(np.random.default_rng(seed))
+    (scenario, shots), draw = simulation, random_draw(np.random.default_rng(seed))
     block = max(1000, min(trials, 50_000))
 
     def losses(present: bool) -> FloatArray:
-        parts: list[FloatArray] = []
-        for _ in range(-(-trials // block)):
-            run: Run = simulate(scenario.settings, shots, present, block, draw)
-            parts.append(run.votes_loss if scenario.sight == "votes" else run.labels_loss)
-        return np.concatenate(parts)
+        runs = [simulate(scenario.settings, shots, present, block, draw) for _ in range(-(-trials // block))]
+        return np.concatenate([run.votes_loss if scenario.sight == "votes" else run.labels_loss for run in runs])
 
-    return _measured(scenario, "simulation", (losses(True), losses(False)), seed, error, start)
+    return _measured(scenario, "simulation", lambda: (losses(True), losses(False)), seed, error)
 
 
 def measure_statistics(trials: int, seed: int, error: float) -> Measured:
     """One record, all of B in the sums: the product's own sum, clip and noise, without anything around them."""
-    start = time.perf_counter()
-    scenario = Scenario(
-        "many trials, statistics",
-        "one record, all of B in the sums",
-        replace(STATISTICS, prior_share=0.9999),
-        lambda view, rng: iter(()),
-    )
-    settings, source = scenario.settings, SeededNoise(seed)
+    settings, source = replace(STATISTICS, prior_share=0.9999), SeededNoise(seed)
     c, price = len(settings.classes), settings.prior_share * settings.budget
     noise = statistics.MomentNoise.for_price(price, c)
     vectors, labels = settings.prepare(np.ones((1, settings.n_features)), np.array([1]))
     nobody, limits = np.zeros(1, dtype=np.int64), np.array([accounting.to_units(price)])
     A, b = statistics.moments(vectors.values, labels, nobody, limits, c, noise).sums
-    shift = np.concatenate(halves(A, b)).astype(np.float64)
+    with tap() as tape:  # for the scales that were drawn
+        statistics.noisy_moments(A, b, noise, source)
+    (seen,) = tape.sums
+    scale = np.repeat(np.array(seen.scales, dtype=float), [len(part) for part in seen.parts])
+    shift = np.concatenate(seen.parts) / scale
 
     def scores(present: int) -> FloatArray:
         found = np.zeros((trials, len(shift)))
         for i in range(trials):
             found[i] = np.concatenate(halves(*statistics.noisy_moments(present * A, present * b, noise, source)))
-        with tap() as tape:  # for the scales that were drawn
-            statistics.noisy_moments(A, b, noise, source)
-        scale = np.concatenate(
-            [np.full(len(part), float(s)) for part, s in zip(halves(A, b), tape.sums[0].scales, strict=True)]
-        )
-        result: FloatArray = (found / scale) @ (shift / scale) - ((shift / scale) ** 2).sum() / 2.0
+        result: FloatArray = (found / scale) @ shift - (shift**2).sum() / 2.0
         return result
 
-    return _measured(scenario, "the release alone", (scores(1), scores(0)), seed, error, start)
+    scenario = _lone("statistics", "one record, all of B in the sums", settings)
+    return _measured(scenario, "the release alone", lambda: (scores(1), scores(0)), seed, error)
 
 
 def _measured(
-    scenario: Scenario, path: str, scores: tuple[FloatArray, FloatArray], seed: int, error: float, start: float
+    scenario: Scenario, path: str, scores: Callable[[], tuple[FloatArray, FloatArray]], seed: int, error: float
 ) -> Measured:
-    delta = scenario.settings.delta
-    bounds = lower_bounds(*scores, delta, error)
-    if scenario.settings.vote == "exponential":  # not GDP, so what follows from a bound on μ does not
-        bounds = replace(bounds, mu=0.0)
+    start, delta = time.perf_counter(), scenario.settings.delta
+    bounds = lower_bounds(*scores(), delta, error)
     return Measured(
         name=scenario.name,
         about=scenario.about,

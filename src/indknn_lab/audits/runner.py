@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -73,39 +74,34 @@ def run(minutes: float = 2.0, seed: int = 1, progress: Progress = lambda label, 
         raise InvalidInputError(f"minutes must be between 0.05 and 1000, got {minutes!r}")
     start = time.perf_counter()
     product, simulated = scenarios(), simulations()
-    bounds = 2 * (len(product) + len(simulated) + 1) + 2
-    error = (1.0 - CONFIDENCE) / bounds
-    trials, many = max(40, int(125 * minutes)), max(4000, int(50_000 * minutes))
+    error = (1.0 - CONFIDENCE) / (2 * (len(product) + len(simulated) + 1) + 2)
+    trials, many, probing = (
+        max(40, int(125 * minutes)),
+        max(4000, int(50_000 * minutes)),
+        max(TRIALS, int(10 * minutes)),
+    )
 
-    measured = []
-    for i, scenario in enumerate(product):
-        progress("product", i, len(product))
-        measured.append(measure(scenario, int(trials * scenario.share), seed + 100 * i, error))
-    progress("product", len(product), len(product))
-    for i, (scenario, shots) in enumerate(simulated):
-        progress("simulations", i, len(simulated))
-        measured.append(measure_simulated(scenario, shots, many, seed + 10_000 + i, error))
+    def each(label: str, items: Sequence[Any], work: Callable[..., Any]) -> list[Any]:
+        results = []
+        for i, item in enumerate(items):
+            progress(label, i, len(items))
+            results.append(work(i, item))
+        progress(label, len(items), len(items))
+        return results
+
+    measured = each("product", product, lambda i, s: measure(s, int(trials * s.share), seed + 100 * i, error))
+    measured += each("simulations", simulated, lambda i, s: measure_simulated(s, many, seed + 10_000 + i, error))
     measured.append(measure_statistics(many // 4, seed + 20_000, error))
-    progress("simulations", len(simulated), len(simulated))
-
-    verdicts = []
-    probe_trials = max(TRIALS, int(10 * minutes))
-    checks, probes = failed_checks(), failed_probes(seed, probe_trials)
-    for i, mutant in enumerate(MUTANTS):
-        progress("mutants", i, len(MUTANTS))
-        verdicts.append(judge(mutant, seed, probe_trials))
-    progress("mutants", len(MUTANTS), len(MUTANTS))
-
-    progress("attacks", 0, 4)
-    once = one_run(min(4000, int(1000 + 500 * minutes)), seed, error)
-    progress("attacks", 1, 4)
-    members = membership(min(20_000, int(1500 * max(minutes, 1))), seed, error)
-    progress("attacks", 2, 4)
-    released = min(200_000, int(20_000 * max(minutes, 1)))
-    leaks = [floats.attack(name, made(seed), released, seed, 1e-6) for name, made in _SAMPLERS.items()]
-    progress("attacks", 3, 4)
-    clock = timing(min(1000, int(100 * max(minutes, 1))), 1e-3)
-    progress("attacks", 4, 4)
+    checks, probes = failed_checks(), failed_probes(seed, probing)
+    verdicts = each("mutants", MUTANTS, lambda i, mutant: judge(mutant, seed, probing))
+    longer = max(minutes, 1)
+    attacks = [
+        lambda: one_run(min(4000, int(1000 + 500 * minutes)), seed, error),
+        lambda: membership(min(20_000, int(1500 * longer)), seed, error),
+        lambda: floats.both(min(200_000, int(20_000 * longer)), seed, 1e-6),
+        lambda: timing(min(1000, int(100 * longer)), 1e-3),
+    ]
+    once, members, leaks, clock = each("attacks", attacks, lambda i, attack: attack())
     return Report(
         minutes=minutes,
         seed=seed,
@@ -122,6 +118,3 @@ def run(minutes: float = 2.0, seed: int = 1, progress: Progress = lambda label, 
         seconds=time.perf_counter() - start,
         machine=f"{platform.machine()}, Python {platform.python_version()}, NumPy {np.__version__}",
     )
-
-
-_SAMPLERS = {"textbook double": floats.naive, "indknn": floats.ours}

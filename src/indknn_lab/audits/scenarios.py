@@ -17,20 +17,10 @@ from indknn_lab.audits.worlds import Add, Ask, Event, Forget, Scenario, View
 
 D = 8
 AXIS = np.eye(D)[0]
-EPSILON, DELTA = 4.0, 1e-5
 Script = Callable[[View, np.random.Generator], Iterator[Event]]
 
-BASE = Settings(
-    n_features=D,
-    classes=(0, 1),
-    epsilon=EPSILON,
-    delta=DELTA,
-    tau=0.5,
-    max_queries=24,
-    sigma2=0.5,
-    reuse="none",
-    free_repeats=False,
-)
+_PLAIN = Settings(n_features=D, classes=(0, 1), epsilon=4.0, delta=1e-5, tau=0.5, reuse="none", prior="none")
+BASE = replace(_PLAIN, max_queries=24, sigma2=0.5, free_repeats=False)
 STATISTICS = replace(BASE, prior="statistics", prior_share=0.9)
 ENDLESS = replace(BASE, prior="statistics", reuse="student", prior_share=0.4, max_queries=None)
 LABELS = replace(BASE, max_queries=1000, sigma2=0.3)  # counting is cheap, so that the budget goes into votes
@@ -41,6 +31,11 @@ def near(i: int) -> FloatArray:
     query: FloatArray = AXIS.copy()
     query[1 + i % (D - 1)] = 0.02 * (1 + i // (D - 1)) * (-1) ** i
     return query
+
+
+def around(n: int) -> FloatArray:
+    """The first n of them."""
+    return np.stack([near(i) for i in range(n)])
 
 
 def natural(seed: int, people: int) -> Iterator[Add]:
@@ -57,27 +52,24 @@ def target(records: int = 1, labels: tuple[int, ...] = (1,)) -> Add:
     return Add(X, tuple(labels[i % len(labels)] for i in range(records)))
 
 
-def asking(queries: int, records: int = 1, labels: tuple[int, ...] = (1,), repeats: int = 1, people: int = 0) -> Script:
-    """Ask around the target, every query `repeats` times, among some other people."""
+def asking(
+    queries: int,
+    records: int = 1,
+    labels: tuple[int, ...] = (1,),
+    *,
+    repeats: int = 1,
+    people: int = 0,
+    chosen: bool = True,
+) -> Script:
+    """Ask around the target, every query `repeats` times, among some other people; or (not `chosen`) at random."""
 
     def script(view: View, rng: np.random.Generator) -> Iterator[Event]:
         yield from natural(1, people)
         yield target(records, labels)
         for i in range(queries):
+            query = near(i) if chosen else AXIS + 0.5 * rng.normal(size=D)
             for _ in range(repeats):
-                yield Ask(near(i))
-
-    return script
-
-
-def natural_queries(queries: int, people: int) -> Script:
-    """Whoever asks, asks about what interests them."""
-
-    def script(view: View, rng: np.random.Generator) -> Iterator[Event]:
-        yield from natural(1, people)
-        yield target()
-        for _ in range(queries):
-            yield Ask(AXIS + 0.5 * rng.normal(size=D))
+                yield Ask(query)
 
     return script
 
@@ -148,100 +140,79 @@ def joining_later(view: View, rng: np.random.Generator) -> Iterator[Event]:
         yield Ask(near(i))
 
 
-def pooled_epsilon(settings: Settings, views: int) -> float:
-    """The claim for analysts who pool their views: their budgets add up."""
-    return accounting.epsilon(views * settings.budget, settings.delta, settings.accountant)
-
-
 def scenarios() -> list[Scenario]:
     """All of them. Every configuration here is correct, so none may exceed its claim."""
-    owner = replace(BASE, max_queries=300)
-    reuse = replace(BASE, reuse="labels", free_repeats=True)
-    votes = replace(BASE, reuse="votes", free_repeats=True)
-    choice = replace(BASE, vote="exponential", accountant="rdp", max_queries=300, sigma2=0.15)
-    several = replace(choice, classes=(0, 1, 2))
-    shared = replace(BASE, epsilon=3.0, global_epsilon=EPSILON)
-    lsh, sketch = {"n_tables": 8, "n_bits": 4, "seed": 3}, {"n_bits": 128, "seed": 3}
+    return [*_votes(), *_labels(), *_indexes_and_owners(), *_analysts(), *_sums()]
+
+
+def _votes() -> list[Scenario]:
+    once = replace(BASE, max_queries=6, sigma2=0.1)
     return [
-        Scenario(
-            "one query",
-            "all of B in one answer",
-            replace(BASE, max_queries=6, sigma2=0.1),
-            asking(1),
-            exact_noise=True,
-            share=2,
-        ),
+        Scenario("one query", "all of B in one answer", once, asking(1), exact_noise=True, share=2),
         Scenario("votes", "until exhaustion, votes seen", BASE, asking(6)),
         Scenario("counts", "until exhaustion, counts and labels seen", replace(BASE, sigma2=8.0), asking(9), "counts"),
         Scenario("epsilon 1", "a smaller budget", replace(BASE, epsilon=1.0), asking(5)),
         Scenario("rdp", "the paper's filter", replace(BASE, accountant="rdp"), asking(6)),
         Scenario("exact noise", "the exact sampler end to end", BASE, asking(6), exact_noise=True),
         Scenario("crowd", "others near, who are exhausted too", BASE, asking(6, people=12)),
-        Scenario("labels, poisoned, queries chosen", "a tie broken by the target", LABELS, poisoned(4, True), "labels"),
-        Scenario(
-            "labels, poisoned, queries natural", "ties, but asked at random", LABELS, poisoned(4, False), "labels"
-        ),
-        Scenario("labels, natural, queries chosen", "others as they come", LABELS, asking(4, people=8), "labels"),
-        Scenario("labels, natural, queries natural", "nothing chosen", LABELS, natural_queries(4, 8), "labels"),
         Scenario("adaptive", "queries follow the answers; stop when sure", replace(BASE, sigma2=1.0), stopping),
-        Scenario("lsh", "hash tables", replace(BASE, index="lsh", index_options=lsh), asking(6, people=4)),
-        Scenario("sketch", "sketches", replace(BASE, index="sketch", index_options=sketch), asking(6, people=4)),
-        Scenario(
-            "rbf", "distances, three labels", replace(BASE, kernel="rbf", normalize=False, classes=(0, 1, 2)), asking(6)
-        ),
+        Scenario("bystander", "near no query", replace(BASE, sigma2=0.1), bystander),
+    ]
+
+
+def _labels() -> list[Scenario]:
+    others, at_random = asking(4, people=8), asking(4, people=8, chosen=False)
+    return [
+        Scenario("labels, poisoned, queries chosen", "a tie broken by the target", LABELS, poisoned(4, True), "labels"),
+        Scenario("labels, poisoned, queries natural", "ties, asked at random", LABELS, poisoned(4, False), "labels"),
+        Scenario("labels, natural, queries chosen", "others as they come", LABELS, others, "labels"),
+        Scenario("labels, natural, queries natural", "nothing chosen", LABELS, at_random, "labels"),
+    ]
+
+
+def _indexes_and_owners() -> list[Scenario]:
+    owner = replace(BASE, max_queries=300)
+    capped = replace(owner, max_records_per_query=2)
+    reuse = replace(BASE, reuse="labels", free_repeats=True)
+    lsh = replace(BASE, index="lsh", index_options={"n_tables": 8, "n_bits": 4, "seed": 3})
+    sketch = replace(BASE, index="sketch", index_options={"n_bits": 128, "seed": 3})
+    rbf = replace(BASE, kernel="rbf", normalize=False, classes=(0, 1, 2))
+    return [
+        Scenario("lsh", "hash tables", lsh, asking(6, people=4)),
+        Scenario("sketch", "sketches", sketch, asking(6, people=4)),
+        Scenario("rbf", "distances, three labels", rbf, asking(6)),
         Scenario("five records", "an owner with several records", owner, asking(4, 5, (1, 1, 0))),
-        Scenario(
-            "capped records",
-            "at most two of six records a query",
-            replace(owner, max_records_per_query=2),
-            asking(5, 6),
-        ),
+        Scenario("capped records", "at most two of six records a query", capped, asking(5, 6)),
         Scenario("reuse", "released answers vote; repeats are free", reuse, asking(5, repeats=2)),
         Scenario("forget and return", "nothing is refunded", BASE, coming_and_going),
-        Scenario(
-            "one analyst", "sees her own answers only", replace(BASE, reuse="labels"), analysts(("a", "b"), ("b",), 5)
-        ),
-        Scenario(
-            "two analysts pool",
-            "2B",
-            BASE,
-            analysts(("a", "b"), ("a", "b"), 5),
-            claimed_epsilon=pooled_epsilon(BASE, 2),
-        ),
-        Scenario(
-            "global budget",
-            "three analysts pool",
-            shared,
-            analysts(("a", "b", "c"), ("a", "b", "c"), 3),
-            claimed_epsilon=EPSILON,
-        ),
-        Scenario(
-            "statistics", "nearly all of B in the sums", replace(STATISTICS, prior_share=0.99), asking(1), share=2
-        ),
+    ]
+
+
+def _analysts() -> list[Scenario]:
+    one = replace(BASE, reuse="labels")
+    shared = replace(BASE, epsilon=3.0, global_epsilon=4.0)
+    both, three = ("a", "b"), ("a", "b", "c")
+    pooled = accounting.epsilon(2 * BASE.budget, BASE.delta, BASE.accountant)  # their budgets add up
+    return [
+        Scenario("one analyst", "sees her own answers only", one, analysts(both, ("b",), 5)),
+        Scenario("two analysts pool", "2B", BASE, analysts(both, both, 5), claimed_epsilon=pooled),
+        Scenario("global budget", "three pool", shared, analysts(three, three, 3), claimed_epsilon=4.0),
+        Scenario("statistics, two analysts pool", "2B", ENDLESS, analysts(both, both, 3), claimed_epsilon=pooled),
+    ]
+
+
+def _sums() -> list[Scenario]:
+    whole, student = replace(STATISTICS, prior_share=0.99), replace(ENDLESS, prior="none")
+    return [
+        Scenario("statistics", "nearly all of B in the sums", whole, asking(1), share=2),
         Scenario("statistics, five records", "one owner", STATISTICS, asking(3, 5, (1, 1, 0))),
-        Scenario(
-            "statistics and student", "sums, votes, report cards", ENDLESS, asking(6, people=5), hurried=True, share=0.6
+        Scenario("student", "counts and votes, report cards", student, asking(6, people=5), hurried=True),
+        *(
+            Scenario(name, about, ENDLESS, script, hurried=True, share=0.6)
+            for name, about, script in (
+                ("statistics and student", "sums, votes, report cards", asking(6, people=5)),
+                ("fresh records", "the target joins after the sums", joining_later),
+                ("statistics, forget and return", "nothing is refunded", coming_and_going),
+            )
         ),
-        Scenario(
-            "student",
-            "counts and votes, report cards",
-            replace(ENDLESS, prior="none"),
-            asking(6, people=5),
-            hurried=True,
-        ),
-        Scenario("fresh records", "the target joins after the sums", ENDLESS, joining_later, hurried=True, share=0.6),
-        Scenario(
-            "statistics, forget and return", "nothing is refunded", ENDLESS, coming_and_going, hurried=True, share=0.6
-        ),
-        Scenario(
-            "statistics, two analysts pool",
-            "2B",
-            ENDLESS,
-            analysts(("a", "b"), ("a", "b"), 3),
-            claimed_epsilon=pooled_epsilon(ENDLESS, 2),
-        ),
-        Scenario("reuse of votes", "centred votes are seen and vote again", votes, asking(5, repeats=2, people=3)),
-        Scenario("exponential", "the exponential vote", choice, asking(6)),
-        Scenario("exponential, five records", "one owner, three labels", several, asking(4, 5, (1, 1, 0))),
-        Scenario("bystander", "near no query", replace(BASE, sigma2=0.1), bystander),
     ]

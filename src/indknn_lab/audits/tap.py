@@ -1,35 +1,38 @@
-"""What the theorem covers, of which users see only the label: a hook of the curator's, for audits alone.
+"""What the theorem covers. Users see only the label of it. `tap` is a hook for audits alone.
 
-The proof is about the count with its noise, the votes with theirs, and noisy sums over records. An adversary who sees
-those is stronger than any who sees labels, so a bound against them is nearer to the claim. `tap` puts recorders
-around the noisy functions of `mechanism` and `sums`, whichever are in place, and takes them off again.
+The proof is about the noisy count, the noisy votes, and noisy sums over records. An adversary who sees those is
+stronger than one who sees labels, so a bound against them is nearer to the claim. `tap` puts recorders around the
+noisy functions of `mechanism` and `statistics`, whichever are in place, and takes them off again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from indknn.core import mechanism, statistics
+from indknn.core import mechanism, releases, statistics
 from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
 from indknn.core.statistics import Contribution, MomentNoise
+from indknn.models import Adviser
 from indknn.records.shard import Shard
-from indknn.types import GRID, IntArray
+from indknn.types import GRID, IntArray, Vectors
+from indknn_lab.audits.patches import Replacement, patched
 
 
 @dataclass
 class Release:
     """One pass through the mechanism. `raw` is the noisy count before it is lifted to 30; all in grid units.
 
-    K is what the released count was lifted to, or was foretold where none was released (`counted` False); `votes_at` is
-    what the noise on the votes was scaled by. `scores` and a counted `raw` are None where no noise was drawn, which a
-    correct mechanism never does. `chosen` where the label was chosen by the exponential mechanism.
+    K is the released count after lifting, or a forecast where none was released (`counted` False); `votes_at` is what
+    the noise on the votes was scaled by. `scores` and a counted `raw` are None where no noise was drawn. A correct
+    mechanism always draws noise.
     """
 
     raw: int | None
@@ -40,7 +43,6 @@ class Release:
     label: int = -1
     plan: Plan | None = None
     votes_at: int = 0
-    chosen: bool = False
     scales: list[int] = field(default_factory=list)
     noise: list[IntArray] = field(default_factory=list)
 
@@ -59,11 +61,12 @@ class SumRelease:
 
 
 class Tape(list[Release]):
-    """All answers, and besides them all sums."""
+    """All passes through the mechanism. `sums` has all sums, `kept` the votes that left besides a label."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sums: list[SumRelease] = []
+        self.kept: list[releases.Votes] = []
 
 
 class Recorder:
@@ -72,19 +75,15 @@ class Recorder:
     def __init__(self, noise: Noise):
         self._noise = noise
         self.secure = noise.secure
-        self.drawn: list[tuple[int, IntArray]] = []
-        self.choices: list[int] = []
+        self.scales: list[int] = []
+        self.values: list[IntArray] = []
 
     def draw(self, scale: int | float | Fraction, size: int) -> IntArray:
-        """As the noise within."""
+        """The same values as from the noise within."""
         values = self._noise.draw(scale, size)
-        self.drawn.append((int(scale), values))
+        self.scales.append(int(scale))
+        self.values.append(values)
         return values
-
-    def choose(self, utilities: IntArray, scale: int) -> int:
-        """As the noise within; there is no noise to remember, only its scale."""
-        self.choices.append(scale)
-        return self._noise.choose(utilities, scale)
 
 
 def halves(A: IntArray, b: IntArray) -> list[IntArray]:
@@ -95,117 +94,89 @@ def halves(A: IntArray, b: IntArray) -> list[IntArray]:
 @contextmanager
 def tap() -> Iterator[Tape]:
     """A tape that grows by one `Release` with every pass through the mechanism, and with every sum."""
-    tape, ears = Tape(), _Ears()
-    with ExitStack() as undo:
-        for where, name, listener in ears.listeners(tape):
-            original = getattr(where, name)
-            undo.callback(setattr, where, name, original)
-            setattr(where, name, listener(original))
+    tape = Tape()
+    with patched(_Ears(tape).listeners()):
         yield tape
 
 
 class _Ears:
     """The recorders of one tap. `open` is an answer that was counted and has not voted yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
         self.open: Release | None = None
-        self.calls: tuple[Any, ...] = ()
+        self.arguments: tuple[Any, ...] = ()  # of the latest sum over a shard's records
 
-    def listeners(self, tape: Tape) -> list[tuple[object, str, Callable[..., Any]]]:
+    def listeners(self) -> list[Replacement]:
         """Where to listen, and with what."""
-
-        def count(original: Callable[..., int]) -> Callable[..., int]:
-            def noisy_count(total: int, plan: Plan, noise: Noise) -> int:
-                recorder = Recorder(noise)
-                K = original(total, plan, recorder)
-                self.open = Release(None, K)
-                for _, values in recorder.drawn:
-                    self.open.raw = total * GRID + int(values[0])
-                _keep(self.open, recorder)
-                tape.append(self.open)
-                return K
-
-            return noisy_count
-
-        def votes(original: Callable[..., IntArray]) -> Callable[..., IntArray]:
-            def noisy_votes(votes: IntArray, K: int, plan: Plan, noise: Noise) -> IntArray:
-                release, recorder = self._release(tape, votes, K, plan), Recorder(noise)
-                noisy = original(votes, K, plan, recorder)
-                if recorder.drawn:
-                    release.scores = noisy
-                _keep(release, recorder)
-                self.open = None
-                return noisy
-
-            return noisy_votes
-
-        def label(original: Callable[..., int]) -> Callable[..., int]:
-            def argmax(votes: IntArray, K: int, plan: Plan, noise: Noise) -> int:
-                release, recorder = self._release(tape, votes, K, plan), Recorder(noise)
-                before = len(release.scales)
-                release.label = original(votes, K, plan, recorder)
-                release.chosen = bool(recorder.choices)
-                if len(release.scales) == before:  # `noisy_votes` has not heard it already
-                    _keep(release, recorder)
-                    release.scores = votes + recorder.drawn[-1][1] if recorder.drawn else None
-                self.open = None
-                return release.label
-
-            return argmax
-
-        def called(original: Callable[..., Contribution]) -> Callable[..., Contribution]:
-            def call(shard: Shard, *arguments: Any) -> Contribution:
-                self.calls = arguments
-                return original(shard, *arguments)
-
-            return call
-
-        def moments(original: Callable[..., tuple[IntArray, IntArray]]) -> Callable[..., tuple[IntArray, IntArray]]:
-            def noisy_moments(A: IntArray, b: IntArray, noise: MomentNoise, source: Noise) -> tuple[IntArray, IntArray]:
-                recorder, arguments = Recorder(source), self.calls
-                noisy = original(A, b, noise, recorder)
-                again = lambda shard: halves(*shard.moments(*arguments).sums)  # noqa: E731
-                tape.sums.append(_sum(halves(A, b), halves(*noisy), recorder, again))
-                return noisy
-
-            return noisy_moments
-
-        def tally(original: Callable[..., IntArray]) -> Callable[..., IntArray]:
-            def noisy_tally(counts: IntArray, scale: int, source: Noise) -> IntArray:
-                recorder, arguments = Recorder(source), self.calls
-                noisy = original(counts, scale, recorder)
-                again = lambda shard: list(shard.tally(*arguments).sums)  # noqa: E731
-                tape.sums.append(_sum([counts], [noisy], recorder, again))
-                return noisy
-
-            return noisy_tally
-
+        functions: list[tuple[Any, str, Callable[..., Any]]] = [
+            (mechanism, "noisy_count", self._count),
+            (mechanism, "noisy_votes", self._votes),
+            (mechanism, "noisy_argmax", self._argmax),
+            (statistics, "noisy_moments", self._moments),
+            (statistics, "noisy_tally", self._tally),
+        ]
+        moments, tally, note = Shard.moments, Shard.tally, Adviser.note
         return [
-            (mechanism, "noisy_count", count),
-            (mechanism, "noisy_votes", votes),
-            (mechanism, "noisy_argmax", label),
-            (mechanism, "exponential_argmax", label),
-            (Shard, "moments", called),
-            (Shard, "tally", called),
-            (statistics, "noisy_moments", moments),
-            (statistics, "noisy_tally", tally),
+            *((where, name, partial(listener, getattr(where, name))) for where, name, listener in functions),
+            (Shard, "moments", lambda shard, *arguments: self._called(moments, shard, arguments)),
+            (Shard, "tally", lambda shard, *arguments: self._called(tally, shard, arguments)),
+            (Adviser, "note", lambda adviser, *answer: self._note(note, adviser, *answer)),
         ]
 
-    def _release(self, tape: Tape, votes: IntArray, K: int, plan: Plan) -> Release:
+    def _count(self, original: Callable[..., int], total: int, plan: Plan, noise: Noise) -> int:
+        recorder = Recorder(noise)
+        K = original(total, plan, recorder)
+        raw = total * GRID + int(recorder.values[-1][0]) if recorder.values else None
+        self.open = Release(raw, K, scales=recorder.scales, noise=recorder.values)
+        self.tape.append(self.open)
+        return K
+
+    def _votes(self, original: Callable[..., IntArray], votes: IntArray, K: int, plan: Plan, noise: Noise) -> IntArray:
+        release, recorder = self._release(votes, K, plan), Recorder(noise)
+        noisy = original(votes, K, plan, recorder)
+        release.scores = noisy if recorder.values else None
+        release.scales += recorder.scales
+        release.noise += recorder.values
+        self.open = None
+        return noisy
+
+    def _argmax(self, original: Callable[..., int], votes: IntArray, K: int, plan: Plan, noise: Noise) -> int:
+        release = self._release(votes, K, plan)  # `noisy_votes`, which it calls, adds to it
+        release.label = original(votes, K, plan, noise)
+        self.open = None
+        return release.label
+
+    def _release(self, votes: IntArray, K: int, plan: Plan) -> Release:
         """The answer that these votes belong to."""
         if self.open is None:
             self.open = Release(None, K, counted=False)
-            tape.append(self.open)
+            self.tape.append(self.open)
         self.open.votes, self.open.plan, self.open.votes_at = votes, plan, K
         return self.open
 
+    def _called(self, original: Callable[..., Contribution], shard: Shard, arguments: tuple[Any, ...]) -> Contribution:
+        self.arguments = arguments
+        return original(shard, *arguments)
 
-def _keep(release: Release, recorder: Recorder) -> None:
-    release.scales += [scale for scale, _ in recorder.drawn] + recorder.choices
-    release.noise += [values for _, values in recorder.drawn]
+    def _moments(
+        self, original: Callable[..., Any], A: IntArray, b: IntArray, noise: MomentNoise, source: Noise
+    ) -> tuple[IntArray, IntArray]:
+        recorder, arguments = Recorder(source), self.arguments
+        noisy: tuple[IntArray, IntArray] = original(A, b, noise, recorder)
+        again = lambda shard: halves(*shard.moments(*arguments).sums)  # noqa: E731
+        self.tape.sums.append(SumRelease(halves(A, b), halves(*noisy), recorder.scales, again))
+        return noisy
 
+    def _tally(self, original: Callable[..., IntArray], counts: IntArray, scale: int, source: Noise) -> IntArray:
+        recorder, arguments = Recorder(source), self.arguments
+        noisy = original(counts, scale, recorder)
+        again = lambda shard: list(shard.tally(*arguments).sums)  # noqa: E731
+        self.tape.sums.append(SumRelease([counts], [noisy], recorder.scales, again))
+        return noisy
 
-def _sum(
-    parts: list[IntArray], noisy: list[IntArray], recorder: Recorder, again: Callable[[Shard], list[IntArray]]
-) -> SumRelease:
-    return SumRelease(parts, noisy, [scale for scale, _ in recorder.drawn], again)
+    def _note(
+        self, original: Callable[..., None], adviser: Adviser, query: Vectors, release: releases.Release | None
+    ) -> None:
+        self.tape.kept += [release] if isinstance(release, releases.Votes) else []
+        original(adviser, query, release)

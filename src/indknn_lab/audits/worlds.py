@@ -4,8 +4,8 @@ A scenario is a script of events: somebody is added or forgotten, a query is ask
 the world where they are present their events happen, in the other they do not; everything else is the same. The
 script may look at all that was released so far (`View`), so adversaries are adaptive.
 
-The adversary knows everybody's records. They follow two *shadows*, shards of the product that hold only the others
-and only the target, along the released counts and sums: what those give is by how much the target shifts each
+The adversary knows everybody's records. They keep two *shadows*, shards of the product that hold only the others
+and only the target, and feed them the released counts and sums. The shadows tell by how much the target shifts each
 release, and from where. For a Gaussian release at scale s, shifted by Δ from b, the log-likelihood ratio is
 ((x - b)·Δ - |Δ|²/2)/s²; their sum over the transcript is the best possible score (Neyman & Pearson 1933).
 """
@@ -13,25 +13,24 @@ release, and from where. For a Gaussian release at scale s, shifted by Δ from b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from scipy.special import log_ndtr, log_softmax, logsumexp
+from scipy.special import log_ndtr, logsumexp
 
-from indknn.answering.transcript import Transcript, query_key
-from indknn.core import mechanism
+from indknn.answering.transcript import Transcript, keys_of
 from indknn.core.kernels import tau_on_grid
-from indknn.core.mechanism import MIN_K, Plan
+from indknn.core.mechanism import MIN_K
 from indknn.core.noise import Noise
-from indknn.core.releases import Votes
 from indknn.engine import Engine, new_index, new_ledger
 from indknn.ledger import Scope
 from indknn.models import adviser
 from indknn.records.shard import Shard
 from indknn.settings import Settings
 from indknn.types import GRID, FloatArray, IntArray, OwnerId, Vectors
+from indknn_lab.audits.patches import patched
 from indknn_lab.audits.tap import Release, SumRelease, tap
 
 Sight: TypeAlias = Literal["labels", "counts", "votes"]
@@ -85,8 +84,8 @@ class View:
 class Scenario:
     """A history with and without the target, what is seen of it, and what is claimed about it.
 
-    `claimed_budget` is the B that the claim rests on: the settings' own, unless analysts pool their views or
-    there is a global ledger.
+    The claim is the ε of the settings, unless analysts pool their views or there is a global ledger. `share` is how
+    many trials it gets, relative to the others. `hurried` puts the constants of `HURRY` in place.
     """
 
     name: str
@@ -119,20 +118,20 @@ class Shadow:
     def add(self, event: Add) -> None:
         """Records come."""
         vectors, labels = self._settings.prepare(event.X, np.array(event.y))
-        shard = self.target if event.owner == TARGET else self.others
-        shard.add(vectors, labels, event.owners)
+        self._shard(event).add(vectors, labels, event.owners)
 
     def forget(self, event: Forget) -> None:
         """Records go."""
-        (self.target if event.owner == TARGET else self.others).forget_owners([event.owner])
+        shard = self._shard(event)
+        shard.forget(shard.slots_of_owners([event.owner]))
+
+    def _shard(self, event: Add | Forget) -> Shard:
+        return self.target if event.owner == TARGET else self.others
 
     def sum_loss(self, release: SumRelease) -> float:
         """The log-likelihood ratio of a sum over records, and the shadows' charges for it."""
-        total = 0.0
-        base, shift = release.again(self.others), release.again(self.target)
-        for x, b, d, scale in zip(release.noisy, base, shift, release.scales, strict=True):
-            total += gaussian_loss(x - b, d, scale)
-        return total
+        parts = zip(release.noisy, release.again(self.others), release.again(self.target), release.scales, strict=True)
+        return sum(gaussian_loss(x - base, shift, scale) for x, base, shift, scale in parts)
 
     def loss(self, query: Vectors, analyst: Scope, release: Release, sight: Sight) -> float:
         """The log-likelihood ratio of one release, and the shadows' charges for it."""
@@ -140,9 +139,9 @@ class Shadow:
         plan = self.plan if release.plan is None or not self._settings.advised else release.plan
         tau = tau_on_grid(plan.tau)
         (near,) = self.others.scan(query, tau)
-        others = self.others.select(near, plan, analyst, counted=release.counted)
+        others = self.others.admit(near, plan, analyst, counted=release.counted)
         (near,) = self.target.scan(query, tau)
-        target = self.target.select(near, plan, analyst, counted=release.counted)
+        target = self.target.admit(near, plan, analyst, counted=release.counted)
         # Who sees labels only must guess K: without the target, and without its noise.
         K = max(others.total, MIN_K) * GRID if sight == "labels" else release.K
         if self._settings.advised:
@@ -150,18 +149,13 @@ class Shadow:
         scale = plan.scale2(K)
         base = transcript.votes(query, tau, plan.n_classes) + self.others.settle(others, K, plan)
         shift = self.target.settle(target, K, plan)
-        kept = None
-        if self._settings.reuse == "votes" and release.scores is not None:
-            kept = Votes(K, scale, K, 0.0, 1.0, mechanism.centred(release.scores))
-        transcript.add(query, query_key(query), release.label, kept)
+        transcript.add(query, keys_of(query)[0], release.label)
         total = 0.0
         if sight != "labels" and release.raw is not None:
             x, shifted = np.array([release.raw - others.total * GRID]), np.array([target.total * GRID])
             total += gaussian_loss(x, shifted, plan.scale1)
         if not shift.any():
             return total
-        if release.chosen:
-            return total + choice_loss(release.label, base, shift, scale)
         if sight == "votes" and release.scores is not None:
             x = release.scores - base
             if plan.contrast:  # only P times the votes leaves
@@ -171,18 +165,14 @@ class Shadow:
 
     def _transcript(self, analyst: Scope) -> Transcript:
         if analyst not in self._transcripts:
-            self._transcripts[analyst] = Transcript(
-                new_index(self._settings) if self._settings.reuse in {"labels", "votes"} else None
-            )
+            pool = new_index(self._settings) if self._settings.reuse == "labels" else None
+            self._transcripts[analyst] = Transcript(pool)
         return self._transcripts[analyst]
 
 
 def play(scenario: Scenario, present: bool, noise: Noise, rng: np.random.Generator) -> float:
     """Run the history through the product, in one of the two worlds; the score of what was seen."""
-    with ExitStack() as stack:
-        if scenario.hurried:
-            stack.enter_context(hurried())
-        releases = stack.enter_context(tap())
+    with hurried() if scenario.hurried else nullcontext(), tap() as releases:
         engine, shadow, view = Engine(scenario.settings, noise), Shadow(scenario.settings), View()
         for event in scenario.script(view, rng):
             if not isinstance(event, Ask):
@@ -224,14 +214,9 @@ HURRY: dict[str, Any] = {
 """An adviser that learns, has its models judged and counts fresh records after a few answers, at a higher price."""
 
 
-@contextmanager
-def hurried() -> Iterator[None]:
+def hurried() -> AbstractContextManager[None]:
     """With such an adviser."""
-    with ExitStack() as undo:
-        for name, value in HURRY.items():
-            undo.callback(setattr, adviser, name, getattr(adviser, name))
-            setattr(adviser, name, value)
-        yield
+    return patched([(adviser, name, value) for name, value in HURRY.items()])
 
 
 def gaussian_loss(x: IntArray | FloatArray, shift: IntArray | FloatArray, scale: int) -> float:
@@ -245,11 +230,6 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(40)
 _LOG_WEIGHTS = np.log(_WEIGHTS / _WEIGHTS.sum())
 
 
-def choice_loss(label: int, base: IntArray, shift: IntArray, scale: int) -> float:
-    """log of the ratio of probabilities that the exponential mechanism chooses this label."""
-    return float(log_softmax((base + shift) / scale)[label] - log_softmax(base / scale)[label])
-
-
 def label_loss(label: int, base: IntArray, shift: IntArray, scale: int) -> float:
     """log of the ratio of probabilities that this label wins."""
     return _log_win(label, (base + shift) / scale) - _log_win(label, base / scale)
@@ -261,6 +241,3 @@ def _log_win(label: int, mean: FloatArray) -> float:
     if len(gaps) == 1:
         return float(log_ndtr(gaps[0] / np.sqrt(2.0)))
     return float(logsumexp(_LOG_WEIGHTS + log_ndtr(_NODES[:, None] + gaps[None, :]).sum(axis=1)))
-
-
-__all__ = ["TARGET", "Add", "Ask", "Event", "Forget", "Plan", "Scenario", "Shadow", "Sight", "View", "play"]

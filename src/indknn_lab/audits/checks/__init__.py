@@ -1,0 +1,20 @@
+"""Properties of a correct product that need no statistics. Each check returns what is wrong, or None.
+
+They run against whatever is in place: the product, which must pass all of them, or a mutant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from indknn_lab.audits.checks import mechanism, serving
+
+Check = Callable[[], str | None]
+
+_ALL: list[Check] = [
+    *(serving.odometer, mechanism.scales, mechanism.same_path, mechanism.fresh_noise, mechanism.own_selection),
+    *(mechanism.own_sums, mechanism.fresh_only, mechanism.analysts_apart, mechanism.exact_books),
+    *(serving.nothing_refunded, serving.global_budget, serving.repeats_stand, serving.durable_first),
+    *(serving.gone_is_gone, serving.same_everywhere),
+]
+CHECKS: dict[str, Check] = {check.__name__.replace("_", " "): check for check in _ALL}

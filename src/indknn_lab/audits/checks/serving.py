@@ -1,0 +1,243 @@
+"""Checks of what is charged and kept: by an engine, a durable store and the server's worker, over restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from indknn.core.accounting import UNIT, to_units
+from indknn.core.quantise import quantise
+from indknn.errors import StoreError
+from indknn.ledger import Scope
+from indknn.settings import Settings
+from indknn.store.journal import StoreJournal
+from indknn.types import GRID, IntArray
+from indknn_lab.audits.patches import patched
+from indknn_lab.audits.scenarios import AXIS, BASE, ENDLESS, STATISTICS, D, around, near
+from indknn_lab.audits.served import WAYS, Question, Served, served
+from indknn_lab.audits.tap import Release, SumRelease, tap
+from indknn_lab.audits.worlds import hurried
+
+
+@dataclass(frozen=True)
+class History:
+    """A lone person with so many records is asked about, so many times.
+
+    Where they are `returning`, they are forgotten and come back after every fourth query. The process restarts in
+    between.
+    """
+
+    settings: Settings
+    records: int = 1
+    queries: int = 40
+    returning: bool = False
+    way: str = "engine"
+
+
+_PRIOR, _STUDENT = replace(STATISTICS, max_queries=300), replace(ENDLESS, sigma2=0.2)
+HISTORIES: Sequence[History] = [
+    History(BASE),
+    History(replace(BASE, sigma2=0.1)),
+    History(replace(BASE, max_queries=300, sigma2=0.2), 5),
+    History(replace(BASE, max_queries=2000, sigma2=3.0), 3),
+    History(replace(BASE, reuse="labels", max_queries=300, classes=(0, 1, 2), sigma2=0.2)),
+    History(_PRIOR, queries=24),
+    History(replace(_PRIOR, classes=(0, 1, 2), prior_share=0.1), 5, 24),
+    History(replace(_STUDENT, prior="none"), 3, 24),
+    *(History(BASE, 1, 12, True, way) for way in WAYS),
+    *(History(replace(_STUDENT, sigma2=2.0), 2, 12, True, way) for way in WAYS),
+]
+
+
+def odometer(histories: Sequence[History] = HISTORIES) -> str | None:
+    """What the releases really cost a lone person, from shifts and scales as drawn, is booked and within B."""
+    for history in histories:
+        settings = history.settings
+        with hurried() if settings.advised else nullcontext(), served(history.way, settings, 11) as model:
+            problem = _drive(model, history)
+        if problem:
+            name = f"{history.way}, reuse={settings.reuse}, prior={settings.prior}, {history.records} records"
+            return f"{name}: {problem}"
+    return None
+
+
+def _drive(model: Served, history: History) -> str | None:
+    settings, records = history.settings, history.records
+    mine = around(records), np.arange(records) % 2, ["ann"] * records
+    model.add(*mine)
+    loss, limit = Fraction(0), Fraction(to_units(settings.budget), UNIT)
+    for i in range(history.queries):
+        query = quantise(near(i)[None, :])
+        public = model.engine.predictor._transcript(None).votes(query, GRID // 2, len(settings.classes))
+        with tap() as tape:
+            model.predict(near(i)[None, :])
+        loss += sum((*(_loss(one, public) for one in tape), *map(_sum_loss, tape.sums)), Fraction(0))
+        booked = Fraction(model.spent("ann"), UNIT)
+        if loss > booked or booked > limit:
+            return f"query {i + 1}: lost {float(loss):.6g}, booked {float(booked):.6g}, budget {float(limit):.6g}"
+        if any(votes.centred.sum() for votes in tape.kept):
+            return f"query {i + 1}: votes left with their common part, which was not paid for"
+        if history.returning and i % 4 == 3:
+            model.forget(["ann"])
+            model.restart()
+            model.add(*mine)
+    return None
+
+
+def _loss(release: Release, public: IntArray) -> Fraction:
+    """Σ Δ²/2s² of one release of a lone person: their count and votes are all there is, except for public votes."""
+    bare_count = release.raw is None and release.counted
+    if bare_count or release.scores is None or release.votes is None or release.plan is None:
+        return Fraction(10**6)  # something left without noise
+    count = 0 if release.raw is None else release.raw - int(release.noise[0][0])
+    scale, votes = release.scales[-1], [int(v) for v in release.votes - public]
+    common = round(Fraction(sum(votes), len(votes))) if release.plan.contrast else 0
+    shift = sum((v - common) ** 2 for v in votes)
+    return Fraction(count * count, 2 * release.scales[0] ** 2) + Fraction(shift, 2 * scale * scale)
+
+
+def _sum_loss(release: SumRelease) -> Fraction:
+    """The same for a sum over the records of a lone person."""
+    if len(release.scales) != len(release.parts):
+        return Fraction(10**6)
+    squares = (int((part.astype(object) ** 2).sum()) for part in release.parts)
+    return sum((Fraction(q, 2 * s * s) for q, s in zip(squares, release.scales, strict=True)), Fraction(0))
+
+
+def nothing_refunded(ways: Sequence[str] = WAYS) -> str | None:
+    """Spent budget outlives the record, for each analyst."""
+    analysts: tuple[Scope, ...] = (None, "a")
+    for way in ways:
+        with served(way, BASE, 9) as model:
+            model.add(AXIS[None, :], [1], ["ann"])
+            for analyst in analysts * 2:
+                before = int(model.engine.ledger.spent(["ann"], analyst)[0])
+                model.predict(near(0)[None, :], analyst)
+                model.forget(["ann"])
+                model.restart()
+                model.add(AXIS[None, :], [1], ["ann"])
+                after = int(model.engine.ledger.spent(["ann"], analyst)[0])
+                if after < before or after == 0:
+                    return f"{way}: {before} units were spent before she left, {after} after she came back"
+    return None
+
+
+def global_budget() -> str | None:
+    """All analysts together stay within the global budget."""
+    for mode, way in ((BASE, "engine"), (STATISTICS, "engine"), (BASE, "store")):
+        settings = replace(mode, global_epsilon=BASE.epsilon)
+        with served(way, settings, 2) as model:
+            model.add(AXIS[None, :], [1], ["ann"])
+            for analyst in "abcdef":
+                model.predict(around(8), analyst)
+                if analyst == "c":
+                    model.restart()
+            spent = model.spent("ann") / UNIT
+        if spent > settings.budget:
+            return f"{way}: all together spent {spent:.4g} of {settings.budget:.4g}"
+    return None
+
+
+def same_everywhere() -> str | None:
+    """The same history gives the same labels and charges by every way, also after a restart.
+
+    Not after a restart where models answer: what was released is then read back as it was, but the models learn from
+    it at once, and not on the schedule of one that never stopped.
+    """
+    modes = {
+        "reuse of labels": replace(BASE, reuse="labels", free_repeats=True, max_queries=200),
+        "a global budget, tau from queries": replace(BASE, global_epsilon=BASE.epsilon, tau=None),
+        "models": replace(ENDLESS, free_repeats=True),
+    }
+    for name, settings in modes.items():
+        told = {}
+        for way in WAYS:
+            with hurried() if settings.advised else nullcontext(), served(way, settings, 21) as model:
+                told[way] = _eventful(model, restarting=not settings.advised)
+        for way in WAYS[1:]:
+            for what, one, other in zip(("labels", "charges"), told["engine"], told[way], strict=True):
+                if one != other:
+                    return f"{name}: the {what} of a {way} are not those of an engine"
+    return None
+
+
+def _eventful(model: Served, restarting: bool) -> tuple[list[Any], list[Any]]:
+    """A history in which people come, go and return while two analysts ask, with repeats: all labels and charges."""
+    rng = np.random.default_rng(5)
+    X, y, Q = AXIS + 0.5 * rng.normal(size=(30, D)), rng.integers(2, size=30), AXIS + 0.3 * rng.normal(size=(40, D))
+    names = [f"p{i // 2}" for i in range(30)]
+    at_once: list[Question] = [(Q[:20], None), (Q[18:24], "a"), (Q[15:22], None)]
+    model.add(X[:20], y[:20], names[:20])
+    labels = model.predict_all(at_once)
+    model.add(X[20:], y[20:], names[20:])
+    model.forget(["p1", "p12"])
+    if restarting:
+        model.restart()
+    labels += model.predict_all([*at_once, (Q[20:30], None)])
+    model.add(X[2:4], y[2:4], ["p1", "somebody new"])
+    if restarting:
+        model.restart()
+    labels += model.predict_all([(Q[28:], "a"), (Q[30:], None)])
+    everybody, ledger = [*dict.fromkeys(names), "somebody new"], model.engine.ledger
+    return [one.tolist() for one in labels], [ledger.spent(everybody, scope).tolist() for scope in (None, "a")]
+
+
+def repeats_stand() -> str | None:
+    """A repeat is answered from the transcript, whatever came or went meanwhile."""
+    for way in WAYS:
+        with served(way, replace(BASE, free_repeats=True), 1) as model, tap() as releases:
+            model.add(AXIS[None, :], [1], ["ann"])
+            model.predict(near(0)[None, :])
+            model.add(near(1)[None, :], [0], ["bob"])
+            model.forget(["ann"])
+            model.restart()
+            model.predict(near(0)[None, :])
+        if len(releases) != 1:
+            return f"{way}: a repeat was answered afresh after the records had changed"
+    return None
+
+
+def durable_first() -> str | None:
+    """No answer leaves before its charge is in the file, and none leaves if the file cannot be written."""
+
+    def full_disk(*_: object) -> None:
+        raise OSError("disk full")
+
+    for way in WAYS[1:]:
+        with served(way, BASE, 1) as model:
+            model.add(AXIS[None, :], [1], ["ann"])
+            for i in range(2):
+                model.predict(near(i)[None, :])
+                if (lasting := model.after_crash("ann")) != model.spent("ann"):
+                    return f"{way}: an answer left while the file had {lasting} of {model.spent('ann')} units"
+            with patched([(StoreJournal, "_write", full_disk)]):
+                try:
+                    model.predict(near(2)[None, :])
+                except StoreError:
+                    continue
+                return f"{way}: an answer left although the file could not be written"
+    return None
+
+
+def gone_is_gone() -> str | None:
+    """Nothing that a forgotten person gave is near any query, or in the file: not their name, not their features."""
+    row = np.random.default_rng(2).normal(size=(1, D))
+    for way in WAYS:
+        with served(way, BASE, 1) as model:
+            model.add(np.vstack([row, AXIS]), [1, 0], ["a long name of ann", "bob"])
+            model.predict(AXIS[None, :])  # not at the row: queries are public, and stay in the file
+            model.forget(["a long name of ann"])
+            model.restart()
+            if len(model.engine.shard) != 1:
+                return f"{way}: {len(model.engine.shard)} records are there, one was not forgotten"
+            if way == "engine":
+                continue
+            held = b"".join(path.read_bytes() for path in model.files())
+        if quantise(row).values.tobytes() in held or b"a long name of ann" in held:
+            return f"{way}: what was forgotten is still in the file"
+    return None

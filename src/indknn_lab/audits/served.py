@@ -1,0 +1,124 @@
+"""The three ways in which people are served: an engine in memory, a durable store, and the server's worker.
+
+The checks play the same history by each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from indknn.core.noise import SeededNoise
+from indknn.engine import Engine
+from indknn.ledger import Scope
+from indknn.server.metrics import Metrics
+from indknn.server.worker import Worker
+from indknn.settings import Settings
+from indknn.store import Store
+from indknn.types import FloatArray, OwnerId
+
+WAYS = ("engine", "store", "server")
+Question: TypeAlias = tuple[FloatArray, Scope]
+
+
+class Repeatable(SeededNoise):
+    """Seeded noise that a store takes for secure. It is for the small stores that an audit makes, and no others."""
+
+    secure = True
+
+
+@contextmanager
+def served(way: str, settings: Settings, seed: int) -> Iterator[Served]:
+    """A new, empty model that is served in one of the `WAYS`, with repeatable noise."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = Served(way, settings, seed, Path(folder))
+        try:
+            yield model
+        finally:
+            model.close()
+
+
+class Served:
+    """One face for all ways."""
+
+    def __init__(self, way: str, settings: Settings, seed: int, folder: Path):
+        self.way, self.path = way, folder / "people.store"
+        self._noise = Repeatable(seed)
+        self._worker: Worker | None = None
+        self._model: Engine | Store = Engine(settings, self._noise)
+        if way != "engine":
+            self._serve(Store.create(self.path, settings, noise=self._noise, synchronous="OFF"))
+
+    def _serve(self, store: Store) -> None:
+        self._model = store
+        self._worker = Worker(store, Metrics()) if self.way == "server" else None
+
+    @property
+    def engine(self) -> Engine:
+        """What is in memory."""
+        return self._model if isinstance(self._model, Engine) else self._model.engine
+
+    def add(self, X: FloatArray, y: npt.ArrayLike, owners: Sequence[OwnerId]) -> None:
+        """Add records."""
+        self._in_turn(lambda: self._model.add(X, y, owners))
+
+    def forget(self, owners: Sequence[OwnerId]) -> None:
+        """Forget people."""
+        model = self._model
+        self._in_turn(lambda: model.forget_owners(owners) if isinstance(model, Engine) else model.forget(owners))
+
+    def predict(self, Q: FloatArray, analyst: Scope = None) -> npt.NDArray[Any]:
+        """The label of each query."""
+        return self.predict_all([(Q, analyst)])[0]
+
+    def predict_all(self, questions: Sequence[Question]) -> list[npt.NDArray[Any]]:
+        """The labels of several requests. Before a server they wait together, and may share a batch."""
+        if self._worker is None:
+            return [self._model.predict(Q, analyst) for Q, analyst in questions]
+        asked = [self._worker.predict(np.asarray(Q), analyst, None, None) for Q, analyst in questions]
+        return [self.engine.settings.class_array[numbers] for numbers in asyncio.run(_all(asked))]
+
+    def spent(self, owner: OwnerId) -> int:
+        """What a person has spent with all analysts together, in ledger units."""
+        return int(self.engine.ledger.total_spent([owner])[0])
+
+    def restart(self) -> None:
+        """Close the store and read it back from its file. An engine has no file, and goes on."""
+        if self.way != "engine":
+            self.close()
+            self._serve(Store(self.path, noise=self._noise, synchronous="OFF"))
+
+    def close(self) -> None:
+        """Finish what was begun, and close the store."""
+        if self._worker is not None:
+            self._worker.close()
+        if isinstance(self._model, Store):
+            self._model.close()
+
+    def files(self) -> list[Path]:
+        """The store's file and its log."""
+        return [path for path in (self.path, self.path.with_name(self.path.name + "-wal")) if path.exists()]
+
+    def after_crash(self, owner: OwnerId) -> int:
+        """What a person has spent by the file alone, as if the process had ended this moment and another read it."""
+        with tempfile.TemporaryDirectory() as folder:
+            for file in self.files():
+                shutil.copy(file, folder)
+            with Store(Path(folder) / self.path.name) as copy:
+                return int(copy.engine.ledger.total_spent([owner])[0])
+
+    def _in_turn(self, work: Callable[[], Any]) -> None:
+        """A server has other work wait for its turn among the predictions."""
+        work() if self._worker is None else asyncio.run(_all([self._worker.run(work)]))
+
+
+async def _all(waiting: Sequence[Any]) -> list[Any]:
+    return await asyncio.wait_for(asyncio.gather(*waiting), 60)  # a mutant may leave everybody waiting
