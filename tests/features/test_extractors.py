@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from indknn.errors import IndKNNError, InvalidInputError
-from indknn.features import Extractor, ResNet50, SentenceTransformer, SimCLRv2, ViT, extract
+from indknn.features import Extractor, ResNet50, SentenceTransformer, ViT, extract
 from indknn.features.base import needs
 from indknn.features.images import as_rgb
 
-ALL = [ViT(), ResNet50(), ResNet50("pooled"), SimCLRv2("r50_1x_sk0"), SentenceTransformer()]
+ALL = [ViT(), ResNet50(), ResNet50("pooled"), SentenceTransformer()]
 
 
 @pytest.mark.parametrize("extractor", ALL, ids=lambda e: e.name)
@@ -52,15 +52,6 @@ def test_grey_images_get_three_channels():
 def test_what_is_not_an_image(bad):
     with pytest.raises(InvalidInputError, match="images must"):
         as_rgb(bad)
-
-
-def test_simclr_width_and_folder(tmp_path):
-    assert SimCLRv2("x/r152_3x_sk1/saved_model").n_features == 6144
-    assert SimCLRv2("x/own", n_features=17).n_features == 17
-    with pytest.raises(InvalidInputError, match="n_features must be given"):
-        _ = SimCLRv2("x/own").n_features
-    with pytest.raises(InvalidInputError, match=r"no saved_model.pb"):
-        _ = SimCLRv2(tmp_path)._network
 
 
 def test_resnet_layer():

@@ -1,4 +1,4 @@
-"""`indknn tune`: choose parameters on public data, which costs nothing, or measure a store at a price."""
+"""`indknn tune`: choose parameters on public data, which costs nothing."""
 
 from __future__ import annotations
 
@@ -11,33 +11,25 @@ import click
 from indknn.cli.files import Columns, as_json
 from indknn.cli.labels import labelled
 from indknn.cli.options import FEATURES, JSON, LABEL, columns, parameter_options
-from indknn.cli.paid import measure
 from indknn.cli.progress import stages
-from indknn.errors import InvalidInputError
 from indknn.settings import PARAMETERS
 from indknn.store.tuning.candidates import USUAL
 from indknn.store.tuning.public import Target, Trial, Tuning, possible, tune
 
 
 @click.command("tune")
-@click.argument("source", type=click.Path(path_type=Path), metavar="PUBLIC|STORE")
+@click.argument("source", type=click.Path(path_type=Path), metavar="PUBLIC")
 @click.option(
     "--n", type=click.IntRange(1), help="How many records the store will hold. Default: as many as PUBLIC has."
 )
 @parameter_options("epsilon", "delta", "max_queries", "accountant", "kernel", "bandwidth")
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="How many splits to try.")
-@click.option("--paid", type=click.Path(path_type=Path), help="Labelled queries to ask STORE, charged as any others.")
-@click.option("--analyst", help="With --paid: whose ledger to charge.")
-@click.option("--yes", is_flag=True, help="With --paid: spend without asking.")
 @LABEL
 @FEATURES
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Write the result to this file as JSON as well.")
 @JSON
 def tune_command(
     source: Path,
-    paid: Path | None,
-    analyst: str | None,
-    yes: bool,
     label: str,
     features: str | None,
     out: Path | None,
@@ -49,23 +41,13 @@ def tune_command(
     """Choose tau, sigma2 and the way to answer, without leaking.
 
     PUBLIC is a labelled public set (npz with X and y, csv, parquet) that stands in for the private one: nothing is
-    spent, and the command to make the store is printed. With --paid FILE the argument is a STORE, which is asked the
-    labelled queries of FILE under its own plan; they are charged as ordinary ones and stay in the transcript. The
-    cost is printed before it is spent, and confirmed. See docs/tuning.md.
+    spent, and the command to make the store is printed. See docs/tuning.md.
 
     \b
-    Examples:
+    Example:
       indknn tune public.npz --epsilon 1 --n 50000 --max-queries 2000
-      indknn tune patients.store --paid validation.npz --analyst alice
     """
-    named = columns(label, "owner", features)
-    if paid is not None:
-        facts = measure(source, paid, named, analyst, n, yes, in_json)
-    else:
-        for name, given in (("--analyst", analyst is not None), ("--yes", yes)):
-            if given:
-                raise InvalidInputError(f"{name} goes with --paid FILE, which was not given")
-        facts = _public(source, named, seeds, n, target, in_json)
+    facts = _public(source, columns(label, "owner", features), seeds, n, target, in_json)
     if out is not None:
         out.write_text(as_json(facts) + "\n")
     if in_json:

@@ -3,6 +3,6 @@
 from indknn.features.base import Extractor
 from indknn.features.cache import extract
 from indknn.features.sentences import SentenceTransformer
-from indknn.features.vision import ResNet50, SimCLRv2, ViT
+from indknn.features.vision import ResNet50, ViT
 
-__all__ = ["Extractor", "ResNet50", "SentenceTransformer", "SimCLRv2", "ViT", "extract"]
+__all__ = ["Extractor", "ResNet50", "SentenceTransformer", "ViT", "extract"]

@@ -1,4 +1,4 @@
-"""The image extractors of the paper: ViT (ImageNet-21k), ResNet-50 (ImageNet), SimCLRv2.
+"""Image extractors of the paper: ViT (ImageNet-21k) and ResNet-50 (ImageNet).
 
 Models are fetched by their libraries on first use. Nothing heavy is imported before a model is used.
 """
@@ -6,14 +6,13 @@ Models are fetched by their libraries on first use. Nothing heavy is imported be
 from __future__ import annotations
 
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from indknn.errors import InvalidInputError
 from indknn.features.base import Features, Items, needs
-from indknn.features.images import as_rgb, best_device, torch_batch
+from indknn.features.images import best_device, torch_batch
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _HALF = (0.5, 0.5, 0.5)
@@ -96,49 +95,3 @@ class ResNet50:
         with needs("torch").inference_mode():
             out = network(torch_batch(batch, self.size, _IMAGENET_MEAN, _IMAGENET_STD, device))
         return np.asarray(out.float().cpu().numpy(), dtype=np.float32)
-
-
-class SimCLRv2:
-    """SimCLRv2 (Chen et al. 2020) from its authors' TensorFlow 2 SavedModel: pooled features, 2048 per width.
-
-    `path` is a local copy of, say, ``pretrained/r50_1x_sk0/saved_model`` from their public storage; without
-    labels in its training, so public in the strictest sense. Images go in as numbers in [0, 1].
-
-    >>> SimCLRv2("models/r50_2x_sk0/saved_model").name, SimCLRv2("models/r50_2x_sk0/saved_model").n_features
-    ('simclrv2-r50_2x_sk0', 4096)
-    """
-
-    def __init__(self, path: Path | str, n_features: int | None = None):
-        self.path = Path(path)
-        parts = [part for part in self.path.parts if part != "saved_model"]
-        self._model = parts[-1] if parts else "model"
-        self._n_features = n_features
-
-    @property
-    def name(self) -> str:
-        """The checkpoint's own name."""
-        return f"simclrv2-{self._model}"
-
-    @property
-    def n_features(self) -> int:
-        """As given, else 2048 times the width in the checkpoint's name (r50_2x_sk0 is two wide)."""
-        if self._n_features is not None:
-            return self._n_features
-        for word in self._model.split("_"):
-            if word.endswith("x") and word[:-1].isdigit():
-                return 2048 * int(word[:-1])
-        raise InvalidInputError(f"n_features must be given: the name {self._model!r} does not tell the width")
-
-    @cached_property
-    def _network(self) -> Any:
-        if not (self.path / "saved_model.pb").is_file():
-            raise InvalidInputError(f"{self.path} is not a SavedModel: it has no saved_model.pb")
-        return needs("tensorflow", "simclr").saved_model.load(str(self.path))
-
-    def __call__(self, batch: Items) -> Features:
-        """The features before the projection head."""
-        tf = needs("tensorflow", "simclr")
-        pixels = tf.constant(as_rgb(batch).astype(np.float32) / 255.0)
-        pixels = tf.clip_by_value(tf.image.resize(pixels, (224, 224), method="bicubic"), 0.0, 1.0)
-        out = self._network(pixels, trainable=False)
-        return np.asarray(out["final_avg_pool"].numpy(), dtype=np.float32)

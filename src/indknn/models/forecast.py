@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from indknn.models.adviser import CARD_PRICE, CARDS_GROW, FIRST_CARD, Adviser
+from indknn.models.adviser import Adviser
 from indknn.models.card import Trust
 from indknn.types import FloatArray
 
@@ -137,16 +137,6 @@ def advised_stream(adviser: Adviser, lately: FloatArray) -> Stream:
         models_of(adviser.trust),
         alone=True,
     )
-
-
-def coming_sums(adviser: Adviser, queries: int) -> float:
-    """What statistics and report cards will cost a person at most over so many more queries, as a share of B."""
-    share = (adviser.terms.prior_share or 0.0) if adviser.moments is None and queries else 0.0
-    at = FIRST_CARD
-    while at < adviser.answered + queries:
-        share += CARD_PRICE if at >= adviser.answered else 0.0
-        at *= CARDS_GROW
-    return share
 
 
 def models_of(trust: Trust) -> Models | None:

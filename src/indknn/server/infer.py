@@ -170,7 +170,7 @@ def _answer(model: str, request_id: str | None, classes: npt.NDArray[Any], numbe
 
 
 async def wait_for_tick(start: float, allowed: float, late: Counter) -> None:
-    """Wait until a multiple of what these queries are allowed has passed; see `indknn.answering.pacing`."""
+    """Wait until a multiple of what these queries are allowed has passed."""
     periods = max(1, ceil((time.perf_counter() - start) / allowed))
     if periods > 1:
         late.inc()

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from indknn.answering.transcript import keys_of
 from indknn.core.calibrate import DEFAULT_TAU, ENDLESS, NEAR_SHARE, SELECTED_SHARE, pairs_of, tau_from_queries
 from indknn.core.kernels import tau_on_grid
-from indknn.core.releases import Release, Votes
+from indknn.core.releases import Votes
 from indknn.errors import InvalidInputError
 from indknn.ledger import Scope
 from indknn.models.forecast import Crowd, Stream, advised_stream, price_of_question
@@ -30,7 +29,6 @@ class Past:
     queries: Vectors | None
     asked: list[bool]
     counts: list[float]
-    releases: dict[bytes, Release | None]
 
 
 def past(store: Store, analyst: Scope) -> Past:
@@ -39,7 +37,6 @@ def past(store: Store, analyst: Scope) -> Past:
     first: list[Vectors] = []
     counts: list[float] = []
     asked: deque[bool] = deque(maxlen=_LATELY)
-    releases: dict[bytes, Release | None] = {}
     with store.reading() as db:
         for scope, query, _, release in read_answers(db, store.settings.n_features):
             if scope != analyst or query is None:
@@ -50,8 +47,7 @@ def past(store: Store, analyst: Scope) -> Past:
             asked.append(release is None or isinstance(release, Votes))
             if isinstance(release, Votes) and release.count:
                 counts.append(release.count / GRID)
-            releases[keys_of(query)[0]] = release
-    return Past(answered, _together(first) if first else None, list(asked), counts, releases)
+    return Past(answered, _together(first) if first else None, list(asked), counts)
 
 
 def stream(store: Store, analyst: Scope = None, records: int | None = None) -> Stream:

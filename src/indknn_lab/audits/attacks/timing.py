@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from indknn.answering.pacing import Answers, Paced
 from indknn.core.noise import SecureNoise
 from indknn.engine import Engine
 from indknn.types import FloatArray
+from indknn_lab.audits.attacks.pacing import Answers, Paced
 from indknn_lab.audits.bounds import lower_rate
 from indknn_lab.audits.scenarios import AXIS, BASE, D
 

@@ -5,11 +5,11 @@ import contextlib
 import numpy as np
 import pytest
 
-from indknn.answering.pacing import Paced
 from indknn.core.noise import SecureNoise
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError
 from indknn.settings import Settings
+from indknn_lab.audits.attacks.pacing import Paced
 
 
 class Clock:
