@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.core import accounting
-from indknn.core.calibrate import COUNT_EVERY, ENDLESS, sigma1_for, sigma2_for
+from indknn.core.calibrate import COUNT_EVERY, PLANNED_QUERIES, sigma1_for, sigma2_for
 from indknn.core.inputs import as_center, as_classes, encode_labels
 from indknn.core.kernels import Kernel, make_kernel
 from indknn.core.mechanism import MAX_SIGMA2, Plan
@@ -240,13 +240,13 @@ class Settings:
     @property
     def sigma1_(self) -> float:
         """The noise on the count."""
-        planned = self.max_queries or ENDLESS
+        planned = self.max_queries or PLANNED_QUERIES
         return sigma1_for(self.budget, max(planned // COUNT_EVERY, 100) if self.advised else planned)
 
     @property
     def sigma2_(self) -> float:
         """The noise on the votes, given or derived."""
-        return self.sigma2 or sigma2_for(self.budget, self.max_queries or ENDLESS)
+        return self.sigma2 or sigma2_for(self.budget, self.max_queries or PLANNED_QUERIES)
 
     @cached_property
     def class_array(self) -> npt.NDArray[Any]:

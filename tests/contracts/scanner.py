@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexes.index_oracle import FEATURES, assert_same, bits_of, brute_scan, some
-from indknn.records.indexes.scanner import Codes, Scanner, Store
+from indknn.records.indexes.scanner import Codes, Rows, Scanner
 
 
 def setting(seed: int, n: int, d: int, n_queries: int, *, extreme: bool = False, share: float = 0.1):
@@ -24,7 +24,7 @@ def setting(seed: int, n: int, d: int, n_queries: int, *, extreme: bool = False,
     roots = records.root_norm.astype(np.float32)
     roots[rng.random(n) < 0.1] = np.nan
     angle = np.float64(1.0 if d == 1 else -np.log(2 * share) / np.sqrt(d))
-    return Store(records.values, roots, n), queries.values, (queries.root_norm * angle).astype(np.float32)
+    return Rows(records.values, roots, n), queries.values, (queries.root_norm * angle).astype(np.float32)
 
 
 class ScannerContract:
@@ -48,7 +48,7 @@ class ScannerContract:
             roots = np.ones(5, dtype=np.float32)
             for n_queries in (1, 2):
                 found = scanner.scan(
-                    Store(values, roots, 5), values[:n_queries], np.full(2, -np.inf, np.float32)[:n_queries]
+                    Rows(values, roots, 5), values[:n_queries], np.full(2, -np.inf, np.float32)[:n_queries]
                 )
                 for j in range(n_queries):
                     expected = [127 * 127 * d * (1 if (i - j) % 2 == 0 else -1) for i in range(5)]
@@ -79,7 +79,7 @@ class ScannerContract:
             n = 2 * page // d
             values = whole[4 * page - n * d :].reshape(n, d)
             values[:] = np.random.default_rng(d).integers(-127, 128, (n, d))
-            store = Store(values, np.ones(n, dtype=np.float32), n)
+            store = Rows(values, np.ones(n, dtype=np.float32), n)
             for n_queries in (1, 3):
                 args = (
                     store,
@@ -90,7 +90,7 @@ class ScannerContract:
 
     def test_nothing_is_found_in_nothing(self, scanner):
         store, queries, factors = setting(5, 10, 12, 3)
-        empty = Store(store.values, store.roots, 0)
+        empty = Rows(store.values, store.roots, 0)
         codes = Codes(np.zeros((10, 8), np.uint8), np.zeros((3, 8), np.uint8))
         for found in (
             scanner.scan(empty, queries, factors),
@@ -101,7 +101,7 @@ class ScannerContract:
 
     def test_free_slots_are_never_found(self, scanner):
         store, queries, _ = setting(6, 300, 20, 4)
-        nothing = Store(store.values, np.full(300, np.nan, dtype=np.float32), 300)
+        nothing = Rows(store.values, np.full(300, np.nan, dtype=np.float32), 300)
         for bound in (-np.inf, -1.0, 0.0):
             found = scanner.scan(nothing, queries, np.full(4, bound, dtype=np.float32))
             assert all(len(f.slots) == 0 for f in found)

@@ -7,10 +7,10 @@ import numpy as np
 from indknn.core.kernels import Kernel
 from indknn.core.quantise import root_norms
 from indknn.records.indexes import ExactIndex, LSHIndex, SketchIndex, scanner_native
-from indknn.records.indexes.scanner import Codes, Float32Array, Found, Scanner, Store
+from indknn.records.indexes.scanner import Codes, Found, Rows, Scanner
 from indknn.records.indexes.scanner_native import NativeScanner, levels
 from indknn.records.indexes.scanner_numpy import NumpyScanner
-from indknn.types import Int8Array, Vectors
+from indknn.types import Float32Array, Int8Array, Vectors
 
 scanner_native._WORTH_A_THREAD = 1  # so that small stores are shared among threads too
 SCANNERS: dict[str, Scanner] = {"numpy": NumpyScanner()} | {
@@ -46,9 +46,7 @@ def make(name: str, kernel: Kernel, d: int, scanner: Scanner, **options: object)
     return index
 
 
-def brute_scan(
-    store: Store, queries: Int8Array, factors: Float32Array, passes: np.ndarray | None = None
-) -> list[Found]:
+def brute_scan(store: Rows, queries: Int8Array, factors: Float32Array, passes: np.ndarray | None = None) -> list[Found]:
     """The scan by its definition, in int64."""
     rows = store.values[: store.used].astype(np.int64)
     result = []

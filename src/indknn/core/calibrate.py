@@ -21,7 +21,7 @@ NEAR_SHARE = 0.015
 COUNT_EVERY = 16
 """Where models answer too, one of so many answers releases its count."""
 DEFAULT_TAU = 0.5
-ENDLESS = 2000
+PLANNED_QUERIES = 2000
 """How many queries the noise on the count is planned for where no number was given."""
 MIN_QUERIES = 20
 _MAX_QUERIES = 256

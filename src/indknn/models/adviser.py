@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from indknn.core.calibrate import PLANNED_QUERIES
 from indknn.core.kernels import Kernel
 from indknn.core.releases import MomentsRelease, Release, TallyRelease, Votes
 from indknn.errors import StoreError
@@ -35,7 +36,6 @@ FRESH_SHARE = 0.1
 CARD_PRICE, FRESH_PRICE = 0.03, 0.002
 """What a person may be charged for one report card, or for being counted as fresh, as a share of B."""
 _STEP = 512  # answers at least between lessons, each of which costs two eigenproblems
-_ENDLESS = 2000  # questions that are planned for at least where no number of queries was given
 _SPREAD = 2.0  # those who are near more often than others shall not run out early
 _USUAL_MISFIT = 0.02  # the variance of shares of votes around the models' scores, before it is known
 _ENOUGH = 50  # answers to learn from
@@ -210,7 +210,7 @@ class Adviser:
         if self.terms.sigma2 is not None:
             return self.terms.sigma2
         if self.terms.max_queries is None:
-            horizon = max(float(self.asked), _ENDLESS)
+            horizon = max(float(self.asked), PLANNED_QUERIES)
         else:
             rate = (self.asked + 20.0) / (self.answered + 20.0)
             horizon = max((self.terms.max_queries - self.answered) * rate, 50.0)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.errors import InvalidInputError
-from indknn.records.indexes.scanner import MAX_FEATURES, CodeArray, Int32Array, Store
+from indknn.records.indexes.scanner import MAX_FEATURES, CodeArray, Int32Array, Rows
 from indknn.types import BoolArray, Float32Array, FloatArray, Int8Array, IntArray, Vectors
 
 _FIRST_CAPACITY = 64
@@ -55,9 +55,9 @@ class Slots:
         return result
 
     @property
-    def store(self) -> Store:
+    def store(self) -> Rows:
         """What a scan reads."""
-        return Store(self.values, self.roots, self.used)
+        return Rows(self.values, self.roots, self.used)
 
     @property
     def bytes_per_slot(self) -> int:

@@ -35,7 +35,7 @@ _BALANCE = _DEBIT = 12  # bytes
 
 
 @dataclass(frozen=True)
-class Answer:
+class Noted:
     """One fresh answer with what it was charged."""
 
     seq: int
@@ -69,9 +69,9 @@ class StoreJournal:
             request: (digest, labels) for request, digest, labels in db.execute("SELECT * FROM requests")
         }
         self._sealed = self._durable = 0  # groups
-        self._open: list[Answer] = []
+        self._open: list[Noted] = []
         self._open_bytes, self._folding = 0, False
-        self._pending: list[Answer] = []
+        self._pending: list[Noted] = []
         self._requests: dict[str, Known] = {}
         self._fold_blocks: set[tuple[Scope, int]] = set()  # that it covers
         self._fold: tuple[list[Balance], int] | None = None  # instead of the debits up to this answer
@@ -99,7 +99,7 @@ class StoreJournal:
             self._folding = self._open_bytes > max(_MANY, 2 * len(self.touched) * BLOCK * _BALANCE)
         with self._list_lock:
             text = None if release is None else encode(release)
-            self._open.append(Answer(self._next, analyst, query, label, charged, debits, text))
+            self._open.append(Noted(self._next, analyst, query, label, charged, debits, text))
             self._next += 1
 
     def seal(self, request: Request, labels: IntArray) -> None:
@@ -163,7 +163,7 @@ class StoreJournal:
             self._durable = upto
 
     def _write(
-        self, batch: list[Answer], requests: dict[str, Known], fold: tuple[list[Balance], int] | None
+        self, batch: list[Noted], requests: dict[str, Known], fold: tuple[list[Balance], int] | None
     ) -> chain.Entry | None:
         entry, tau, folded = None, self.tau(), 0 if fold is None else fold[1]
         told: dict[str, Any] = {}
@@ -201,7 +201,7 @@ def _ends(log: list[tuple[IntArray, IntArray]]) -> list[int]:
     return [int(end) for slots, _ in log if len(slots) for end in (slots[0], slots[-1])] or [0]
 
 
-def _row(answer: Answer, scope: int) -> tuple[Any, ...]:
+def _row(answer: Noted, scope: int) -> tuple[Any, ...]:
     if answer.query is None:
         return answer.seq, scope, b"", 0.0, answer.label
     return answer.seq, scope, answer.query.values.tobytes(), float(answer.query.scale[0]), answer.label

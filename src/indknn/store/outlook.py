@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from indknn.core.calibrate import DEFAULT_TAU, ENDLESS, NEAR_SHARE, SELECTED_SHARE, pairs_of, tau_from_queries
+from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, PLANNED_QUERIES, SELECTED_SHARE, pairs_of, tau_from_queries
 from indknn.core.kernels import tau_on_grid
 from indknn.core.releases import Votes
 from indknn.errors import InvalidInputError
@@ -65,7 +65,7 @@ def stream(store: Store, analyst: Scope = None, records: int | None = None) -> S
     if crowd is not None and records is not None:
         price = plain_price(settings, crowd, records)
     left = 1.0 if not history.answered else None if price is None else max(1.0 - history.answered * price, 0.0)
-    planned = settings.max_queries or ENDLESS
+    planned = settings.max_queries or PLANNED_QUERIES
     return Stream(history.answered, history.answered, 1.0, left, price, planned)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from indknn.core.kernels import Kernel
 from indknn.records.indexes.exact import ExactIndex
-from indknn.records.indexes.scanner import Codes, Found, Store
+from indknn.records.indexes.scanner import Codes, Found, Rows
 from indknn.records.slots import Slots
 from indknn.types import Float32Array, Int8Array, IntArray, Vectors
 
@@ -55,7 +55,7 @@ class CodedIndex(ExactIndex, ABC):
         return found / exact if exact else 1.0
 
     @abstractmethod
-    def _scan(self, store: Store, factors: Float32Array, block: Vectors, tau: int) -> list[Found]: ...
+    def _scan(self, rows: Rows, factors: Float32Array, block: Vectors, tau: int) -> list[Found]: ...
 
     def _codes(self, block: Vectors) -> Codes:
         return Codes(self.slots.codes, self.scanner.signs(block.values, self.planes))

@@ -13,11 +13,11 @@ import numpy as np
 
 from indknn.core.kernels import Kernel
 from indknn.records.indexes.choose import make_scanner
-from indknn.records.indexes.scanner import MAX_QUERIES, Found, Store
+from indknn.records.indexes.scanner import MAX_QUERIES, Found, Rows
 from indknn.records.slots import NO_SCALES, Slots
 from indknn.types import Float32Array, FloatArray, IntArray, Selection, Vectors
 
-Scan: TypeAlias = Callable[[Store, Float32Array, Vectors, int], list[Found]]
+Scan: TypeAlias = Callable[[Rows, Float32Array, Vectors, int], list[Found]]
 _SLACK = 2.0**-20  # float32 rounds four times on the way to the bound, each by at most 2^-24
 
 
@@ -57,16 +57,16 @@ class ExactIndex:
             found += [self._decide(some, block, i, tau) for i, some in enumerate(near)]
         return found
 
-    def _scan(self, store: Store, factors: Float32Array, block: Vectors, tau: int) -> list[Found]:
+    def _scan(self, rows: Rows, factors: Float32Array, block: Vectors, tau: int) -> list[Found]:
         """The records that may have κ >= tau, and perhaps a few more."""
-        return self.scanner.scan(store, block.values, factors)
+        return self.scanner.scan(rows, block.values, factors)
 
-    def _bounded(self, block: Vectors, tau: int) -> tuple[Store, Float32Array]:
+    def _bounded(self, block: Vectors, tau: int) -> tuple[Rows, Float32Array]:
         """Row i may have κ >= tau with query j only if its dot product reaches roots[i] * factors[j]."""
         s = self.slots
         if self.kernel.uses_lengths:
-            return Store(s.values, self._bounds(block, tau), s.used), np.ones(1, dtype=np.float32)
-        return Store(s.values, s.roots, s.used), self._factors(block, tau)
+            return Rows(s.values, self._bounds(block, tau), s.used), np.ones(1, dtype=np.float32)
+        return Rows(s.values, s.roots, s.used), self._factors(block, tau)
 
     def _factors(self, block: Vectors, tau: int) -> Float32Array:
         """For each query the factor by which |x| bounds the dot products that can reach tau."""

@@ -14,7 +14,7 @@ from indknn.core.kernels import Kernel
 from indknn.errors import InvalidInputError
 from indknn.records.indexes.coded import CodedIndex
 from indknn.records.indexes.planes import hyperplanes
-from indknn.records.indexes.scanner import Found, Store
+from indknn.records.indexes.scanner import Found, Rows
 from indknn.types import Float32Array, Int8Array, Vectors
 
 DEFAULT_TABLES = 30
@@ -54,8 +54,8 @@ class LSHIndex(CodedIndex):
         planes = _padded(n_tables, n_bits, 8 * self._width, n_features, seed)
         super().__init__(kernel, n_features, planes, scanner=scanner, threads=threads)
 
-    def _scan(self, store: Store, factors: Float32Array, block: Vectors, tau: int) -> list[Found]:
-        return self.scanner.scan_equal(store, block.values, factors, self._codes(block), self._width)
+    def _scan(self, rows: Rows, factors: Float32Array, block: Vectors, tau: int) -> list[Found]:
+        return self.scanner.scan_equal(rows, block.values, factors, self._codes(block), self._width)
 
 
 def _padded(n_tables: int, n_bits: int, unit: int, n_features: int, seed: int) -> Int8Array:

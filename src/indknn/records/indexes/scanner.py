@@ -30,7 +30,7 @@ class Found(NamedTuple):
     dots: Int32Array
 
 
-class Store(NamedTuple):
+class Rows(NamedTuple):
     """What a scan reads: the rows below `used`. A slot whose root is NaN is never found."""
 
     values: Int8Array
@@ -53,18 +53,18 @@ class Scanner(Protocol):
         """Which scanner this is, and what it runs on."""
         ...
 
-    def scan(self, store: Store, queries: Int8Array, factors: Float32Array) -> list[Found]:
+    def scan(self, rows: Rows, queries: Int8Array, factors: Float32Array) -> list[Found]:
         """Among all rows."""
         ...
 
     def scan_equal(
-        self, store: Store, queries: Int8Array, factors: Float32Array, codes: Codes, width: int
+        self, rows: Rows, queries: Int8Array, factors: Float32Array, codes: Codes, width: int
     ) -> list[Found]:
         """Among rows whose code has any unit of `width` bytes in common with the query's."""
         ...
 
     def scan_hamming(
-        self, store: Store, queries: Int8Array, factors: Float32Array, codes: Codes, cut: int
+        self, rows: Rows, queries: Int8Array, factors: Float32Array, codes: Codes, cut: int
     ) -> list[Found]:
         """Among rows whose code differs from the query's in at most `cut` bits."""
         ...

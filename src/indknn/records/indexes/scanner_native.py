@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from indknn.errors import InvalidInputError
-from indknn.records.indexes.scanner import CodeArray, Codes, Found, Scanner, Store
+from indknn.records.indexes.scanner import CodeArray, Codes, Found, Rows, Scanner
 from indknn.records.indexes.scanner_numpy import NumpyScanner
 from indknn.types import Float32Array, Int8Array
 
@@ -52,23 +52,23 @@ class NativeScanner:
     def __reduce__(self) -> tuple[Callable[[int | None], Scanner], tuple[int | None]]:
         return _restored, (self.threads,)
 
-    def scan(self, store: Store, queries: Int8Array, factors: Float32Array) -> list[Found]:
+    def scan(self, rows: Rows, queries: Int8Array, factors: Float32Array) -> list[Found]:
         """Among all rows."""
-        work = store.used * queries.size
-        return _found(_native.scan(*self._common(store, queries, factors, work)))
+        work = rows.used * queries.size
+        return _found(_native.scan(*self._common(rows, queries, factors, work)))
 
     def scan_equal(
-        self, store: Store, queries: Int8Array, factors: Float32Array, codes: Codes, width: int
+        self, rows: Rows, queries: Int8Array, factors: Float32Array, codes: Codes, width: int
     ) -> list[Found]:
         """Among rows whose code has any unit of `width` bytes in common with the query's."""
-        common = self._common(store, queries, factors, store.used * codes.queries.size)
+        common = self._common(rows, queries, factors, rows.used * codes.queries.size)
         return _found(_native.scan_equal(*common, *codes, codes.stored.shape[1], width))
 
     def scan_hamming(
-        self, store: Store, queries: Int8Array, factors: Float32Array, codes: Codes, cut: int
+        self, rows: Rows, queries: Int8Array, factors: Float32Array, codes: Codes, cut: int
     ) -> list[Found]:
         """Among rows whose code differs from the query's in at most `cut` bits."""
-        common = self._common(store, queries, factors, store.used * codes.queries.size)
+        common = self._common(rows, queries, factors, rows.used * codes.queries.size)
         return _found(_native.scan_hamming(*common, *codes, codes.stored.shape[1], cut))
 
     def signs(self, values: Int8Array, planes: Int8Array) -> CodeArray:
@@ -78,10 +78,10 @@ class NativeScanner:
         bits = _native.signs(np.ascontiguousarray(values), n, d, planes, threads, self._level)
         return np.frombuffer(bits, dtype=np.uint8).reshape(n, len(planes) // 8)
 
-    def _common(self, store: Store, queries: Int8Array, factors: Float32Array, work: int) -> tuple[object, ...]:
+    def _common(self, rows: Rows, queries: Int8Array, factors: Float32Array, work: int) -> tuple[object, ...]:
         queries = np.ascontiguousarray(queries)
-        n, d = store.used, queries.shape[1]
-        return store.values, n, d, queries, store.roots, factors, self._threads(work), self._level
+        n, d = rows.used, queries.shape[1]
+        return rows.values, n, d, queries, rows.roots, factors, self._threads(work), self._level
 
     def _threads(self, work: int) -> int:
         return max(1, min(self.threads or cores(), work // _WORTH_A_THREAD))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.core.quantise import EXACT_FEATURES, integer_dots
-from indknn.records.indexes.scanner import CodeArray, Codes, Found, Int32Array, Store
+from indknn.records.indexes.scanner import CodeArray, Codes, Found, Int32Array, Rows
 from indknn.types import BoolArray, Float32Array, FloatArray, Int8Array, IntArray
 
 try:  # the extra "simd": wheels for many machines, and over twice as fast as NumPy for one query
@@ -40,42 +40,42 @@ class NumpyScanner:
         """'numpy'."""
         return "numpy"
 
-    def scan(self, store: Store, queries: Int8Array, factors: Float32Array) -> list[Found]:
+    def scan(self, rows: Rows, queries: Int8Array, factors: Float32Array) -> list[Found]:
         """Among all rows."""
 
-        def tile(rows: slice) -> Part:
-            dots = tile_dots(store.values[rows], queries)
-            passed = dots.astype(np.float32, copy=False) >= store.roots[rows] * factors[:, None]
+        def found(tile: slice) -> Part:
+            dots = tile_dots(rows.values[tile], queries)
+            passed = dots.astype(np.float32, copy=False) >= rows.roots[tile] * factors[:, None]
             flat = np.flatnonzero(passed)  # much quicker than the same in two dimensions
             which, near = np.divmod(flat, passed.shape[1])
-            return which, near + rows.start, dots.reshape(-1)[flat].astype(np.int32)
+            return which, near + tile.start, dots.reshape(-1)[flat].astype(np.int32)
 
-        tiles = _tiles(store.used, queries.shape[1], len(queries))
-        return _by_query([tile(rows) for rows in tiles], len(queries))
+        tiles = _tiles(rows.used, queries.shape[1], len(queries))
+        return _by_query([found(tile) for tile in tiles], len(queries))
 
     def scan_equal(
-        self, store: Store, queries: Int8Array, factors: Float32Array, codes: Codes, width: int
+        self, rows: Rows, queries: Int8Array, factors: Float32Array, codes: Codes, width: int
     ) -> list[Found]:
         """Among rows whose code has any unit of `width` bytes in common with the query's."""
         kind: type[np.unsignedinteger[Any]] = np.uint8 if width == 1 else np.uint16
         stored, asked = codes.stored.view(kind), np.ascontiguousarray(codes.queries).view(kind)
 
-        def near(rows: slice, j: int) -> BoolArray:
-            same: BoolArray = (stored[rows] == asked[j]).any(axis=1)
+        def near(tile: slice, j: int) -> BoolArray:
+            same: BoolArray = (stored[tile] == asked[j]).any(axis=1)
             return same
 
-        return [self._among(store, queries[j], factors[j], partial(near, j=j)) for j in range(len(queries))]
+        return [self._among(rows, queries[j], factors[j], partial(near, j=j)) for j in range(len(queries))]
 
     def scan_hamming(
-        self, store: Store, queries: Int8Array, factors: Float32Array, codes: Codes, cut: int
+        self, rows: Rows, queries: Int8Array, factors: Float32Array, codes: Codes, cut: int
     ) -> list[Found]:
         """Among rows whose code differs from the query's in at most `cut` bits."""
         stored, asked = codes.stored.view(np.uint64), np.ascontiguousarray(codes.queries).view(np.uint64)
 
-        def near(rows: slice, j: int) -> BoolArray:
-            return ones(stored[rows] ^ asked[j]) <= cut
+        def near(tile: slice, j: int) -> BoolArray:
+            return ones(stored[tile] ^ asked[j]) <= cut
 
-        return [self._among(store, queries[j], factors[j], partial(near, j=j)) for j in range(len(queries))]
+        return [self._among(rows, queries[j], factors[j], partial(near, j=j)) for j in range(len(queries))]
 
     def signs(self, values: Int8Array, planes: Int8Array) -> CodeArray:
         """Bit p of row i: is the dot product of row i and plane p at least 0?"""
@@ -85,12 +85,12 @@ class NumpyScanner:
             bits[low : low + 4096] = np.packbits(dots >= 0, axis=1, bitorder="little")
         return bits
 
-    def _among(self, store: Store, query: Int8Array, factor: np.float32, near: Callable[[slice], BoolArray]) -> Found:
+    def _among(self, rows: Rows, query: Int8Array, factor: np.float32, near: Callable[[slice], BoolArray]) -> Found:
         parts = [_NOTHING]
-        for rows in _tiles(store.used, 64):
-            slots = np.flatnonzero(near(rows)) + rows.start
-            dots = tile_dots(store.values[slots], query[None])[0]
-            passed = dots.astype(np.float32, copy=False) >= store.roots[slots] * factor
+        for tile in _tiles(rows.used, 64):
+            slots = np.flatnonzero(near(tile)) + tile.start
+            dots = tile_dots(rows.values[slots], query[None])[0]
+            passed = dots.astype(np.float32, copy=False) >= rows.roots[slots] * factor
             parts.append(Found(slots[passed], dots[passed].astype(np.int32)))
         return Found(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 

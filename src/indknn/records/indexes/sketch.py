@@ -19,7 +19,7 @@ from indknn.core.kernels import Kernel
 from indknn.errors import InvalidInputError
 from indknn.records.indexes.coded import CodedIndex
 from indknn.records.indexes.planes import hyperplanes
-from indknn.records.indexes.scanner import Found, Store
+from indknn.records.indexes.scanner import Found, Rows
 from indknn.types import Float32Array, Vectors
 
 DEFAULT_BITS = 512
@@ -66,8 +66,8 @@ class SketchIndex(CodedIndex):
         """In how many bits a candidate's sketch may differ from the query's: a public number."""
         return hamming_cut(self.kernel.least_cosine(tau), self.n_bits, self.target_recall)
 
-    def _scan(self, store: Store, factors: Float32Array, block: Vectors, tau: int) -> list[Found]:
-        return self.scanner.scan_hamming(store, block.values, factors, self._codes(block), self.cut(tau))
+    def _scan(self, rows: Rows, factors: Float32Array, block: Vectors, tau: int) -> list[Found]:
+        return self.scanner.scan_hamming(rows, block.values, factors, self._codes(block), self.cut(tau))
 
 
 @lru_cache(maxsize=64)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.core import accounting
-from indknn.core.calibrate import ENDLESS, tau_from_queries
+from indknn.core.calibrate import PLANNED_QUERIES, tau_from_queries
 from indknn.core.noise import SeededNoise
 from indknn.core.statistics import MAX_FEATURES
 from indknn.engine import Engine
@@ -63,7 +63,7 @@ class Target:
     @property
     def planned(self) -> int:
         """How many queries are tried where no number was given: so many that the noise has had time to grow."""
-        return self.max_queries or ENDLESS
+        return self.max_queries or PLANNED_QUERIES
 
 
 @dataclass(frozen=True)
