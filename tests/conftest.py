@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest.register_assert_rewrite("contracts", "indexes.index_oracle")  # suites that several test files share
-
 # differing_executors: the contracts are inherited, so one property runs for several implementations on purpose.
 CALM = [HealthCheck.too_slow, HealthCheck.differing_executors]
 settings.register_profile("default", deadline=None, suppress_health_check=CALM)
