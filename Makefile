@@ -9,13 +9,14 @@ OUT ?= out
 
 .PHONY: help setup demo test test-fast coverage lint bench soak clean
 
-# What `make test-fast` leaves out: whole folders that are slow by nature, and single tests marked `slow`.
-FAST := -m "not slow and not chromium" $(addprefix --ignore=tests/,audits experiments console store/faults server/test_faults.py)
+# What `make test-fast` leaves out: research, the console, crashes, and single tests marked `slow`.
+SLOW := audits baselines experiments plots console store/faults server/test_faults.py
+FAST := -m "not slow and not chromium" $(addprefix --ignore=tests/,$(SLOW))
 
 help:
 	@echo "make demo        private predictions on real data, in a minute or two"
 	@echo "make test        all tests; the slowest 15 are listed"
-	@echo "make test-fast   most tests, in less than a minute: what you run while you work"
+	@echo "make test-fast   the product without crashes and browsers, in less than a minute: for while you work"
 	@echo "make coverage    all tests, and which lines they reach: a page in $(OUT)/coverage"
 	@echo "make lint        ruff, mypy --strict, import-linter"
 	@echo "make bench       benchmarks, as ratios to peers"
