@@ -11,7 +11,7 @@ OUT ?= out
 
 # What `make test-fast` leaves out: research, the console, crashes, and single tests marked `slow`.
 SLOW := audits baselines experiments plots console store/faults server/test_faults.py
-FAST := -m "not slow and not chromium" $(addprefix --ignore=tests/,$(SLOW))
+FAST := -m "not slow and not chromium" --ignore=src/indknn_lab $(addprefix --ignore=tests/,$(SLOW))
 
 help:
 	@echo "make demo        private predictions on real data, in a minute or two"
