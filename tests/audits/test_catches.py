@@ -20,22 +20,30 @@ from indknn.store.journal import StoreJournal
 from indknn_lab.audits.attacks import floats
 from indknn_lab.audits.attacks.membership import membership
 from indknn_lab.audits.checks import CHECKS
+from indknn_lab.audits.checks.serving import HISTORIES, nothing_refunded, odometer
 from indknn_lab.audits.measure import claimed_mu, measure, measure_simulated, measure_statistics, scores_of, simulations
 from indknn_lab.audits.mutants import MUTANTS
 from indknn_lab.audits.one_run import one_run
 from indknn_lab.audits.probes import PROBES, failed_checks, failed_probes
 from indknn_lab.audits.scenarios import scenarios
+from indknn_lab.audits.served import WAYS
 
 PRODUCT = (mechanism, statistics, by_models, adviser, Adviser, MemoryLedger, SeededNoise, Shard, Predictor)
 SERVING = (database, Batch, Change, StoreJournal, Worker)
 PATCHED = (*PRODUCT, *SERVING)
 
 
-def test_the_product_passes():
-    assert failed_checks() == {}
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_product_passes_every_check(name):
+    assert failed_checks({name: CHECKS[name]}) == {}
+
+
+@pytest.mark.slow
+def test_the_product_passes_every_probe():
     assert failed_probes(seed=1, trials=20) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_every_mutant_is_caught_and_leaves_no_trace(mutant):
     before = [vars(where).copy() for where in PATCHED]
@@ -44,6 +52,27 @@ def test_every_mutant_is_caught_and_leaves_no_trace(mutant):
         assert [vars(where) for where in PATCHED] != before
         assert any(failed_checks({name: check}) for name, check in CHECKS.items())
     assert [vars(where) for where in PATCHED] == before
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "name", ["refund on return", "free votes", "unclipped votes", "rounded down", "free after forget"]
+)
+def test_wrong_charges_are_caught_by_each_way_alone(way, name):
+    """What the engine's own checks see is seen through the store and the server as well."""
+    (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]
+    histories = [history for history in HISTORIES if history.way == way and history.returning]
+    assert odometer(histories) is None
+    with mutant():
+        assert odometer(histories).startswith(way)
+
+
+@pytest.mark.parametrize("way", ["store", "server"])
+@pytest.mark.parametrize("name", ["refund on return", "no tombstone", "no balance"])
+def test_a_refund_is_caught_by_each_way_alone(way, name):
+    (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]
+    with mutant():
+        assert failed_checks({"nothing refunded": lambda: nothing_refunded([way])})
 
 
 def test_every_probe_sees_a_mutant():
