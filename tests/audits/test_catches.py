@@ -20,22 +20,35 @@ from indknn.store.journal import StoreJournal
 from indknn_lab.audits.attacks import floats
 from indknn_lab.audits.attacks.membership import membership
 from indknn_lab.audits.checks import CHECKS
+from indknn_lab.audits.checks.serving import HISTORIES, nothing_refunded, odometer
 from indknn_lab.audits.measure import claimed_mu, measure, measure_simulated, measure_statistics, scores_of, simulations
 from indknn_lab.audits.mutants import MUTANTS
 from indknn_lab.audits.one_run import one_run
 from indknn_lab.audits.probes import PROBES, failed_checks, failed_probes
 from indknn_lab.audits.scenarios import scenarios
+from indknn_lab.audits.served import WAYS
 
 PRODUCT = (mechanism, statistics, by_models, adviser, Adviser, MemoryLedger, SeededNoise, Shard, Predictor)
 SERVING = (database, Batch, Change, StoreJournal, Worker)
 PATCHED = (*PRODUCT, *SERVING)
 
 
-def test_the_product_passes():
-    assert failed_checks() == {}
+def named(items, name):
+    (found,) = [item for item in items if item.name == name]
+    return found
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_product_passes_every_check(name):
+    assert failed_checks({name: CHECKS[name]}) == {}
+
+
+@pytest.mark.slow
+def test_the_product_passes_every_probe():
     assert failed_probes(seed=1, trials=20) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_every_mutant_is_caught_and_leaves_no_trace(mutant):
     before = [vars(where).copy() for where in PATCHED]
@@ -44,6 +57,27 @@ def test_every_mutant_is_caught_and_leaves_no_trace(mutant):
         assert [vars(where) for where in PATCHED] != before
         assert any(failed_checks({name: check}) for name, check in CHECKS.items())
     assert [vars(where) for where in PATCHED] == before
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "name", ["refund on return", "free votes", "unclipped votes", "rounded down", "any budget left"]
+)
+def test_wrong_charges_are_caught_by_each_way_alone(way, name):
+    """What the engine's own checks see is seen through the store and the server as well."""
+    mutant = named(MUTANTS, name)
+    histories = [history for history in HISTORIES if history.way == way and history.returning]
+    assert odometer(histories) is None
+    with mutant():
+        assert odometer(histories).startswith(way)
+
+
+@pytest.mark.parametrize("way", ["store", "server"])
+@pytest.mark.parametrize("name", ["refund on return", "no tombstone", "no balance"])
+def test_a_refund_is_caught_by_each_way_alone(way, name):
+    mutant = named(MUTANTS, name)
+    with mutant():
+        assert failed_checks({"nothing refunded": lambda: nothing_refunded([way])})
 
 
 def test_every_probe_sees_a_mutant():
@@ -61,25 +95,25 @@ def test_a_half_sized_noise_is_measured_above_the_claim():
     honest = measure_simulated(simulations()[0], 20_000, 1, 1e-4)
     assert 0.5 * honest.claimed_epsilon < honest.epsilon_gdp <= honest.claimed_epsilon
     assert honest.holds
-    (half,) = [m for m in MUTANTS if m.name == "half noise"]
-    (votes,) = [s for s in scenarios() if s.name == "one query"]
-    with half():
-        assert not measure(replace(votes, exact_noise=False), 500, 1, 1e-3).holds
+    once = replace(named(scenarios(), "one query"), exact_noise=False)
+    with named(MUTANTS, "half noise")():
+        assert not measure(once, 500, 1, 1e-3).holds
 
 
+@pytest.mark.slow
 def test_all_of_b_in_statistics_is_measured_near_the_claim_and_not_above():
     honest = measure_statistics(4000, 1, 1e-3)
     assert honest.holds
     assert honest.epsilon_gdp > 0.7 * honest.claimed_epsilon
-    (thin,) = [m for m in MUTANTS if m.name == "thin off the diagonal"]
-    with thin():
+    with named(MUTANTS, "thin off the diagonal")():
         assert not measure_statistics(12_000, 1, 1e-2).holds
 
 
-@pytest.mark.parametrize("name", ["statistics, five records", "statistics and student", "fresh records"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["reuse", "statistics, five records", "statistics and student", "fresh records"])
 def test_the_score_of_the_adversary_is_a_likelihood_ratio(name):
     """E exp(score) = 1 where the target is absent: who expects something else than what is released would miss it."""
-    (scenario,) = [s for s in scenarios() if s.name == name]
+    scenario = named(scenarios(), name)
     present, absent = scores_of(scenario, 40, 2)
     assert np.exp(absent).mean() == pytest.approx(1.0, abs=0.5)
     assert np.exp(-present).mean() == pytest.approx(1.0, abs=0.5)

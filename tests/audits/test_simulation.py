@@ -92,12 +92,15 @@ def test_the_tap_changes_nothing_and_is_taken_off():
         engine.add(AXIS[None, :], [1], ["t"])
         queries = np.repeat(AXIS[None, :], 20, axis=0)
         if tapped:
-            with tap() as releases:
+            with tap() as tape:
                 answers.append(engine.predict(queries).tolist())
-            assert [r.label for r in releases] == answers[-1]
-            assert all(max(r.raw, 30 * GRID) == r.K and int(np.argmax(r.scores)) == r.label for r in releases)
+            counts, votes = tape.of("count"), tape.of("votes")
+            assert [one.label for one in votes] == answers[-1]
+            assert [int(np.argmax(one.noisy[0])) for one in votes] == answers[-1]
+            assert [max(int(one.noisy[0][0]), 30 * GRID) for one in counts] == [one.K for one in votes]
+            assert not any(one.bare for one in tape)
             engine.predict(queries)
-            assert len(releases) == 20
+            assert len(tape) == 40
         else:
             answers.append(engine.predict(queries).tolist())
     assert answers[0] == answers[1]

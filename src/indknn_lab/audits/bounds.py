@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from math import log
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import ndtri
 from scipy.stats import beta as beta_distribution
 from scipy.stats import binom
@@ -116,11 +117,8 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
 
 def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, error: float) -> float:
     """The largest ε that so many correct guesses refute."""
-    low, high = 0.0, 20.0
-    if one_run_p_value(canaries, guesses, correct, low, delta) > error:
-        return 0.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        refuted = one_run_p_value(canaries, guesses, correct, middle, delta) <= error
-        low, high = (middle, high) if refuted else (low, middle)
-    return low
+
+    def excess(epsilon: float) -> float:
+        return one_run_p_value(canaries, guesses, correct, epsilon, delta) - error
+
+    return 0.0 if excess(0.0) > 0.0 else max(0.0, float(brentq(excess, 0.0, 20.0)) - 1e-9)  # on the safe side

@@ -109,9 +109,9 @@ def measure_statistics(trials: int, seed: int, error: float) -> Measured:
     A, b = statistics.moments(vectors.values, labels, nobody, limits, c, noise).sums
     with tap() as tape:  # for the scales that were drawn
         statistics.noisy_moments(A, b, noise, source)
-    (seen,) = tape.sums
-    scale = np.repeat(np.array(seen.scales, dtype=float), [len(part) for part in seen.parts])
-    shift = np.concatenate(seen.parts) / scale
+    (seen,) = tape
+    scale = np.repeat(np.array(seen.scales, dtype=float), [len(part) for part in seen.exact])
+    shift = np.concatenate(seen.exact) / scale
 
     def scores(present: int) -> FloatArray:
         found = np.zeros((trials, len(shift)))

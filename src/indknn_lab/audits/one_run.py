@@ -67,16 +67,13 @@ def _scores(engine: Engine, labels: IntArray, canaries: int) -> FloatArray:
         alone = Shard(new_index(settings), new_ledger(settings))
         alone.add(settings.quantise(queries, "X"), labels[block], block.tolist())
         for _ in range(2):
-            with tap() as releases:
+            with tap() as tape:
                 engine.predict(queries)
             near = alone.scan(settings.quantise(queries, "Q"), GRID // 2)
-            for i, selection, release in zip(block.tolist(), near, releases, strict=True):
+            for i, selection, count, votes in zip(block.tolist(), near, tape[::2], tape[1::2], strict=True):
                 admitted = alone.admit(selection, plan, None)
-                shift = alone.settle(admitted, release.K, plan)
-                if release.raw is None or release.scores is None:
-                    continue
-                scores[i] += gaussian_loss(np.array([release.raw]), np.array([admitted.total * GRID]), plan.scale1)
-                scores[i] += gaussian_loss(release.scores, shift, plan.scale2(release.K))
+                scores[i] += gaussian_loss(count.noisy[0], np.array([admitted.total * GRID]), plan.scale1)
+                scores[i] += gaussian_loss(votes.noisy[0], alone.settle(admitted, votes.K, plan), plan.scale2(votes.K))
     return scores
 
 

@@ -102,19 +102,6 @@ def run(minutes: float = 2.0, seed: int = 1, progress: Progress = lambda label, 
         lambda: timing(min(1000, int(100 * longer)), 1e-3),
     ]
     once, members, leaks, clock = each("attacks", attacks, lambda i, attack: attack())
-    return Report(
-        minutes=minutes,
-        seed=seed,
-        confidence=CONFIDENCE,
-        error_per_bound=error,
-        scenarios=tuple(measured),
-        one_run=once,
-        product_checks=checks,
-        product_probes=probes,
-        mutants=tuple(verdicts),
-        membership=members,
-        floats=tuple(leaks),
-        timing=tuple(clock),
-        seconds=time.perf_counter() - start,
-        machine=f"{platform.machine()}, Python {platform.python_version()}, NumPy {np.__version__}",
-    )
+    machine = f"{platform.machine()}, Python {platform.python_version()}, NumPy {np.__version__}"
+    figures = tuple(measured), once, checks, probes, tuple(verdicts), members, tuple(leaks), tuple(clock)
+    return Report(minutes, seed, CONFIDENCE, error, *figures, time.perf_counter() - start, machine)

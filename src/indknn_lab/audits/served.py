@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -81,9 +82,10 @@ class Served:
 
     def predict_all(self, questions: Sequence[Question]) -> list[npt.NDArray[Any]]:
         """The labels of several requests. Before a server they wait together, and may share a batch."""
-        if self._worker is None:
+        worker = self._worker
+        if worker is None:
             return [self._model.predict(Q, analyst) for Q, analyst in questions]
-        asked = [self._worker.predict(np.asarray(Q), analyst, None, None) for Q, analyst in questions]
+        asked = [partial(worker.predict, np.asarray(Q), analyst, None, None) for Q, analyst in questions]
         return [self.engine.settings.class_array[numbers] for numbers in asyncio.run(_all(asked))]
 
     def spent(self, owner: OwnerId) -> int:
@@ -117,8 +119,9 @@ class Served:
 
     def _in_turn(self, work: Callable[[], Any]) -> None:
         """A server has other work wait for its turn among the predictions."""
-        work() if self._worker is None else asyncio.run(_all([self._worker.run(work)]))
+        work() if self._worker is None else asyncio.run(_all([partial(self._worker.run, work)]))
 
 
-async def _all(waiting: Sequence[Any]) -> list[Any]:
-    return await asyncio.wait_for(asyncio.gather(*waiting), 60)  # a mutant may leave everybody waiting
+async def _all(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What all of them give; they are called at once, in order. A mutant may leave everybody waiting."""
+    return await asyncio.wait_for(asyncio.gather(*(call() for call in calls)), timeout=60)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,68 +22,63 @@ from indknn.core.noise import Noise
 from indknn.core.statistics import Contribution, MomentNoise
 from indknn.models import Adviser
 from indknn.records.shard import Shard
-from indknn.types import GRID, IntArray, Vectors
+from indknn.types import GRID, IntArray
 from indknn_lab.audits.patches import Replacement, patched
 
 
 @dataclass
-class Release:
-    """One pass through the mechanism. `raw` is the noisy count before it is lifted to 30; all in grid units.
+class Noised:
+    """Exact integers in one or more parts, the same with noise, and the scale of the noise on each part.
 
-    K is the released count after lifting, or a forecast where none was released (`counted` False); `votes_at` is what
-    the noise on the votes was scaled by. `scores` and a counted `raw` are None where no noise was drawn. A correct
-    mechanism always draws noise.
+    A count has the released K, after it was lifted to 30. Votes have the K that their noise was scaled by, and a label
+    where one follows. A sum over records has `again`, which takes its parts from another shard and charges it.
     """
 
-    raw: int | None
-    K: int
-    counted: bool = True
-    scores: IntArray | None = None
-    votes: IntArray | None = None
-    label: int = -1
-    plan: Plan | None = None
-    votes_at: int = 0
-    scales: list[int] = field(default_factory=list)
-    noise: list[IntArray] = field(default_factory=list)
-
-
-@dataclass
-class SumRelease:
-    """A sum over records in parts: exact, as they were released, and the scales of the noise that was drawn for them.
-
-    `again` takes the same parts from another shard, which is charged for it.
-    """
-
-    parts: list[IntArray]
+    kind: Literal["count", "votes", "sum"]
+    exact: list[IntArray]
     noisy: list[IntArray]
     scales: list[int]
-    again: Callable[[Shard], list[IntArray]]
+    plan: Plan | None = None
+    K: int = 0
+    label: int = -1
+    again: Callable[[Shard], list[IntArray]] | None = None
+
+    @property
+    def bare(self) -> bool:
+        """Whether something was released without noise. A correct product never does that."""
+        return len(self.scales) != len(self.exact)
+
+    @property
+    def noise(self) -> list[IntArray]:
+        """The noise on each part."""
+        return [noisy - exact for noisy, exact in zip(self.noisy, self.exact, strict=True)]
 
 
-class Tape(list[Release]):
-    """All passes through the mechanism. `sums` has all sums, `kept` the votes that left besides a label."""
+class Tape(list[Noised]):
+    """Everything that got noise, in order. `kept` are the votes that left besides a label."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sums: list[SumRelease] = []
         self.kept: list[releases.Votes] = []
+
+    def of(self, kind: str) -> list[Noised]:
+        """What is of one kind."""
+        return [one for one in self if one.kind == kind]
 
 
 class Recorder:
-    """Noise that remembers what it gave."""
+    """Noise that remembers at which scales it was drawn."""
 
     def __init__(self, noise: Noise):
         self._noise = noise
         self.secure = noise.secure
         self.scales: list[int] = []
-        self.values: list[IntArray] = []
 
     def draw(self, scale: int | float | Fraction, size: int) -> IntArray:
         """The same values as from the noise within."""
-        values = self._noise.draw(scale, size)
         self.scales.append(int(scale))
-        self.values.append(values)
-        return values
+        self.latest = self._noise.draw(scale, size)
+        return self.latest
 
 
 def halves(A: IntArray, b: IntArray) -> list[IntArray]:
@@ -93,18 +88,17 @@ def halves(A: IntArray, b: IntArray) -> list[IntArray]:
 
 @contextmanager
 def tap() -> Iterator[Tape]:
-    """A tape that grows by one `Release` with every pass through the mechanism, and with every sum."""
-    tape = Tape()
-    with patched(_Ears(tape).listeners()):
-        yield tape
+    """A tape that grows with every count, every vote and every sum that gets noise."""
+    ears = _Ears()
+    with patched(ears.listeners()):
+        yield ears.tape
 
 
 class _Ears:
-    """The recorders of one tap. `open` is an answer that was counted and has not voted yet."""
+    """The listeners of one tap. Each is called in the place of the original, which is its first argument."""
 
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
-        self.open: Release | None = None
+    def __init__(self) -> None:
+        self.tape = Tape()
         self.arguments: tuple[Any, ...] = ()  # of the latest sum over a shard's records
 
     def listeners(self) -> list[Replacement]:
@@ -121,39 +115,29 @@ class _Ears:
             *((where, name, partial(listener, getattr(where, name))) for where, name, listener in functions),
             (Shard, "moments", lambda shard, *arguments: self._called(moments, shard, arguments)),
             (Shard, "tally", lambda shard, *arguments: self._called(tally, shard, arguments)),
-            (Adviser, "note", lambda adviser, *answer: self._note(note, adviser, *answer)),
+            (Adviser, "note", lambda *arguments: self._note(note, *arguments)),
         ]
 
     def _count(self, original: Callable[..., int], total: int, plan: Plan, noise: Noise) -> int:
-        recorder = Recorder(noise)
+        recorder, exact = Recorder(noise), np.array([total * GRID])
         K = original(total, plan, recorder)
-        raw = total * GRID + int(recorder.values[-1][0]) if recorder.values else None
-        self.open = Release(raw, K, scales=recorder.scales, noise=recorder.values)
-        self.tape.append(self.open)
+        noisy = exact + recorder.latest if recorder.scales else exact
+        self.tape.append(Noised("count", [exact], [noisy], recorder.scales, plan, K))
         return K
 
     def _votes(self, original: Callable[..., IntArray], votes: IntArray, K: int, plan: Plan, noise: Noise) -> IntArray:
-        release, recorder = self._release(votes, K, plan), Recorder(noise)
+        recorder = Recorder(noise)
         noisy = original(votes, K, plan, recorder)
-        release.scores = noisy if recorder.values else None
-        release.scales += recorder.scales
-        release.noise += recorder.values
-        self.open = None
+        self.tape.append(Noised("votes", [votes], [noisy], recorder.scales, plan, K))
         return noisy
 
     def _argmax(self, original: Callable[..., int], votes: IntArray, K: int, plan: Plan, noise: Noise) -> int:
-        release = self._release(votes, K, plan)  # `noisy_votes`, which it calls, adds to it
-        release.label = original(votes, K, plan, noise)
-        self.open = None
-        return release.label
-
-    def _release(self, votes: IntArray, K: int, plan: Plan) -> Release:
-        """The answer that these votes belong to."""
-        if self.open is None:
-            self.open = Release(None, K, counted=False)
-            self.tape.append(self.open)
-        self.open.votes, self.open.plan, self.open.votes_at = votes, plan, K
-        return self.open
+        before = len(self.tape)
+        label = original(votes, K, plan, noise)
+        if len(self.tape) == before:  # it did not call `noisy_votes`
+            self.tape.append(Noised("votes", [votes], [votes], [], plan, K))
+        self.tape[-1].label = label
+        return label
 
     def _called(self, original: Callable[..., Contribution], shard: Shard, arguments: tuple[Any, ...]) -> Contribution:
         self.arguments = arguments
@@ -165,18 +149,16 @@ class _Ears:
         recorder, arguments = Recorder(source), self.arguments
         noisy: tuple[IntArray, IntArray] = original(A, b, noise, recorder)
         again = lambda shard: halves(*shard.moments(*arguments).sums)  # noqa: E731
-        self.tape.sums.append(SumRelease(halves(A, b), halves(*noisy), recorder.scales, again))
+        self.tape.append(Noised("sum", halves(A, b), halves(*noisy), recorder.scales, again=again))
         return noisy
 
     def _tally(self, original: Callable[..., IntArray], counts: IntArray, scale: int, source: Noise) -> IntArray:
         recorder, arguments = Recorder(source), self.arguments
         noisy = original(counts, scale, recorder)
         again = lambda shard: list(shard.tally(*arguments).sums)  # noqa: E731
-        self.tape.sums.append(SumRelease([counts], [noisy], recorder.scales, again))
+        self.tape.append(Noised("sum", [counts], [noisy], recorder.scales, again=again))
         return noisy
 
-    def _note(
-        self, original: Callable[..., None], adviser: Adviser, query: Vectors, release: releases.Release | None
-    ) -> None:
-        self.tape.kept += [release] if isinstance(release, releases.Votes) else []
-        original(adviser, query, release)
+    def _note(self, original: Callable[..., None], *arguments: Any) -> None:
+        self.tape.kept += [one for one in arguments if isinstance(one, releases.Votes)]
+        original(*arguments)

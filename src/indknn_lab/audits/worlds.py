@@ -12,7 +12,7 @@ release, and from where. For a Gaussian release at scale s, shifted by Δ from b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -27,11 +27,11 @@ from indknn.core.noise import Noise
 from indknn.engine import Engine, new_index, new_ledger
 from indknn.ledger import Scope
 from indknn.models import adviser
-from indknn.records.shard import Shard
+from indknn.records.shard import Admitted, Shard
 from indknn.settings import Settings
 from indknn.types import GRID, FloatArray, IntArray, OwnerId, Vectors
 from indknn_lab.audits.patches import patched
-from indknn_lab.audits.tap import Release, SumRelease, tap
+from indknn_lab.audits.tap import Noised, tap
 
 Sight: TypeAlias = Literal["labels", "counts", "votes"]
 """What the adversary sees: labels alone; noisy counts and labels; noisy counts and noisy votes."""
@@ -108,60 +108,65 @@ class Shadow:
     """What an adversary who knows all records expects of each release, with and without the target."""
 
     def __init__(self, settings: Settings):
-        assert settings.tau is not None
-        self.plan = settings.plan(settings.tau)
         self._settings = settings
         self.others = Shard(new_index(settings), new_ledger(settings))
         self.target = Shard(new_index(settings), new_ledger(settings))
         self._transcripts: dict[Scope, Transcript] = {}
 
-    def add(self, event: Add) -> None:
-        """Records come."""
-        vectors, labels = self._settings.prepare(event.X, np.array(event.y))
-        self._shard(event).add(vectors, labels, event.owners)
+    def apply(self, event: Add | Forget) -> None:
+        """Records come or go."""
+        shard = self.target if event.owner == TARGET else self.others
+        if isinstance(event, Add):
+            shard.add(*self._settings.prepare(event.X, np.array(event.y)), event.owners)
+        else:
+            shard.forget(shard.slots_of_owners([event.owner]))
 
-    def forget(self, event: Forget) -> None:
-        """Records go."""
-        shard = self._shard(event)
-        shard.forget(shard.slots_of_owners([event.owner]))
+    def loss(self, query: Vectors, analyst: Scope, released: Sequence[Noised], sight: Sight) -> float:
+        """The log-likelihood ratio of what one query released, and the shadows' charges for it."""
+        total, admitted = 0.0, None
+        for one in released:
+            if one.again is not None:
+                for x, base, shift, scale in zip(
+                    one.noisy, one.again(self.others), one.again(self.target), one.scales, strict=True
+                ):
+                    total += gaussian_loss(x - base, shift, scale)
+            elif one.kind == "count":
+                admitted = others, target = self._admit(query, one, analyst)
+                if sight != "labels":
+                    x, shift = one.noisy[0] - others.total * GRID, np.array([target.total * GRID])
+                    total += gaussian_loss(x, shift, one.scales[0] if one.scales else GRID)
+            else:
+                total += self._votes_loss(query, analyst, one, admitted or self._admit(query, one, analyst), sight)
+        return total
 
-    def _shard(self, event: Add | Forget) -> Shard:
-        return self.target if event.owner == TARGET else self.others
+    def _admit(self, query: Vectors, one: Noised, analyst: Scope) -> tuple[Admitted, Admitted]:
+        assert one.plan is not None
+        tau, counted = tau_on_grid(one.plan.tau), one.kind == "count"
+        (others,), (target,) = (shard.scan(query, tau) for shard in (self.others, self.target))
+        return (
+            self.others.admit(others, one.plan, analyst, counted=counted),
+            self.target.admit(target, one.plan, analyst, counted=counted),
+        )
 
-    def sum_loss(self, release: SumRelease) -> float:
-        """The log-likelihood ratio of a sum over records, and the shadows' charges for it."""
-        parts = zip(release.noisy, release.again(self.others), release.again(self.target), release.scales, strict=True)
-        return sum(gaussian_loss(x - base, shift, scale) for x, base, shift, scale in parts)
-
-    def loss(self, query: Vectors, analyst: Scope, release: Release, sight: Sight) -> float:
-        """The log-likelihood ratio of one release, and the shadows' charges for it."""
-        transcript = self._transcript(analyst)
-        plan = self.plan if release.plan is None or not self._settings.advised else release.plan
-        tau = tau_on_grid(plan.tau)
-        (near,) = self.others.scan(query, tau)
-        others = self.others.admit(near, plan, analyst, counted=release.counted)
-        (near,) = self.target.scan(query, tau)
-        target = self.target.admit(near, plan, analyst, counted=release.counted)
+    def _votes_loss(
+        self, query: Vectors, analyst: Scope, one: Noised, admitted: tuple[Admitted, Admitted], sight: Sight
+    ) -> float:
+        (others, target), plan = admitted, one.plan
+        assert plan is not None
         # Who sees labels only must guess K: without the target, and without its noise.
-        K = max(others.total, MIN_K) * GRID if sight == "labels" else release.K
-        if self._settings.advised:
-            K = release.votes_at  # foretold from what was released
-        scale = plan.scale2(K)
+        K = max(others.total, MIN_K) * GRID if sight == "labels" and not self._settings.advised else one.K
+        transcript, tau = self._transcript(analyst), tau_on_grid(plan.tau)
         base = transcript.votes(query, tau, plan.n_classes) + self.others.settle(others, K, plan)
         shift = self.target.settle(target, K, plan)
-        transcript.add(query, keys_of(query)[0], release.label)
-        total = 0.0
-        if sight != "labels" and release.raw is not None:
-            x, shifted = np.array([release.raw - others.total * GRID]), np.array([target.total * GRID])
-            total += gaussian_loss(x, shifted, plan.scale1)
+        transcript.add(query, keys_of(query)[0], one.label)
         if not shift.any():
-            return total
-        if sight == "votes" and release.scores is not None:
-            x = release.scores - base
-            if plan.contrast:  # only P times the votes leaves
-                return total + gaussian_loss(x - x.mean(), shift - shift.mean(), scale)
-            return total + gaussian_loss(x, shift, scale)
-        return total + label_loss(release.label, base, shift, scale)
+            return 0.0
+        if sight != "votes" or one.bare:
+            return label_loss(one.label, base, shift, plan.scale2(K))
+        x = one.noisy[0] - base
+        if plan.contrast:  # only P times the votes leaves
+            return gaussian_loss(x - x.mean(), shift - shift.mean(), plan.scale2(K))
+        return gaussian_loss(x, shift, plan.scale2(K))
 
     def _transcript(self, analyst: Scope) -> Transcript:
         if analyst not in self._transcripts:
@@ -172,25 +177,21 @@ class Shadow:
 
 def play(scenario: Scenario, present: bool, noise: Noise, rng: np.random.Generator) -> float:
     """Run the history through the product, in one of the two worlds; the score of what was seen."""
-    with hurried() if scenario.hurried else nullcontext(), tap() as releases:
+    with hurried() if scenario.hurried else nullcontext(), tap() as tape:
         engine, shadow, view = Engine(scenario.settings, noise), Shadow(scenario.settings), View()
         for event in scenario.script(view, rng):
             if not isinstance(event, Ask):
                 if present or event.owner != TARGET:
                     _apply(engine, event)
-                shadow.add(event) if isinstance(event, Add) else shadow.forget(event)
+                shadow.apply(event)
                 continue
-            before, sums_before = len(releases), len(releases.sums)
+            tape.clear()
             label = int(engine.predict(event.query[None, :], event.analyst)[0])
             shadow.others.epoch = shadow.target.epoch = engine.shard.epoch
-            if not event.seen:
-                continue
-            view.labels.append(label)
-            for one in releases.sums[sums_before:]:
-                view.loss += shadow.sum_loss(one)
-            if len(releases) > before:  # else a repeat or a model, answered from what was released already
+            if event.seen:
+                view.labels.append(label)
                 query = scenario.settings.quantise(event.query[None, :], "the query")
-                view.loss += shadow.loss(query, event.analyst, releases[-1], scenario.sight)
+                view.loss += shadow.loss(query, event.analyst, tape, scenario.sight)
     return view.loss
 
 

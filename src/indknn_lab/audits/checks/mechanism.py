@@ -25,14 +25,12 @@ def scales() -> str | None:
     settings = replace(BASE, max_queries=10_000)
     engine, plan = Engine(settings, SeededNoise(3)), settings.plan(0.5)
     engine.add(np.repeat(AXIS[None, :], 60, axis=0), np.zeros(60, dtype=int), list(range(60)))
-    with tap() as releases:
+    with tap() as tape:
         engine.predict(around(600))
-    units = []
-    for release in releases:
-        if release.scales != [plan.scale1, plan.scale2(release.K)]:
-            return f"drew at {release.scales}, for a released count of {release.K / GRID:.2f}"
-        units += [float(v) / s for s, values in zip(release.scales, release.noise, strict=True) for v in values]
-    spread = float(np.std(units))
+    for count, votes in zip(tape.of("count"), tape.of("votes"), strict=True):
+        if (count.scales, votes.scales) != ([plan.scale1], [plan.scale2(count.K)]):
+            return f"drew at {count.scales} and {votes.scales}, for a released count of {count.K / GRID:.2f}"
+    spread = float(np.std(np.concatenate([one.noise[0] / one.scales[0] for one in tape])))
     if abs(spread - 1.0) >= 0.08:
         return f"the noise is {spread:.3f} times as wide as it should be"
     return _scales_of_sums()
@@ -42,15 +40,15 @@ def _scales_of_sums() -> str | None:
     """Every part of a sum has noise of the size that it was drawn at."""
     units: list[list[float]] = [[], [], [], []]
     for seed in range(15):
-        with hurried(), tap() as releases:
+        with hurried(), tap() as tape:
             engine = Engine(ENDLESS, SeededNoise(seed))
             engine.add(around(9), np.arange(9) % 2, list(range(9)))
             engine.predict(around(5))
-        for one in releases.sums:
-            if len(one.scales) != len(one.parts):
-                return f"a sum of {len(one.parts)} parts drew noise for {len(one.scales)}"
-            for i, (x, noisy, scale) in enumerate(zip(one.parts, one.noisy, one.scales, strict=True)):
-                units[i if len(one.parts) == 3 else 3] += ((noisy - x) / scale).tolist()
+        for one in tape.of("sum"):
+            if one.bare:
+                return f"a sum of {len(one.exact)} parts drew noise for {len(one.scales)}"
+            for i, (noise, scale) in enumerate(zip(one.noise, one.scales, strict=True)):
+                units[i if len(one.exact) == 3 else 3] += (noise / scale).tolist()
     spreads = [float(np.std(part)) for part in units]
     wrong = [f"{spread:.2f}" for spread in spreads if abs(spread - 1.0) >= 0.1]
     return f"the noise on sums is {', '.join(wrong)} times as wide as it should be" if wrong else None
@@ -59,45 +57,36 @@ def _scales_of_sums() -> str | None:
 def same_path() -> str | None:
     """An empty neighbourhood, an exhausted store, one label left: the same draws as ever, in every mode."""
     c, d = 2, D
-    modes: list[tuple[Settings, list[int]]] = [
-        (replace(BASE, sigma2=0.1), [1, c]),
-        (replace(BASE, sigma2=0.1, reuse="labels"), [1, c]),
-        (replace(STATISTICS, sigma2=0.1), [d * (d - 1) // 2, d, d * c, c]),
-        (replace(ENDLESS, prior="none", sigma2=0.1), [1, c]),
+    modes: list[tuple[Settings, list[int], list[int]]] = [  # what is drawn at first, and then for each answer
+        (replace(BASE, sigma2=0.1), [], [1, c]),
+        (replace(BASE, sigma2=0.1, reuse="labels"), [], [1, c]),
+        (replace(STATISTICS, sigma2=0.1), [d * (d - 1) // 2, d, d * c], [c]),
+        (replace(ENDLESS, prior="none", sigma2=0.1), [], [1, c]),
     ]
-    for settings, wanted in modes:
-        for what, rows, asked in (
-            ("nobody near", [-AXIS], 1),
-            ("nobody", [], 1),
-            ("exhausted", [AXIS], 12),
-            ("usual", list(around(40)), 1),
-        ):
-            engine = Engine(settings, SeededNoise(5))
-            engine.add(np.array(rows).reshape(-1, D), np.zeros(len(rows), dtype=int), list(range(len(rows))))
-            with tap() as releases:
+    crowds = {"nobody near": -AXIS[None, :], "nobody": np.zeros((0, D)), "exhausted": AXIS[None, :], "many": around(40)}
+    for settings, first, each in modes:
+        for what, rows in crowds.items():
+            engine, asked = Engine(settings, SeededNoise(5)), 12 if what == "exhausted" else 1
+            engine.add(rows, np.zeros(len(rows), dtype=int), list(range(len(rows))))
+            with tap() as tape:
                 engine.predict(around(asked))
-            if len(releases) != asked:
-                return f"{what}: {asked} queries were asked about, {len(releases)} drew noise"
-            sums = [len(one) for release in releases.sums for one in release.parts[: len(release.scales)]]
-            sizes = sums + [len(values) for values in releases[-1].noise]
-            if sizes != wanted:
-                return f"{what}: drew {sizes} values, not {wanted}"
+            drawn = [len(part) for one in tape for part in one.exact[: len(one.scales)]]
+            if drawn != first + asked * each:
+                return f"{what}: drew {drawn} values, not {first + asked * each}"
     return None
 
 
 def fresh_noise() -> str | None:
     """No draw is ever seen twice."""
-    engine = Engine(BASE, SeededNoise(6))
-    with tap() as releases:
-        engine.predict(around(100))
-    for position in (0, 1):
-        drawn = [int(r.noise[position][0]) for r in releases if len(r.noise) > position]
+    with tap() as tape:
+        Engine(BASE, SeededNoise(6)).predict(around(100))
+    for kind in ("count", "votes"):
+        drawn = [int(one.noise[0][0]) for one in tape.of(kind)]
         if len(set(drawn)) < 0.9 * len(drawn):
             return f"{len(drawn)} draws gave only {len(set(drawn))} values"
-    with hurried(), tap() as releases:
-        engine = Engine(replace(ENDLESS, prior_share=0.1), SeededNoise(6))
-        engine.predict(around(24))
-    cards = [one.noisy[0] - one.parts[0] for one in releases.sums if len(one.parts) == 1 and len(one.parts[0]) > 1]
+    with hurried(), tap() as tape:
+        Engine(replace(ENDLESS, prior_share=0.1), SeededNoise(6)).predict(around(24))
+    cards = [one.noise[0] for one in tape.of("sum") if len(one.exact) == 1 and len(one.exact[0]) > 1]
     for cell in (0, -1):  # the first and the last cell of a report card
         drawn = [int(card[cell]) for card in cards]
         if len(set(drawn)) < len(drawn):
@@ -165,21 +154,21 @@ def fresh_only() -> str | None:
     """Statistics that are released later hold the records that came since, and nobody else's."""
     settings = replace(ENDLESS, prior_share=0.1, sigma2=50.0)
     X, y, names = around(80), np.arange(80) % 2, list(range(80))
-    with hurried(), tap() as releases:
+    with hurried(), tap() as tape:
         engine = Engine(settings, SeededNoise(3))
         engine.add(X[:4], y[:4], names[:4])
         engine.predict(X[:2])
         engine.add(X[4:], y[4:], names[4:])
         for i in range(2, 9):
             engine.predict(X[i : i + 1])
-    found = [one for one in releases.sums if len(one.parts) == 3]
+    found = [one.exact for one in tape.of("sum") if len(one.exact) == 3]
     if len(found) < 2:
         return f"76 fresh records came and {len(found)} statistics were released"
     alone = Engine(settings, SeededNoise(3))
     alone.add(X[4:], y[4:], names[4:])
     price = 0.1 * settings.budget
     A, b = alone.shard.moments(0, MomentNoise.for_price(price, 2), 2, to_units(price), None).sums
-    same = all((x == z).all() for x, z in zip(found[1].parts, halves(A, b), strict=True))
+    same = all((x == z).all() for x, z in zip(found[1], halves(A, b), strict=True))
     return None if same else "somebody is in statistics that others paid for"
 
 
@@ -194,10 +183,9 @@ def analysts_apart() -> str | None:
                 for i in range(asked):
                     engine.predict(near(i)[None, :], "a")
                 engine.predictor.noise = SeededNoise(12)
-                with tap() as releases:
+                with tap() as tape:
                     engine.predict(around(4), "b")
-            votes = [(r.K, None if r.votes is None else r.votes.tolist()) for r in releases]
-            seen.append((votes, [[part.tolist() for part in one.parts] for one in releases.sums]))
+            seen.append([(one.kind, one.K, [part.tolist() for part in one.exact]) for one in tape])
         if seen[0] != seen[1]:
             return f"{settings.reuse}: what b sees is different after a has asked"
     return None

@@ -20,7 +20,7 @@ from indknn.types import GRID, IntArray
 from indknn_lab.audits.patches import patched
 from indknn_lab.audits.scenarios import AXIS, BASE, ENDLESS, STATISTICS, D, around, near
 from indknn_lab.audits.served import WAYS, Question, Served, served
-from indknn_lab.audits.tap import Release, SumRelease, tap
+from indknn_lab.audits.tap import Noised, tap
 from indknn_lab.audits.worlds import hurried
 
 
@@ -76,7 +76,7 @@ def _drive(model: Served, history: History) -> str | None:
         public = model.engine.predictor._transcript(None).votes(query, GRID // 2, len(settings.classes))
         with tap() as tape:
             model.predict(near(i)[None, :])
-        loss += sum((*(_loss(one, public) for one in tape), *map(_sum_loss, tape.sums)), Fraction(0))
+        loss += sum((_loss(one, public) for one in tape), Fraction(0))
         booked = Fraction(model.spent("ann"), UNIT)
         if loss > booked or booked > limit:
             return f"query {i + 1}: lost {float(loss):.6g}, booked {float(booked):.6g}, budget {float(limit):.6g}"
@@ -89,24 +89,16 @@ def _drive(model: Served, history: History) -> str | None:
     return None
 
 
-def _loss(release: Release, public: IntArray) -> Fraction:
-    """Σ Δ²/2s² of one release of a lone person: their count and votes are all there is, except for public votes."""
-    bare_count = release.raw is None and release.counted
-    if bare_count or release.scores is None or release.votes is None or release.plan is None:
-        return Fraction(10**6)  # something left without noise
-    count = 0 if release.raw is None else release.raw - int(release.noise[0][0])
-    scale, votes = release.scales[-1], [int(v) for v in release.votes - public]
-    common = round(Fraction(sum(votes), len(votes))) if release.plan.contrast else 0
-    shift = sum((v - common) ** 2 for v in votes)
-    return Fraction(count * count, 2 * release.scales[0] ** 2) + Fraction(shift, 2 * scale * scale)
-
-
-def _sum_loss(release: SumRelease) -> Fraction:
-    """The same for a sum over the records of a lone person."""
-    if len(release.scales) != len(release.parts):
+def _loss(one: Noised, public: IntArray) -> Fraction:
+    """Σ Δ²/2s² of what a lone person is alone in: their count, their votes except for public ones, their sums."""
+    if one.bare:
         return Fraction(10**6)
-    squares = (int((part.astype(object) ** 2).sum()) for part in release.parts)
-    return sum((Fraction(q, 2 * s * s) for q, s in zip(squares, release.scales, strict=True)), Fraction(0))
+    parts = [part.astype(object) for part in one.exact]
+    if one.kind == "votes" and one.plan is not None:
+        parts[0] -= public
+        parts[0] -= round(Fraction(parts[0].sum(), len(public))) if one.plan.contrast else 0
+    shifts = [int((part**2).sum()) for part in parts]
+    return sum((Fraction(q, 2 * s * s) for q, s in zip(shifts, one.scales, strict=True)), Fraction(0))
 
 
 def nothing_refunded(ways: Sequence[str] = WAYS) -> str | None:
@@ -190,14 +182,14 @@ def _eventful(model: Served, restarting: bool) -> tuple[list[Any], list[Any]]:
 def repeats_stand() -> str | None:
     """A repeat is answered from the transcript, whatever came or went meanwhile."""
     for way in WAYS:
-        with served(way, replace(BASE, free_repeats=True), 1) as model, tap() as releases:
+        with served(way, replace(BASE, free_repeats=True), 1) as model, tap() as tape:
             model.add(AXIS[None, :], [1], ["ann"])
             model.predict(near(0)[None, :])
             model.add(near(1)[None, :], [0], ["bob"])
             model.forget(["ann"])
             model.restart()
             model.predict(near(0)[None, :])
-        if len(releases) != 1:
+        if len(tape.of("votes")) != 1:
             return f"{way}: a repeat was answered afresh after the records had changed"
     return None
 

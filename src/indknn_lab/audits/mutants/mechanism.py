@@ -35,7 +35,7 @@ def _any_budget_left() -> list[Replacement]:
         part = group.only(remaining > 0)
         return Count(part, int(part.m.sum()), charge_units(part.m.astype(np.float64) ** 2 * GRID**2, plan.scale1))
 
-    def charge(self: MemoryLedger, slots: IntArray, units: IntArray, scope: Scope) -> None:
+    def charge(self: MemoryLedger, slots: IntArray, units: IntArray, scope: Scope, **_: Any) -> None:
         self._in(scope)[slots] += units
 
     return [(mechanism, "count", count), (MemoryLedger, "charge", charge)]

@@ -20,7 +20,7 @@ from indknn_lab.audits.patches import Mutant, Replacement
 
 
 def _float32_ledger() -> list[Replacement]:
-    def charge(self: MemoryLedger, slots: IntArray, units: IntArray, scope: Scope) -> None:
+    def charge(self: MemoryLedger, slots: IntArray, units: IntArray, scope: Scope, **_: Any) -> None:
         spent = self._in(scope)
         spent[slots] = (spent[slots].astype(np.float32) + units.astype(np.float32)).astype(np.int64)
 
