@@ -5,8 +5,9 @@ import pytest
 
 from indknn import IndKNNClassifier
 from indknn.core import accounting
+from indknn.core.mechanism import Plan
 from indknn.core.noise import SeededNoise
-from indknn.types import GRID, Plan
+from indknn.types import GRID
 from indknn_lab.baselines import PrivateKNN
 from indknn_lab.experiments.algorithm3 import answer
 from indknn_lab.experiments.data import TAU_GRID, KernelNeighbours, NearestLabels, earlier_queries, load

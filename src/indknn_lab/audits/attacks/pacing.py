@@ -33,15 +33,15 @@ class Answers(Protocol):
 class Paced:
     """The same model, whose answers leave on a tick of so many seconds per query. Errors wait as well.
 
-        >>> from indknn.engine import Engine
-    from indknn.settings import Settings
-        >>> from indknn.core.noise import SecureNoise
-        >>> engine = Engine(Settings(n_features=2, classes=("no", "yes"), tau=0.5), SecureNoise())
-        >>> paced = Paced(engine, tick=0.01)
-        >>> start = time.perf_counter()
-        >>> answer = paced.predict([[1.0, 0.1]])
-        >>> time.perf_counter() - start >= 0.01
-        True
+    >>> from indknn.core.noise import SecureNoise
+    >>> from indknn.engine import Engine
+    >>> from indknn.settings import Settings
+    >>> engine = Engine(Settings(n_features=2, classes=("no", "yes"), tau=0.5), SecureNoise())
+    >>> paced = Paced(engine, tick=0.01)
+    >>> start = time.perf_counter()
+    >>> answer = paced.predict([[1.0, 0.1]])
+    >>> time.perf_counter() - start >= 0.01
+    True
     """
 
     def __init__(
