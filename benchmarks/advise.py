@@ -36,13 +36,13 @@ from indknn_lab.baselines import LinearNoisySGD
 from indknn_lab.baselines.noisy_sgd import Schedule
 from indknn_lab.baselines.pricing import SamplingAccountant, noise_multiplier
 from indknn_lab.baselines.topk import SENSITIVITY
-from indknn_lab.datasets.features import TITLES, find_datasets
 from indknn_lab.datasets import load_features
-from indknn_lab.experiments.fields import Data, Orders
+from indknn_lab.datasets.features import TITLES, find_datasets
+from indknn_lab.experiments.data import Data, NearestLabels
 from indknn_lab.experiments.methods.private_knn import sampled_votes
-from indknn_lab.experiments.results import write_json
+from indknn_lab.experiments.units import write_json
 
-SHIPPED = Path(__file__).parents[1] / "src" / "indknn" / "advice" / "measurements.json"
+SHIPPED = Path(__file__).parents[1] / "src" / "indknn_lab" / "advice" / "measurements.json"
 DELTA = 1e-5
 EPSILONS = (0.25, 0.5, 1.0, 2.0)
 SIZES = {"agnews": (10_000, 25_000), "cifar10": (10_000, 40_000)}
@@ -158,7 +158,7 @@ def _votes(case: Case) -> dict[tuple[float, int], Any]:
         X, y = case.store()
         c = len(np.unique(case.y))
         data = Data(quantise(X), y, quantise(case.X[rows]), case.y[rows], c, X, case.X[rows])
-        labels = Orders(data, case.n).labels(np.arange(len(rows)))
+        labels = NearestLabels(data, case.n).labels(np.arange(len(rows)))
         _KEPT[key] = {
             (p, k): sampled_votes(labels, p, k, c, 1, case.seed) for p in RATIOS for k in KS if k <= p * case.n / 4
         }
