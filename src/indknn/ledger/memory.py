@@ -151,7 +151,8 @@ class MemoryLedger:
         if (slots < 0).any() or (units < 0).any() or (units > self.remaining(slots, scope)).any():
             raise LedgerError("a charge does not fit the remaining budget; nothing was charged or released")
         self._in(scope)[slots] += units
-        self._queries[slots] += joining
+        if joining:
+            self._queries[slots] += 1
         if self.log is not None:
             self.log.append((slots, units))
 
