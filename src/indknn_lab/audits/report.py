@@ -91,7 +91,7 @@ def html(report: Report) -> str:
             f"{escape(report.machine)}. All bounds together hold with {report.confidence:.0%} confidence "
             f"(each with error {report.error_per_bound:.1e}).</p>",
             "<h2>Claimed against measured ε</h2><p>Epsilon is proven by counting events at δ. Epsilon gdp follows from "
-            "the proven μ. Tightness is the larger of the two as a share of the claim.</p>",
+            "the proven μ. Tightness is the larger of the two as a share of the claim, drawn as a bar.</p>",
             _table(data["scenarios"]),
             "<h2>Mutants</h2>",
             _table(data["mutants"]),
@@ -105,15 +105,17 @@ def html(report: Report) -> str:
 
 def _table(rows: list[dict[str, Any]]) -> str:
     top = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in (rows[0] if rows else ()))
-    body = "".join("<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row.values()) + "</tr>" for row in rows)
+    body = "".join("<tr>" + "".join(f"<td>{_cell(*item)}</td>" for item in row.items()) + "</tr>" for row in rows)
     return f"<table><tr>{top}</tr>{body}</table>"
 
 
-def _cell(value: Any) -> str:
+def _cell(name: str, value: Any) -> str:
+    if name == "tightness":  # beyond its end is a bug, and `holds` says so
+        return f"<meter value={value:.3f} title={value:.1%}></meter>"
     if isinstance(value, bool):
         return f"<span class={'good' if value else 'bad'}>{'yes' if value else 'NO'}</span>"
     if isinstance(value, dict):
-        return "<br>".join(f"<b>{escape(name)}</b>: {escape(what)}" for name, what in value.items()) or "–"
+        return "<br>".join(f"<b>{escape(check)}</b>: {escape(what)}" for check, what in value.items()) or "–"
     return f"{value:.4g}" if isinstance(value, float) else escape(str(value))
 
 

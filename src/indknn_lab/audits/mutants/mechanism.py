@@ -17,7 +17,7 @@ from indknn.core.mechanism import MIN_K, Count, Group, Plan, Settlement, charge_
 from indknn.core.noise import Noise, SeededNoise
 from indknn.core.quantise import quantise
 from indknn.core.releases import Votes
-from indknn.core.statistics import Contribution, MomentNoise
+from indknn.core.statistics import Contribution
 from indknn.ledger import MemoryLedger, Scope
 from indknn.records.indexes import make_index
 from indknn.records.shard import Admitted, Shard
@@ -195,13 +195,8 @@ def _free_b() -> list[Replacement]:
 
 
 def _thin_off_diagonal() -> list[Replacement]:
-    def noisy_moments(A: IntArray, b: IntArray, noise: MomentNoise, source: Noise) -> tuple[IntArray, IntArray]:
-        upper, half = np.triu_indices(len(A), 1), np.zeros_like(A)
-        half[upper] = A[upper] + source.draw(noise.scale_a // 2, len(upper[0]))
-        diagonal = np.diag(A) + source.draw(noise.scale_a, len(A))
-        return half + half.T + np.diag(diagonal), b + source.draw(noise.scale_b, b.size).reshape(b.shape)
-
-    return [(statistics, "noisy_moments", noisy_moments)]
+    original = mechanism.ceil_sqrt  # makes the scale of the noise beside the diagonal
+    return [(statistics, "ceil_sqrt", lambda num, den: original(num, 2 * den))]
 
 
 def _moments_per_record() -> list[Replacement]:
