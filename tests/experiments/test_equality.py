@@ -58,7 +58,7 @@ def test_hashing_is_that_of_the_estimator(data):
     assert stream.spent.sum() < full.spent.sum()  # fewer were found
     near = KernelNeighbours(data, "cosine", "lsh", n_tables=4, n_bits=6, seed=0).neighbours(rows, 0.6)
     exact = KernelNeighbours(data).neighbours(rows, 0.6)
-    assert all(set(a.owners) <= set(b.owners) for a, b in zip(near, exact, strict=True))
+    assert all(set(a[0]) <= set(b[0]) for a, b in zip(near, exact, strict=True))
 
 
 def test_copies_behave_as_a_store_that_holds_every_record_so_often(data):
@@ -74,8 +74,8 @@ def test_a_lower_threshold_later_gives_the_same_as_at_once(data):
     for tau in (0.8, 0.5, 0.3, 0.7):
         fresh = KernelNeighbours(data).neighbours(rows, tau)
         for a, b in zip(swept.neighbours(rows, tau), fresh, strict=True):
-            assert a.owners.tolist() == b.owners.tolist()
-            assert a.kappa.tolist() == b.kappa.tolist()
+            assert a[0].tolist() == b[0].tolist()
+            assert a[2].tolist() == b[2].tolist()
 
 
 def test_the_sweep_without_privacy_is_a_plain_vote(data):
@@ -83,7 +83,7 @@ def test_the_sweep_without_privacy_is_a_plain_vote(data):
     swept = KernelNeighbours(data).plain_accuracy(rows)
     for i in (0, 9, 15):
         near = KernelNeighbours(data).neighbours(rows, TAU_GRID[i])
-        votes = [np.bincount(n.labels, weights=n.kappa, minlength=data.n_classes).argmax() for n in near]
+        votes = [np.bincount(n[1], weights=n[2], minlength=data.n_classes).argmax() for n in near]
         assert swept[i] == np.mean(np.array(votes) == data.truth[rows])
 
 
