@@ -41,7 +41,7 @@ def store(request, tmp_path):
     more = {} if request.param == "student" else {"sigma2": 1.5, "max_queries": 1000}
     settings = Settings(n_features=8, classes=(0, 1, 2), epsilon=2.0, reuse=request.param, **more)
     with Store.create(tmp_path / "s.store", settings) as made:
-        made.add(X[:4000], Y[:4000])
+        made.add(X[:4000], Y[:4000], "each-row")
     np.savez(tmp_path / "validation.npz", X=X[4000:4300], y=Y[4000:4300])
     return tmp_path / "s.store"
 
