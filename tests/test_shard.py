@@ -21,7 +21,8 @@ def test_in_any_order_the_shard_holds_what_a_dict_would(steps, seed):
     rng = np.random.default_rng(seed)
     shard, model = new_shard(), {}
     ever = set()
-    for step, owner in steps:
+    for step, number in steps:
+        owner = str(number)
         if step == "a":
             ids = shard.add(quantise(rng.normal(size=(3, 6))), rng.integers(4, size=3), [owner] * 3).tolist()
             assert not ever & set(ids)

@@ -14,15 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.answering.predictor import Journal, Predictor, Request
-from indknn.core import accounting
+from indknn.core import accounting, advice
 from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, plan_from_queries, tau_from_queries
-from indknn.core.inputs import as_owner_list
+from indknn.core.inputs import as_owner_list, as_record_ids, says_each_row
 from indknn.core.noise import Noise
+from indknn.core.statistics import most_records
 from indknn.errors import InvalidInputError
 from indknn.ledger import MemoryLedger, Scope
 from indknn.models import Adviser, RidgeStudent
 from indknn.models.adviser import Terms
 from indknn.records.indexes import Index, make_index
+from indknn.records.keys import Match
 from indknn.records.shard import Shard
 from indknn.settings import Derived, Settings, as_derived
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
@@ -87,26 +89,44 @@ class Engine:
             journal=journal,
         )
 
-    def add(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Sequence[OwnerId] | None = None) -> IntArray:
-        """Add records; their ids."""
-        return self.put(*self.settings.prepare(X, y), owners)
+    def add(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None, record_ids: Any = None) -> IntArray:
+        """Add records; their numbers."""
+        return self.put(*self.settings.prepare(X, y), owners, record_ids)
 
-    def put(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId] | None) -> IntArray:
-        """Add prepared records; their ids. Rows without owners get numbers that were nobody's."""
-        names = None if owners is None else as_owner_list(owners)
+    def put(self, vectors: Vectors, labels: IntArray, owners: Any = None, record_ids: Any = None) -> IntArray:
+        """Add prepared records; their numbers. Without owners every row is a new person's.
+
+        A row with the record id of a record that is held takes its place, or changes nothing if it is equal.
+        """
+        given = None if owners is None or says_each_row(owners) else as_owner_list(owners, length=len(vectors))
+        chosen = as_record_ids(record_ids, len(vectors))
         with self.shard.lock:
-            if names is None:
-                first = self.ledger.next_number
-                names = list(range(first, first + len(vectors)))
-            if len(names) != len(vectors):
-                raise InvalidInputError(f"owners must name one owner per row: {len(vectors)}, got {len(names)}")
-            return self.shard.add(vectors, labels, names)
+            before = len(self.ledger.taken())
+            names = self.ledger.new_names(len(vectors)) if given is None else given
+            match = self.match(vectors, labels, names, chosen)
+            match.ids[match.fresh] = self.shard.add(*match.pick(vectors, labels, names))
+            if len(match.stale):
+                self.shard.forget(match.stale)
+            people = len(self.ledger.taken())
+        advice.tell(advice.about_delta(self.settings.delta, before, people))
+        advice.tell(advice.about_copies(match.copies, len(vectors)))
+        return match.ids
 
-    def forget_owners(self, owners: Sequence[OwnerId], derived: Derived = "keep") -> int:
+    def match(
+        self, vectors: Vectors, labels: IntArray, owners: list[OwnerId], record_ids: Sequence[str | None] | None
+    ) -> Match:
+        """What of these rows is here already; refuses more records than there may be."""
+        match = self.shard.match(vectors, labels, owners, record_ids)
+        most = most_records(len(self.settings.class_array))
+        if len(self.shard) + len(match.fresh) > most:
+            raise InvalidInputError(f"there may be at most {most:,} records, got {len(match.fresh):,} more")
+        return match
+
+    def forget_owners(self, owners: Any, derived: Derived = "keep") -> int:
         """Remove every record of these owners; how many. `derived` as in `Store.forget`."""
-        purge = as_derived(derived) == "purge"
+        names, purge = as_owner_list(owners), as_derived(derived) == "purge"
         with self.predictor.lock, self.shard.lock:
-            slots = self.shard.slots_of_owners(owners)
+            slots = self.shard.slots_of_owners(names)
             self.shard.forget(slots)
             if purge:
                 self.predictor.purge()
@@ -125,12 +145,12 @@ class Engine:
         (reply,) = self.predictor.compute([Request(queries, analyst)])
         return np.asarray(self.settings.class_array[reply.labels])
 
-    def spent(self, owners: Sequence[OwnerId] | None = None, analyst: Scope = None) -> FloatArray:
+    def spent(self, owners: Any = None, analyst: Scope = None) -> FloatArray:
         """ρ of each owner (of all who have records), with one analyst or, for None, with all together."""
         if not (analyst is None or isinstance(analyst, str)):
             raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
         with self.shard.lock:
-            names = self.ledger.owners() if owners is None else owners
+            names = self.ledger.owners() if owners is None else as_owner_list(owners)
             units = self.ledger.total_spent(names) if analyst is None else self.ledger.spent(names, analyst)
             return accounting.from_units(units)
 
@@ -143,8 +163,11 @@ class Engine:
             self.ledger.budget, self.ledger.global_budget = fresh.budget, fresh.global_budget
         return successor
 
-    def replace_all(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]) -> IntArray:
-        """Put these records in the place of all that are here; their ids."""
+    def replace_all(self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None) -> IntArray:
+        """Put these records in the place of all that are here; their numbers. Without owners people are row numbers."""
+        nameless = owners is None or says_each_row(owners)
+        names = as_owner_list(range(len(vectors)) if nameless else owners, length=len(vectors))
+        chosen = as_record_ids(record_ids, len(vectors))
         with self.shard.lock:
             self.shard.forget(self.shard.slots())
-            return self.put(vectors, labels, owners)
+            return self.put(vectors, labels, names, chosen)

@@ -14,7 +14,16 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
-from indknn.core.inputs import as_classes, as_owner_array, as_owner_list, as_record_ids
+from indknn.core.advice import Profile, about_labels, tell
+from indknn.core.inputs import (
+    NEEDS_OWNERS,
+    as_classes,
+    as_owner_array,
+    as_owner_list,
+    as_record_ids,
+    as_record_numbers,
+    says_each_row,
+)
 from indknn.core.noise import Noise, noise_from
 from indknn.core.parameters import numpydoc
 from indknn.engine import Engine
@@ -50,8 +59,8 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     budget_ : float
         B, in units of ρ (half of μ²).
     classes_, n_features_in_, owners_, record_ids_, tau_, sigma1_, sigma2_
-        What is in force. Records are numbered 0, 1, 2, ... by ``fit``; ``new_record_ids_`` are those of the
-        latest ``fit`` or ``partial_fit``.
+        What is in force. Owners are text. Records are numbered 0, 1, 2, ... by ``fit``: ``record_ids_`` are the numbers
+        of those held, ``new_record_ids_`` those of the latest ``fit`` or ``partial_fit``.
 
     Examples
     --------
@@ -60,7 +69,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(2, size=4000)
     >>> X = rng.normal(size=(4000, 8)) + 4 * y[:, None] - 2
-    >>> model = IndKNNClassifier(epsilon=1.0, tau=0.5).fit(X, y)
+    >>> model = IndKNNClassifier(epsilon=1.0, tau=0.5, classes=[0, 1]).fit(X, y)
     >>> answers = model.predict(X[:5])                       # spends the budget of those nearby
     >>> bool(0 < model.privacy_spent().max() <= model.budget_)
     True
@@ -101,46 +110,56 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             if name != "self":
                 setattr(self, name, value)
 
-    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None) -> Self:
-        """Replace the records by these. Record i belongs to owners[i], or to a person of its own.
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None, record_ids: Any = None) -> Self:
+        """Replace the records by these. Record i belongs to owners[i], a text or a whole number.
 
         Fitting the same object again drops its records but not what was spent: an owner named again goes on
-        where it stopped. Without `owners` people are the row numbers; since nobody can tell whether row 7 is
-        still the same person, that is refused once anything has been spent with secure noise.
+        where it stopped. In memory `owners` may be left out, and people are then the row numbers; since nobody can tell
+        whether row 7 is still the same person, that is refused once anything has been spent with secure noise. A
+        store wants to be told in words that every row is a new person: owners="each-row". `record_ids` are ids of
+        your choice, for `partial_fit` to replace records by.
         """
         rows, targets = _check_records(X, y)
-        names = range(len(rows)) if owners is None else as_owner_list(owners, length=len(rows))
+        names, ids = self._named(owners, len(rows)), as_record_ids(record_ids, len(rows))
         settings = self._settings(rows.shape[1], as_classes(targets if self.classes is None else self.classes))
         records = settings.prepare(rows, targets)
-        self._start(X, settings, named=owners is not None)
-        self.new_record_ids_ = self._engine.replace_all(*records, names)
+        taken = about_labels() if self.classes is None and not hasattr(self, "_engine") else []
+        self._start(X, settings, named=isinstance(names, list))
+        self.new_record_ids_ = self._engine.replace_all(*records, names, ids)
+        tell(taken + self._seen(rows))
         return self
 
     def partial_fit(
-        self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None, classes: npt.ArrayLike | None = None
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        owners: Any = None,
+        classes: npt.ArrayLike | None = None,
+        record_ids: Any = None,
     ) -> Self:
         """Add records. The first call on an empty object needs `classes`, the public label set.
 
-        An owner who was forgotten and comes back resumes what they had spent. Without `owners` every row
-        is a new person.
+        An owner who was forgotten and comes back resumes what they had spent. Without `owners` every row is a new
+        person, as in `fit`. A row whose record id was given before takes the place of that record of the same owner.
         """
         first = not hasattr(self, "_engine")
         if not first and classes is not None and not np.array_equal(as_classes(classes), self.classes_):
             given = as_classes(classes).tolist()
             raise InvalidInputError(f"classes must stay {self.classes_.tolist()}, got {given}")
         rows, targets = _check_records(X, y)
-        names = None if owners is None else as_owner_list(owners, length=len(rows))
+        names, ids = self._named(owners, len(rows)), as_record_ids(record_ids, len(rows))
         settings = self._settings(rows.shape[1], self._first_classes(classes)) if first else self._engine.settings
         if not first:
             validate_data(self, X, reset=False, skip_check_array=True)
         records = settings.prepare(rows, targets)
         if first:
             self._start(X, settings, named=True)
-        self.new_record_ids_ = self._engine.put(*records, names)
+        self.new_record_ids_ = self._engine.put(*records, names, ids)
+        tell(self._seen(rows))
         return self
 
     def forget(self, owners: Any = None, *, records: Any = None, derived: Derived = "keep") -> int:
-        """Remove every record of these owners, or these records by id; how many went.
+        """Remove every record of these owners, or these records by number (`record_ids_`); how many went.
 
         What was spent is kept under a keyed hash of the owner's name, so that coming back refunds nothing.
         Answers and statistics released while they were here are differentially private and are kept; with
@@ -149,7 +168,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if (owners is None) == (records is None):
             raise InvalidInputError("forget takes either owners or records=..., got both or neither")
-        names, ids = [] if owners is None else as_owner_list(owners), [] if records is None else as_record_ids(records)
+        self._store_path()
+        names = [] if owners is None else as_owner_list(owners)
+        ids = [] if records is None else as_record_numbers(records)
         if isinstance(self._engine, Engine):
             return self._engine.forget_owners(names, derived) + self._engine.forget_records(ids)
         return int(self._engine.forget(names, records=ids, derived=derived)["records"])
@@ -163,6 +184,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if not (analyst is None or isinstance(analyst, str)):
             raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
+        self._store_path()
         return self._engine.predict(validate_data(self, X, reset=False, dtype=np.float64), analyst)
 
     def privacy_spent(self, owners: Any = None, *, analyst: str | None = None) -> FloatArray:
@@ -191,7 +213,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def record_ids_(self) -> IntArray:
-        """The ids of the records held."""
+        """The numbers of the records held."""
         check_is_fitted(self)
         return self._memory.shard.record_ids()
 
@@ -227,7 +249,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             allowed = "None, a seed of at least 0, a Generator or a RandomState"
             raise InvalidInputError(f"random_state must be {allowed}, got {self.random_state!r}") from None
         old = getattr(self, "_engine", None)
-        if old is not None and old.noise.secure and self._anything_spent():
+        if old is not None and old.noise.secure and self._memory.ledger.anything_spent():
             if not noise.secure:
                 raise PrivacyError("people have spent budget here with secure noise; random_state must stay None")
             if not named:
@@ -248,18 +270,30 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         self.budget_ = settings.budget
         self.sigma1_, self.sigma2_ = settings.sigma1_, settings.sigma2_
 
-    def _anything_spent(self) -> bool:
-        ledger = self._memory.ledger
-        graves = (units for grave in ledger.tombstones.values() for units in grave.spent.values())
-        return any(ledger.column(scope).any() for scope in ledger.scopes) or any(graves)
+    def _named(self, owners: Any, rows: int) -> Any:
+        """The owners' names; or nothing, or the word that every row is a new person."""
+        if self._store_path() is not None and owners is None:
+            raise InvalidInputError(NEEDS_OWNERS)
+        return owners if owners is None or says_each_row(owners) else as_owner_list(owners, length=rows)
+
+    def _seen(self, rows: FloatArray) -> list[Warning]:
+        profile = Profile()
+        profile.see(rows)
+        return profile.advice(self._engine.settings.center_)
+
+    def _store_path(self) -> Path | None:
+        """Where the records are kept, which stays where it was when this object was fitted."""
+        if not isinstance(self.store, str | Path | None):
+            raise InvalidInputError(f"store must be a path or None, got {self.store!r}")
+        path, old = None if self.store is None else Path(self.store).resolve(), getattr(self, "_engine", None)
+        if old is not None and path != getattr(old, "path", None):
+            before = getattr(old, "path", None)
+            raise InvalidInputError(f"store must stay {before} once this object was fitted, got {self.store!r}")
+        return path
 
     def _opened(self, settings: Settings, noise: Noise, old: Engine | Store | None) -> Engine | Store:
         """What holds the records: an engine in memory, or the store file, which is made or opened."""
-        if not isinstance(self.store, str | Path | None):
-            raise InvalidInputError(f"store must be a path or None, got {self.store!r}")
-        path, before = None if self.store is None else Path(self.store).resolve(), getattr(old, "path", None)
-        if old is not None and path != before:
-            raise InvalidInputError(f"store must stay {before} once this object was fitted, got {self.store!r}")
+        path = self._store_path()
         if path is None:
             return old.restarted(settings, noise) if isinstance(old, Engine) else Engine(settings, noise)
         from indknn.store import Store  # noqa: PLC0415  (an extra)

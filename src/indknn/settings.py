@@ -26,7 +26,7 @@ from indknn.core.parameters import AT_CREATION, Parameter, check_fields, describ
 from indknn.core.quantise import quantise
 from indknn.core.statistics import MAX_FEATURES
 from indknn.errors import InvalidInputError
-from indknn.types import Accountant, IntArray, KernelName, Vectors
+from indknn.types import Accountant, FloatArray, IntArray, KernelName, Vectors
 
 Reuse: TypeAlias = Literal["student", "labels", "none"]
 Prior: TypeAlias = Literal["statistics", "none"]
@@ -258,6 +258,11 @@ class Settings:
         """The kernel."""
         return make_kernel(self.kernel, self.bandwidth, normalize=self.normalize)
 
+    @cached_property
+    def center_(self) -> FloatArray | None:
+        """The center as an array."""
+        return None if self.center is None else np.array(self.center, dtype=np.float64)
+
     def plan(self, tau: float) -> Plan:
         """The plan for a threshold."""
         classes = max(len(self.class_array), 1)  # none are known before the first records of a draft
@@ -265,8 +270,7 @@ class Settings:
 
     def quantise(self, X: npt.ArrayLike, what: str) -> Vectors:
         """Raw rows as the store sees them."""
-        center = None if self.center is None else np.array(self.center, dtype=np.float64)
-        vectors = quantise(X, center, what=what)
+        vectors = quantise(X, self.center_, what=what)
         if vectors.values.shape[1] != self.n_features:
             width = vectors.values.shape[1]
             raise InvalidInputError(f"{what} must have {self.n_features} features per row, got {width}")

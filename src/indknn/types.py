@@ -13,7 +13,7 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
-OwnerId: TypeAlias = int | str | bytes
+OwnerId: TypeAlias = str
 Accountant: TypeAlias = Literal["gdp", "rdp"]
 KernelName: TypeAlias = Literal["cosine", "rbf"]
 

@@ -22,7 +22,7 @@ def make(path, **settings):
     noise = {"sigma2": 1.2} if settings["reuse"] != "student" else {}
     settings = {"n_features": 8, "classes": (0, 1, 2), "epsilon": 2.0, "max_queries": 1000, **noise} | settings
     with Store.create(path, Settings(**settings)) as store:
-        store.add(X[:3000], Y[:3000])
+        store.add(X[:3000], Y[:3000], "each-row")
         store.predict(X[3000:3400])
     return path
 

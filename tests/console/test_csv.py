@@ -14,6 +14,7 @@ CASES = [
     ("\ufeffa,Label\r\n1e-3, 7 \r\n\r\n", [], [{"features": [0.001], "label": 7}]),  # as spreadsheets write it
     ("a,y\n1,7", ["7", "8"], [{"features": [1], "label": "7"}]),
     ("a,y\n1,7", [7, 8], [{"features": [1], "label": 7}]),
+    ("Record_ID,a,y,owner\nv1,1,x,ann", [], [{"features": [1], "label": "x", "owner": "ann", "record_id": "v1"}]),
     ('y,owner,a\nx,"a ""b"",\nc",2', [], [{"features": [2], "label": "x", "owner": 'a "b",\nc'}]),
     ('[{"features": [1, 2], "label": true}]', [], [{"features": [1, 2], "label": True}]),
     ('{"records": [{"features": [1], "label": 0}]}', [], [{"features": [1], "label": 0}]),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from indknn.errors import LedgerError, UnknownOwnerError
 
-NAMES = ["ann", "bob", b"ann", 0, 7, -3, "7", "ünï", 10**30]
+NAMES = ["ann", "bob", "0", "7", "-3", "007", "ünï", str(10**30), "each-row:3", "\udc80"]
 
 
 def units(*values):
@@ -21,7 +21,7 @@ class LedgerContract:
     def test_everyone_starts_with_the_whole_budget(self):
         ledger = self.make(100)
         slots = ledger.enrol(NAMES)
-        assert len(set(slots.tolist())) == len(NAMES)  # 7, "7" and b"7" are three people
+        assert len(set(slots.tolist())) == len(NAMES)  # a name is a text, character by character
         assert ledger.remaining(slots, None).tolist() == [100] * len(NAMES)
         assert ledger.owners() == NAMES
         assert ledger.enrol(NAMES).tolist() == slots.tolist()
@@ -101,11 +101,27 @@ class LedgerContract:
         ledger.charge(np.concatenate([newcomer, ledger.enrol(["ann"])]), units(0, 1), None)
         assert ledger.queries(["ann", "eve"]).tolist() == [3, 1]
 
-    def test_numbers_for_the_nameless_were_never_anybodys(self):
+    def test_names_for_the_nameless_were_never_anybodys(self):
         ledger = self.make(100)
-        assert ledger.next_number == 0
-        ledger.retire(ledger.enrol([41, "x"]))
-        assert ledger.next_number == 42
+        assert ledger.new_names(2) == ["0", "1"]
+        ledger.retire(ledger.enrol(["41", "x", "043"]))
+        assert ledger.new_names(2) == ["42", "43"]
+        assert ledger.new_names(1, "each-row:") == ["each-row:44"]
+
+    def test_finding_asks_nobody_whether_they_were_ever_here(self):
+        ledger = self.make(100)
+        slots = ledger.enrol(["ann", "bob"])
+        ledger.retire(slots[:1])
+        assert ledger.find(["bob", "ann", "zoe"]).tolist() == [slots[1], -1, -1]
+
+    def test_record_ids_have_hashes_of_their_own(self):
+        ledger = self.make(100)
+        keys = ledger.record_keys(["a", None, "b", "a"])
+        assert keys.shape == (4, 2)
+        assert (keys[0] == keys[3]).all()
+        assert (keys[0] != keys[2]).any()
+        assert not keys[1].any()
+        assert ledger.digest("a")[:16] != keys[0].tobytes()
 
     def test_a_lowered_budget_leaves_nothing_rather_than_less(self):
         ledger = self.make(100)

@@ -32,8 +32,8 @@ def shards(tmp_path):
     return sorted(path.name for path in (tmp_path / "toy").iterdir())
 
 
-def run(tmp_path, toy, items=TEXTS, **options):
-    return extract(items, toy, tmp_path, batch_size=4, shard_size=10, **options)
+def run(tmp_path, toy, items=TEXTS, public=True, **options):
+    return extract(items, toy, tmp_path, public=public, batch_size=4, shard_size=10, **options)
 
 
 def test_toy_is_an_extractor():
@@ -112,6 +112,25 @@ def test_other_items_and_other_extractors_do_not_meet(tmp_path):
     run(tmp_path, other, items=changed)
     assert other.seen == 25
     assert sorted(p.name for p in tmp_path.iterdir()) == ["toy", "toy-two-"]
+
+
+class Padded(Toy):
+    """Pads a batch to its longest text, as networks do; the padding shows in every row."""
+
+    def __call__(self, batch):
+        self.sizes = [*getattr(self, "sizes", []), len(batch)]
+        return super().__call__(batch) + 1e-3 * max(map(len, batch))
+
+
+def test_a_private_row_depends_on_its_own_item_alone(tmp_path):
+    toy = Padded()
+    rows = run(tmp_path / "all", toy, public=False)
+    assert set(toy.sizes) == {1}
+    alone = [run(tmp_path / str(i), Padded(), items=TEXTS[i : i + 1], public=False)[0] for i in range(25)]
+    assert np.array_equal(rows, alone)
+    with pytest.warns(UserWarning, match="of whole batches"):  # and is not taken for what public items became
+        batched = run(tmp_path / "all", Padded())
+    assert not np.array_equal(rows, batched)
 
 
 def test_arrays_of_images(tmp_path):

@@ -48,7 +48,7 @@ def test_every_role_on_every_route(store):
     with application(store, roles=ROLES) as client:
         for role in ROLES:
             for what, (method, path, options) in REQUESTS.items():
-                store.add([[1.0, 0, 0, 0]], ["a"], ["p1"])
+                store.add([[1.0, 0, 0, 0]], ["a"], ["p1"], ["a record that stays"])
                 response = client(method, path, client.keys[role], **options)
                 assert (response.status_code == 200) == (what in EXPECTED[role]), (role, what, response.text)
                 if what not in EXPECTED[role]:

@@ -43,7 +43,7 @@ def test_an_answer_has_the_form_of_the_protocol(client, store):
 
 def test_integer_labels_are_integers(tmp_path):
     with make_store(tmp_path / "a", n=0, classes=(3, 5)) as store, application(store) as client:
-        store.add(rows(0, 10), [3, 5] * 5)
+        store.add(rows(0, 10), [3, 5] * 5, "each-row")
         (output,) = client.ask(rows(1)).json()["outputs"]
         assert output["datatype"] == "INT64"
         assert output["data"][0] in {3, 5}
@@ -287,7 +287,7 @@ def test_an_analyst_cannot_tell_who_is_exhausted(tmp_path):
             make_store(tmp_path / f"{spent}", n=0, classes=("a",)) as store,
             application(store, roles=["analyst"]) as client,
         ):
-            store.add(rows(0, 300), ["a"] * 300)
+            store.add(rows(0, 300), ["a"] * 300, "each-row")
             key = client.keys["analyst"]
             if spent:
                 ledger = store.engine.ledger
@@ -313,7 +313,7 @@ def test_a_draft_says_that_it_has_never_held_records(tmp_path):
         assert client("GET", "/v1/session").json()["n_features"] is None
         assert client("GET", "/v1/status").status_code == 200
         body = {"records": [{"features": [1, 0, 0, 0], "label": "a"}, {"features": [0, 1, 0, 0], "label": "b"}]}
-        assert client("POST", "/v1/records", json=body).status_code == 200
+        assert client("POST", "/v1/records", json={**body, "each_row": True}).status_code == 200
         assert client.ask(rows(1)).status_code == 200
         assert client("GET", "/v1/session").json()["classes"] == ["a", "b"]
 

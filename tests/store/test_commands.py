@@ -114,27 +114,23 @@ def test_csv_and_parquet_with_named_columns(folder):
 
 def test_integer_labels_from_text(folder, store):
     with (folder / "r.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["a", "b", "c", "d", "e", "y"], [1, 2, 3, 4, 5, 0], [5, 4, 3, 2, 1, 2]])
+        header = ["a", "b", "c", "d", "e", "y", "owner"]
+        csv.writer(file).writerows([header, [1, 2, 3, 4, 5, 0, "ann"], [5, 4, 3, 2, 1, 2, "bob"]])
     assert "added 2" in ok("add", store, folder / "r.csv")
 
 
-def test_numbers_as_owners(folder):
-    np.savez(folder / "n.npz", X=X[:4], y=Y[:4], owners=np.array([5, 6, 7, 8]))
-    store = folder / "n.store"
-    ok("init", store, "--tau", 0.4, "--classes", "0,1,2")
-    ok("add", store, folder / "n.npz")
-    assert "1 people" in ok("forget", store, "5")
-    assert "1 people" in ok("forget", store, "int:6")
-    assert run("forget", store, "str:7").exit_code == 2
-
-
 def test_what_operators_get_wrong(folder, store):
-    np.savez(folder / "nan.npz", X=np.full((3, 5), np.nan), y=[0, 1, 2])
-    np.savez(folder / "wide.npz", X=np.ones((3, 6)), y=[0, 1, 2])
-    np.savez(folder / "label.npz", X=X[:3], y=[0, 1, 9])
+    owners = ["a", "b", "c"]
+    np.savez(folder / "nan.npz", X=np.full((3, 5), np.nan), y=[0, 1, 2], owners=owners)
+    np.savez(folder / "wide.npz", X=np.ones((3, 6)), y=[0, 1, 2], owners=owners)
+    np.savez(folder / "label.npz", X=X[:3], y=[0, 1, 9], owners=owners)
     np.savez(folder / "short.npz", X=X[:3], y=[0, 1])
+    np.savez(folder / "nobody.npz", X=X[:3], y=[0, 1, 2])
+    np.savez(folder / "floats.npz", X=X[:3], y=[0, 1, 2], owners=[1.0, 2.0, np.nan])
+    np.savez(folder / "bytes.npz", X=X[:3], y=[0, 1, 2], owners=[b"1", b"2", b"3"])
     np.savez(folder / "nolabel.npz", X=X[:3])
     (folder / "bad.csv").write_text("a,b,c,d,e,y\n1,2,3,4,5,0\n1,x,3,4,5,0\n")
+    (folder / "gap.csv").write_text("a,b,c,d,e,y,owner\n1,2,3,4,5,0,ann\n1,2,3,4,5,0,\n")
     (folder / "x.txt").write_text("?")
     before = ok("status", store, "--json")
     for words, code, complaint in (
@@ -143,6 +139,12 @@ def test_what_operators_get_wrong(folder, store):
         (["add", store, folder / "label.npz"], 2, "unknown label"),
         (["add", store, folder / "short.npz"], 2, "y must have one entry per row of X: 3, got 2"),
         (["add", store, folder / "nolabel.npz"], 2, "has no labels"),
+        (["add", store, folder / "nobody.npz"], 2, "has no owners"),
+        (["add", store, folder / "nobody.npz", "--each-row"], 2, "name the owners"),
+        (["add", store, folder / "wide.npz", "--each-row"], 2, "names owners, so --each-row is not for it"),
+        (["add", store, folder / "floats.npz"], 2, "owner 0 must be text or a whole number, got np.float64(1.0)"),
+        (["add", store, folder / "bytes.npz"], 2, "owner 0 must be text or a whole number, got np.bytes_(b'1')"),
+        (["add", store, folder / "gap.csv"], 2, "owner 1 must not be empty"),
         (["add", store, folder / "bad.csv"], 2, "row 1: column 'b' must be a number, got 'x'"),
         (["add", store, folder / "x.txt"], 2, "must end in one of"),
         (["add", store, folder / "none.npz"], 2, "does not exist"),

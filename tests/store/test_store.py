@@ -98,7 +98,7 @@ def test_seeded_noise_is_refused(path):
     with pytest.raises(PrivacyError, match="refuses seeded noise"):
         Store.create(path, SETTINGS, noise=SeededNoise(1))
     with pytest.raises(PrivacyError, match="refuses seeded noise"):
-        IndKNNClassifier(store=path.with_name("other"), random_state=1).fit(RECORDS, Y[:600])
+        IndKNNClassifier(store=path.with_name("other"), random_state=1).fit(RECORDS, Y[:600], OWNERS)
 
 
 def test_a_request_id_pays_once(store):
@@ -173,19 +173,9 @@ def test_record_ids_do_not_repeat_over_processes(store):
     ids = set(store.engine.shard.record_ids().tolist())
     store.forget(records=[5, 6])
     again = reopened(store)
-    new = set(again.add(RECORDS[:4], Y[:4]).tolist())
+    new = set(again.add(RECORDS[:4], Y[:4], ["a", "b", "c", "d"]).tolist())
     assert not new & ids
     assert len(again.engine.shard) == 602
-    again.close()
-
-
-def test_rows_without_owners_get_fresh_numbers_over_processes(path):
-    store = Store.create(path, SETTINGS)
-    store.add(RECORDS[:3], Y[:3])
-    store.forget([2])
-    again = reopened(store)
-    again.add(RECORDS[:2], Y[:2])
-    assert again.engine.ledger.owners() == [0, 1, 3, 4]
     again.close()
 
 
@@ -194,14 +184,14 @@ def test_adding_is_all_or_nothing(store):
 
     def batches():
         yield RECORDS[:50], Y[:50], [f"new-{i}" for i in range(50)]
-        yield RECORDS[:5] * np.nan, Y[:5], None
+        yield RECORDS[:5] * np.nan, Y[:5], OWNERS[:5]
 
     with pytest.raises(InvalidInputError, match="row 0 of X holds NaN or infinity.*counting from row 50"):
         store.add_batches(batches())
     assert everything(store) == before
     for bad in ((RECORDS[:2, :7], Y[:2]), (RECORDS[:2], [0, 9]), (RECORDS[:2], [0])):
         with pytest.raises(InvalidInputError):
-            store.add(*bad)
+            store.add(*bad, ["a", "b"])
     assert everything(store) == before
     assert not list(problems(store))
 
@@ -285,7 +275,7 @@ def test_concurrent_callers_share_commits(store):
 def test_reuse_and_a_chosen_tau_are_durable(path):
     settings = Settings(n_features=8, classes=(0, 1, 2), max_queries=20, sigma2=0.2, reuse="labels")
     store = Store.create(path, settings)
-    store.add(RECORDS, Y[:600])
+    store.add(RECORDS, Y[:600], OWNERS)
     store.predict(QUERIES[:60])
     tau = store.engine.predictor.plan.tau
     again = reopened(store)
@@ -409,9 +399,9 @@ def test_a_draft_takes_its_shape_from_the_first_records(path):
         with pytest.raises(InvalidInputError, match="never held records"):
             store.predict(QUERIES)
         with pytest.raises(InvalidInputError):
-            store.add(RECORDS[:5] * np.nan, Y[:5])
+            store.add(RECORDS[:5] * np.nan, Y[:5], "each-row")
         assert store.draft
-        store.add(RECORDS, Y[:600])
+        store.add(RECORDS, Y[:600], "each-row")
         assert store.settings.classes == (0, 1, 2)
     with indknn.open(path) as again:
         assert not again.draft
@@ -442,7 +432,7 @@ def test_replacing_all_records_is_all_or_nothing(store, monkeypatch):
 def test_a_write_that_fails_beside_a_change_does_not_bring_anybody_back(tmp_path, monkeypatch, how):
     """Another thread's commit fails between looking people up and changing them: memory is read anew, not half so."""
     from indknn.records.shard import Shard
-    from indknn.store.upsert import Item
+    from indknn.store.intake import Item
 
     settings = Settings(n_features=2, classes=("a", "b"), tau=0.3, max_queries=100, reuse="none")
     with Store.create(tmp_path / "a", settings) as store:

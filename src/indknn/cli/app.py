@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ class Commands(WithLab):
     """A group whose errors end in one line on stderr and a documented exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; show the user what is wrong, not a traceback."""
+        """Run the command; show the user what is wrong, not a traceback, and every warning in one line."""
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.simplefilter("default", UserWarning)
+                warnings.showwarning = lambda message, *_: click.echo(f"indknn: {message}", err=True)
+                return super().invoke(ctx)
         except (IndKNNError, ValueError, OSError) as error:
             click.echo(f"indknn: {error}", err=True)
             ctx.exit(3 if isinstance(error, StoreError | OSError) else 2)

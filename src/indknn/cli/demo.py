@@ -56,8 +56,9 @@ def run(*, queries: int, epsilon: float, tau: float, sigma2: float, progress: Pr
     if not 1 <= queries <= len(data.y_test):
         raise InvalidInputError(f"queries must be between 1 and {len(data.y_test)}, got {queries}")
     Q, truth = data.X_test[:queries], data.y_test[:queries]
-    model = IndKNNClassifier(epsilon, DELTA)
-    paper = IndKNNClassifier(epsilon, DELTA, max_queries=queries, tau=tau, sigma2=sigma2, reuse="none")
+    labels = np.arange(10)  # of Fashion-MNIST: public
+    model = IndKNNClassifier(epsilon, DELTA, classes=labels)
+    paper = IndKNNClassifier(epsilon, DELTA, classes=labels, max_queries=queries, tau=tau, sigma2=sigma2, reuse="none")
     correct, paper_correct = np.zeros(queries), np.zeros(queries)
     for one, right, name in ((model, correct, "private answers"), (paper, paper_correct, "Algorithm 3")):
         one.fit(data.X_train, data.y_train)

@@ -22,7 +22,7 @@ FORMATS = (".npz", ".csv", ".parquet")
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a csv or parquet file are what. Without `features`: all that are not label or owner.
+    """Which columns of a csv or parquet file are what. Without `features`: all that are nothing else.
 
     `part` is for npz files that hold several tables: with `_train` the arrays are X_train, y_train and so on.
     """
@@ -31,10 +31,12 @@ class Columns:
     owner: str = "owner"
     features: tuple[str, ...] = ()
     part: str = ""
+    record: str = "record_id"
 
     def pick(self, header: list[str], path: Path) -> list[str]:
         """The feature columns, in order."""
-        chosen = list(self.features) or [name for name in header if name not in {self.label, self.owner}]
+        taken = {self.label, self.owner, self.record}
+        chosen = list(self.features) or [name for name in header if name not in taken]
         missing = [name for name in chosen if name not in header]
         if missing or not chosen:
             raise InvalidInputError(f"{path}: no column {(missing or ['for features'])[0]!r}, only {', '.join(header)}")
@@ -43,12 +45,13 @@ class Columns:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows: features, and labels and owners where the file has them."""
+    """Some rows: features, and labels, owners and record ids where the file has them."""
 
     first: int
     X: npt.NDArray[np.float64]
     y: npt.NDArray[Any] | None
-    owners: list[Any] | None
+    owners: Any
+    record_ids: Any = None
 
 
 def pieces(path: Path, columns: Columns = Columns(), rows: int = ROWS) -> Iterator[Piece]:  # noqa: B008
@@ -88,10 +91,10 @@ def write_answers(path: Path, labels: list[Any]) -> None:
 
 
 def _npz(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:
-    names = [f"{name}{columns.part}" for name in ("X", "y", "owners", "scale")]
+    names = [f"{name}{columns.part}" for name in ("X", "y", "owners", "scale", "record_ids")]
     try:
         with np.load(path, allow_pickle=False) as npz:
-            X, y, owners, scale = (npz.get(name) for name in names)
+            X, y, owners, scale, record_ids = (npz.get(name) for name in names)
             held = ", ".join(npz.files)
     except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise InvalidInputError(f"{path}: not a readable npz file ({error})") from None
@@ -101,7 +104,7 @@ def _npz(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:
         raise InvalidInputError(f"{path}: {names[0]} must hold numbers, got {X.dtype}")
     if X.dtype == np.int8 and scale is None and columns.part:  # a feature file: its values were scaled to int8
         raise InvalidInputError(f"{path}: {names[0]} is int8 and needs {names[3]}, one number per row")
-    for name, column in zip(names[1:], (y, owners, scale), strict=True):
+    for name, column in zip(names[1:], (y, owners, scale, record_ids), strict=True):
         if column is not None and column.shape != (len(X),):
             got = len(column) if column.ndim == 1 else column.shape
             raise InvalidInputError(f"{path}: {name} must have one entry per row of {names[0]}: {len(X)}, got {got}")
@@ -110,7 +113,7 @@ def _npz(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:
         block = X[part].astype(np.float64)
         if scale is not None:
             block *= scale[part, None]
-        yield Piece(first, block, None if y is None else y[part], None if owners is None else owners[part].tolist())
+        yield Piece(first, block, *(None if column is None else column[part] for column in (y, owners, record_ids)))
 
 
 def _csv(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:
@@ -142,8 +145,10 @@ def _csv_piece(
             raise InvalidInputError(f"{path}, row {i}: column {name!r} must be a number, got {line[name]!r}")
     X = np.array(rows, dtype=np.float64)
     y = np.array([line[columns.label] for line in block]) if columns.label in header else None
-    owners = [line[columns.owner] for line in block] if columns.owner in header else None
-    return Piece(first, X, y, owners)
+    owners, record_ids = (
+        [line[name] for line in block] if name in header else None for name in (columns.owner, columns.record)
+    )
+    return Piece(first, X, y, owners, record_ids)
 
 
 def _number(text: str | None) -> float | None:
@@ -164,8 +169,10 @@ def _parquet(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:
     for batch in table.iter_batches(rows):
         X = np.column_stack([_column(path, name, batch.column(name)) for name in features])
         y = np.array(batch.column(columns.label).to_pylist()) if columns.label in header else None
-        owners = batch.column(columns.owner).to_pylist() if columns.owner in header else None
-        yield Piece(first, X, y, owners)
+        owners, record_ids = (
+            batch.column(name).to_pylist() if name in header else None for name in (columns.owner, columns.record)
+        )
+        yield Piece(first, X, y, owners, record_ids)
         first += len(X)
 
 

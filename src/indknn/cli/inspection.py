@@ -13,7 +13,6 @@ from indknn.cli.options import JSON, STORE, WITNESS, show
 from indknn.errors import StoreError, StoreLockedError
 from indknn.store import Store
 from indknn.store.chain import entries
-from indknn.store.naming import find_owner
 from indknn.store.reports import statement, status
 from indknn.store.verify import problems
 
@@ -50,7 +49,7 @@ def show_status(store: Path, in_json: bool) -> None:
 def show_owner(store: Path, owner: str, in_json: bool) -> None:
     """Show a person's own statement: what was spent, and on how many queries."""
     with Store(store) as opened:
-        facts = statement(opened, find_owner(opened, owner))
+        facts = statement(opened, owner)
     promised = f"promised {facts['epsilon_promised']:g}, at delta = {facts['delta']:g}"
     show(
         facts,
@@ -92,7 +91,7 @@ def _rows(store: Store, what: str) -> Iterator[dict[str, Any]]:
     else:
         names = store.engine.ledger.owners()
         for name, rho in zip(names, store.spent(names).tolist(), strict=True):
-            yield {"owner": name if isinstance(name, int | str) else name.hex(), "rho": rho}
+            yield {"owner": name, "rho": rho}
 
 
 @click.command("verify")

@@ -22,6 +22,9 @@ JSON = click.option("--json", "in_json", is_flag=True, help="Print JSON.")
 WITNESS = click.option("--witness", type=click.Path(path_type=Path), help="A file elsewhere that detects old copies.")
 LABEL = click.option("--label", default="y", show_default=True, help="Column of the label (csv, parquet).")
 OWNER = click.option("--owner", default="owner", show_default=True, help="Column of the owner (csv, parquet).")
+RECORD = click.option(
+    "--record-id", "record", default="record_id", show_default=True, help="Column of your own ids (csv, parquet)."
+)
 FEATURES = click.option("--features", help="Columns of the features (csv, parquet), as a,b,c. Default: all others.")
 
 
@@ -59,9 +62,9 @@ def _option(name: str, described: Parameter) -> Decorator:
     return click.option(flag, name, type=kind, default=default, show_default=default is not None, help=about)
 
 
-def columns(label: str = "", owner: str = "", features: str | None = None) -> Columns:
+def columns(label: str = "", owner: str = "", features: str | None = None, record: str = "") -> Columns:
     """The columns that the options name."""
-    return Columns(label, owner, tuple(features.split(",")) if features else ())
+    return Columns(label, owner, tuple(features.split(",")) if features else (), record=record)
 
 
 def show(facts: Any, in_json: bool, *lines: str) -> None:

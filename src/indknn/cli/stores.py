@@ -12,13 +12,24 @@ import click
 
 from indknn.cli.files import FORMATS, Columns, Piece, as_json, digest, labels_in, pieces, write_answers
 from indknn.cli.labels import as_stored
-from indknn.cli.options import FEATURES, FILE, JSON, LABEL, OWNER, STORE, WITNESS, columns, parameter_options, show
+from indknn.cli.options import (
+    FEATURES,
+    FILE,
+    JSON,
+    LABEL,
+    OWNER,
+    RECORD,
+    STORE,
+    WITNESS,
+    columns,
+    parameter_options,
+    show,
+)
 from indknn.cli.progress import counting
-from indknn.core.inputs import as_owner_list
+from indknn.core.inputs import EACH_ROW
 from indknn.errors import InvalidInputError
 from indknn.settings import PARAMETERS, Settings
 from indknn.store import Store
-from indknn.store.naming import find_owner
 
 _BATCH = 256
 
@@ -49,37 +60,54 @@ def init(store: Path, in_json: bool, classes: str | None, **values: Any) -> None
 @FILE
 @LABEL
 @OWNER
+@RECORD
 @FEATURES
+@click.option("--each-row", is_flag=True, help="There are no owners: every row is a new person. For an empty store.")
 @WITNESS
 @JSON
 def add(
-    store: Path, file: Path, label: str, owner: str, features: str | None, witness: Path | None, in_json: bool
+    store: Path,
+    file: Path,
+    label: str,
+    owner: str,
+    record: str,
+    features: str | None,
+    each_row: bool,
+    witness: Path | None,
+    in_json: bool,
 ) -> None:
     """Add the records of a file, all of them or none.
 
-    FILE is npz (arrays X, y and owners), csv or parquet. Without owners every row is a new person.
+    FILE is npz (arrays X, y, owners and record_ids), csv or parquet. An owner is a text; a number is the text of its
+    digits, so 17 is one person in every file. Record ids are your own and may be left out: a row whose id was added
+    before replaces that record.
 
     \b
     Examples:
       indknn add patients.store features.npz
-      indknn add patients.store visits.csv --label diagnosis --owner patient
+      indknn add patients.store visits.csv --label diagnosis --owner patient --record-id visit
     """
-    named = columns(label, owner, features)
+    named = columns(label, owner, features, record)
     with Store(store, witness=witness) as opened:
         known = labels_in(file, named) if opened.draft else None
         with counting("records", not in_json) as count:
-            ids = opened.add_batches(_records(file, named, opened, count), known)
+            ids = opened.add_batches(_records(file, named, opened, each_row, count), known)
         records, owners = len(opened.engine.shard), len(opened.engine.ledger.owners())
     facts = {"added": len(ids), "records": records, "owners": owners}
     show(facts, in_json, f"added {len(ids):,}; now {records:,} records of {owners:,} people")
 
 
-def _records(file: Path, named: Columns, store: Store, count: Any) -> Iterator[tuple[Any, Any, Any]]:
+def _records(file: Path, named: Columns, store: Store, each_row: bool, count: Any) -> Iterator[tuple[Any, ...]]:
     for piece in pieces(file, named):
         if piece.y is None:
             raise InvalidInputError(f"{file} has no labels: an array y, or a column named by --label")
-        owners = None if piece.owners is None else as_owner_list(piece.owners)
-        yield piece.X, piece.y if store.draft else as_stored(piece.y, store.settings), owners
+        if each_row and piece.owners is not None:
+            raise InvalidInputError(f"{file} names owners, so --each-row is not for it")
+        if piece.owners is None and not each_row:
+            where = "an array owners, or a column named by --owner"
+            raise InvalidInputError(f"{file} has no owners: {where}; or --each-row, if every row is a new person")
+        owners = EACH_ROW if each_row else piece.owners
+        yield piece.X, piece.y if store.draft else as_stored(piece.y, store.settings), owners, piece.record_ids
         count(piece.first + len(piece.X))
 
 
@@ -160,16 +188,14 @@ def forget(
 ) -> None:
     """Remove every record of these people, and print a receipt.
 
-    What they spent stays on the books under a keyed hash. A number is tried as text first, then as a number;
-    write int:7 or str:7 to say which.
+    What they spent stays on the books under a keyed hash.
 
     \b
     Example:
       indknn forget patients.store patient-17 --receipt receipt.json
     """
     with Store(store, witness=witness) as opened:
-        names = [find_owner(opened, text) for text in owners]
-        facts = opened.forget(names, derived="purge" if purge else "keep")
+        facts = opened.forget(owners, derived="purge" if purge else "keep")
     if receipt is not None:
         receipt.write_text(as_json(facts) + "\n")
     show(

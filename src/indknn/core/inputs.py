@@ -11,37 +11,61 @@ import numpy.typing as npt
 from indknn.errors import InvalidInputError
 from indknn.types import IntArray, OwnerId
 
+EACH_ROW = "each-row"
+"""The word for `owners=` that says: every row is a new person's."""
+EACH_ROW_PREFIX = EACH_ROW + ":"
+"""How the names begin that a store makes up for such people. It refuses newcomers who are given such a name."""
+NEEDS_OWNERS = f"a store needs the owner of every row; or owners={EACH_ROW!r}, if each is a new person"
 _LONGEST_NUMBER = 4096
 
 
-def as_owner_list(owners: Any, *, length: int | None = None) -> list[OwnerId]:
-    """The owners as plain ints, strs and bytes; a single name counts as a list of one.
+def as_owner_list(owners: Any, *, length: int | None = None, what: str = "owner") -> list[OwnerId]:
+    """Names as plain text, the one form that they have everywhere (rule 13). A single name counts as a list of one.
 
-    >>> as_owner_list(np.array([3, 4])), as_owner_list("ann")
-    ([3, 4], ['ann'])
+    A whole number is the text of its digits. Anything else is refused: a float, None or NaN is mostly a missing name,
+    and bytes are text only in an encoding that nobody told. With `length`, for records that are added, there must be
+    so many names and none may be empty.
+
+    >>> as_owner_list([3, np.int64(4), "4"]), as_owner_list("ann")
+    (['3', '4', '4'], ['ann'])
     """
     if isinstance(owners, str | bytes) or not isinstance(owners, Iterable):
         owners = [owners]
-    items = np.atleast_1d(owners).tolist() if isinstance(owners, np.ndarray) else list(owners)
+    if isinstance(owners, np.ndarray):
+        owners = np.atleast_1d(owners)
+        owners = owners.tolist() if owners.dtype.kind in "iuU" else owners  # a list of times would be one of numbers
+    items = list(owners)
     if length is not None and len(items) != length:
-        raise InvalidInputError(f"owners must name one owner per row: {length} rows, got {len(items)} owners")
-    return [_as_owner(item, i) for i, item in enumerate(items)]
+        raise InvalidInputError(f"{what}s must name one {what} per row: {length} rows, got {len(items)} {what}s")
+    names = items if set(map(type, items)) <= {str} else [_as_name(item, i, what) for i, item in enumerate(items)]
+    if length is not None and "" in names:
+        raise InvalidInputError(f"{what} {names.index('')} must not be empty")
+    return names
+
+
+def says_each_row(owners: Any) -> bool:
+    """Whether `owners` is the word for new people, and no name."""
+    return isinstance(owners, str) and owners == EACH_ROW
+
+
+def number_in(name: OwnerId) -> int:
+    """The number that a name is the text of; -1 for other names.
+
+    >>> number_in("17"), number_in("017"), number_in("ann")
+    (17, -1, -1)
+    """
+    if name.isdigit() and name.isascii() and len(name) < _LONGEST_NUMBER // 4 and (name[0] != "0" or name == "0"):
+        return int(name)
+    return -1
 
 
 def as_owner_array(owners: list[OwnerId]) -> npt.NDArray[Any]:
-    """An array of the names that does not change any of them: NumPy would turn 1 and "a" into strings.
-
-    >>> as_owner_array([1, "a"]).tolist()
-    [1, 'a']
-    """
-    kinds = {type(owner) for owner in owners}
-    if kinds == {str} and not any(str(owner).endswith("\0") for owner in owners):  # NumPy strips these
-        return np.array(owners, dtype=np.str_)
-    if kinds == {int} and all(isinstance(o, int) and -(1 << 63) <= o < 1 << 63 for o in owners):
-        return np.array(owners, dtype=np.int64)
-    array = np.empty(len(owners), dtype=object)
-    array[:] = owners
-    return array
+    """The names as an array of text."""
+    if any(name.endswith("\0") for name in owners):  # NumPy strips these from its own kind of text
+        array = np.empty(len(owners), dtype=object)
+        array[:] = owners
+        return array
+    return np.array(owners, dtype=np.str_)
 
 
 def encode_labels(y: npt.NDArray[Any], classes: npt.NDArray[Any]) -> IntArray:
@@ -61,25 +85,36 @@ def encode_labels(y: npt.NDArray[Any], classes: npt.NDArray[Any]) -> IntArray:
     return codes.astype(np.int64)
 
 
-def as_record_ids(records: Any) -> list[int]:
-    """Record ids as a list of ints; a single one counts as a list of one."""
+def as_record_ids(record_ids: Any, length: int) -> list[str] | None:
+    """Ids that callers choose for records, in the form of names; each at most once."""
+    if record_ids is None:
+        return None
+    ids = as_owner_list(record_ids, length=length, what="record id")
+    if len(set(ids)) < len(ids):
+        raise InvalidInputError(f"record id {next(i for i in ids if ids.count(i) > 1)!r} must not be given twice")
+    return ids
+
+
+def as_record_numbers(records: Any) -> list[int]:
+    """The numbers that a store gave to records, as a list of ints; a single one counts as a list of one."""
     ids = np.atleast_1d(np.asarray(records))
     if ids.size and ids.dtype.kind not in "iu":
-        raise InvalidInputError(f"record ids must be integers, got {records!r}")
+        raise InvalidInputError(f"records must be given by their numbers, got {records!r}")
     return [int(i) for i in ids.ravel()]
 
 
-def _as_owner(item: Any, position: int) -> OwnerId:
-    if isinstance(item, np.generic):
-        item = item.item()
-    if isinstance(item, bool) or not isinstance(item, int | str | bytes):
-        raise InvalidInputError(f"owner {position} must be an int, a str or bytes, got {item!r}")
-    # Plain objects only: a subclass could compare equal to a name and yet be another one elsewhere.
-    if isinstance(item, int):
-        if item.bit_length() > _LONGEST_NUMBER:
-            raise InvalidInputError(f"owner {position} must be a number below 2^{_LONGEST_NUMBER}")
-        return int.__index__(item)
-    return str.__str__(item) if isinstance(item, str) else b"".join([item])
+def _as_name(item: Any, position: int, what: str) -> OwnerId:
+    # Plain text only: a subclass could compare equal to a name and yet be another one elsewhere.
+    if isinstance(item, str):
+        return str.__str__(item)
+    whole = item.dtype.kind in "iu" if isinstance(item, np.generic) else isinstance(item, int)
+    if not whole or isinstance(item, bool):
+        hint = "; decode bytes yourself" if isinstance(item, bytes) else ""
+        raise InvalidInputError(f"{what} {position} must be text or a whole number, got {item!r}{hint}")
+    number = int.__index__(item) if isinstance(item, int) else int(item)
+    if number.bit_length() > _LONGEST_NUMBER:
+        raise InvalidInputError(f"{what} {position} must be a number below 2^{_LONGEST_NUMBER}")
+    return str(number)
 
 
 def as_classes(classes: Any) -> npt.NDArray[Any]:

@@ -30,6 +30,8 @@ MAX_RECORDS = 1 << 30
 SHARE_OF_A = 0.4
 """What part of the price of `moments` is paid for A; b, which the labels are in, gets the rest."""
 
+_EXACT = 1 << 53
+"""Below this float64 holds every whole number."""
 _BLOCK = 8192
 _GRAM = 1024
 _SHRINK = 0.98
@@ -56,6 +58,15 @@ class MomentNoise:
     def sigma_b(self, n_classes: int) -> float:
         """The standard deviation of the noise on an entry of b."""
         return self.scale_b / (ROW * n_classes)
+
+
+def most_records(n_classes: int) -> int:
+    """How many records there may be, so that every sum over them is exact. An entry of b has up to c·ROW of each.
+
+    >>> most_records(10) == MAX_RECORDS, most_records(1 << 16)
+    (True, 67108864)
+    """
+    return min(MAX_RECORDS, _EXACT // (ROW * max(n_classes, ROW)))
 
 
 class CellModel(Protocol):

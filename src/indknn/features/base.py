@@ -1,4 +1,4 @@
-"""What a feature extractor is: a *public* function from a batch of items to rows of numbers.
+"""What a feature extractor is: a *public* function from items to rows of numbers.
 
 Public matters. The promise to the owners of the data holds for the features as they are given; an extractor
 trained or tuned on the private items would tell of them in every query.
@@ -21,7 +21,7 @@ Features: TypeAlias = npt.NDArray[np.float32]
 
 @runtime_checkable
 class Extractor(Protocol):
-    """Turns a batch of images or texts into float32 features, one row per item.
+    """Turns images or texts into float32 features, one row per item. Private items come one at a time (rule 1).
 
     `name` tells two extractors apart that would give different features; the cache goes by it.
     """

@@ -29,11 +29,16 @@ def extract(
     extractor: Extractor,
     cache_dir: Path | str,
     *,
+    public: bool = False,
     progress: Progress | None = None,
     batch_size: int = 64,
     shard_size: int = 2048,
 ) -> Features:
     """The features of all items, from the cache where it has them.
+
+    People's items go to the extractor one at a time: in a batch they are padded and summed together, and the last bits
+    of a row could depend on the others (rule 1). Say public=True of items that are nobody's, such as public queries.
+    They go in batches of `batch_size`, which is faster.
 
     `progress(done, total)` is called after every batch and for every shard found. Several data sets or parts
     of one (train, test) need a `cache_dir` each; several extractors may share one.
@@ -47,10 +52,10 @@ def extract(
     for start in range(0, total, shard_size):
         part = items[start : start + shard_size]
         path = folder / f"shard-{start:09d}-{len(part)}.npz"
-        key = _digest(part, extractor)
+        key = _digest(part, extractor, public)
         known = _read(path, key)
         if known is None:
-            known = _compute(part, extractor, batch_size, _from(progress, start, total))
+            known = _compute(part, extractor, batch_size if public else 1, _from(progress, start, total))
             _write(path, known, key)
         elif progress is not None:
             progress(start + len(part), total)
@@ -89,7 +94,7 @@ def _read(path: Path, key: str) -> Features | None:
         warnings.warn(f"{path} is damaged ({error}) and is made again", stacklevel=3)
         return None
     if items != key:
-        warnings.warn(f"{path} holds the features of other items and is made again", stacklevel=3)
+        warnings.warn(f"{path} holds the features of other items, or of whole batches, and is made again", stacklevel=3)
         return None
     if checksum != _checksum(features):
         warnings.warn(f"{path} is damaged (its checksum differs) and is made again", stacklevel=3)
@@ -115,9 +120,10 @@ def _checksum(features: Features) -> str:
     return hashlib.sha256(np.ascontiguousarray(features).tobytes()).hexdigest()
 
 
-def _digest(part: Items, extractor: Extractor) -> str:
-    """Says whether two shards are of the same items and extractor."""
-    digest = hashlib.sha256(f"{extractor.name}\0{extractor.n_features}\0".encode())
+def _digest(part: Items, extractor: Extractor, public: bool) -> str:
+    """Says whether two shards are of the same items and extractor, and made in the same way."""
+    how = "" if public else "one by one\0"
+    digest = hashlib.sha256(f"{extractor.name}\0{extractor.n_features}\0{how}".encode())
     if isinstance(part, np.ndarray) and part.dtype != object:
         digest.update(f"{part.dtype.str}{part.shape}".encode())
         digest.update(np.ascontiguousarray(part).tobytes())

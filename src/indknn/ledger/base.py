@@ -1,9 +1,8 @@
 """What a ledger must do.
 
-An owner is a person (or whoever the promise is made to), named by an int, str or bytes. While the owner has
-records it has a slot, a small integer. What it spent is kept per scope: one scope per analyst, `None` for
-those who do not say who they are. A *global* budget, if there is one, stands behind all scopes, and every
-charge is made there as well.
+An owner is a person (or whoever the promise is made to), named by a text (rule 13). While the owner has records it
+has a slot, a small integer. What it spent is kept per scope: one scope per analyst, `None` for those who do not say
+who they are. A *global* budget, if there is one, stands behind all scopes, and every charge is made there as well.
 
 The law: what an owner has spent in a scope never falls and never exceeds the budget, whatever happens to its
 records in between (rule 4). All amounts are integers in the units of `accounting`.
@@ -15,6 +14,9 @@ from collections.abc import Sequence
 from threading import RLock
 from typing import Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from indknn.types import IntArray, OwnerId
 
 Scope: TypeAlias = str | None
@@ -23,14 +25,24 @@ Scope: TypeAlias = str | None
 class Ledger(Protocol):
     """Who has spent how much, in integers.
 
-    `next_number` is above every number that is or was an owner's name, for those who come without a name.
     `lock` is held by whoever changes people or records, or answers a query.
     """
 
     budget: int
     global_budget: int | None
-    next_number: int
     lock: RLock
+
+    def find(self, owners: Sequence[OwnerId]) -> IntArray:
+        """The slot of each, -1 for owners without records, ever seen or not."""
+        ...
+
+    def new_names(self, n: int, prefix: str = "") -> list[OwnerId]:
+        """So many names that were never anybody's, for people who come without: the prefix and a number."""
+        ...
+
+    def record_keys(self, record_ids: Sequence[str | None]) -> npt.NDArray[np.uint64]:
+        """Keyed hashes of the record ids that callers choose, as two numbers each; zeros where there is none."""
+        ...
 
     def enrol(self, owners: Sequence[OwnerId]) -> IntArray:
         """The slot of each owner; newcomers get one, and those who return resume what they had spent."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from math import isqrt
 from threading import RLock
 from typing import Any
 
@@ -13,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.core.accounting import MAX_UNITS
+from indknn.core.inputs import number_in
 from indknn.errors import LedgerError, UnknownOwnerError
 from indknn.ledger.base import Scope
+from indknn.ledger.old_names import old_forms
 from indknn.ledger.roster import Roster
 from indknn.types import IntArray, OwnerId
 
@@ -25,6 +29,24 @@ class Tombstone:
 
     spent: dict[Scope, int]
     queries: int
+
+    def joined(self, other: Tombstone) -> Tombstone:
+        """What is kept of two who turn out to be one person."""
+        spent = {s: joint_units(self.spent.get(s, 0), other.spent.get(s, 0)) for s in {**self.spent, **other.spent}}
+        return Tombstone(spent, self.queries + other.queries)
+
+
+def joint_units(one: int, other: int) -> int:
+    """What one person has spent who was taken for two: the sum, and what their contributions cost together.
+
+    A release that both took part in was shifted by up to |v| + |w|, not by each alone. Over all releases that costs
+    at most (sqrt(a) + sqrt(b))² for a and b that were charged.
+
+    >>> joint_units(9, 16), joint_units(9, 0)
+    (49, 9)
+    """
+    across = isqrt(4 * one * other - 1) + 1 if one and other else 0  # rounded up
+    return min(one + other + across, MAX_UNITS)
 
 
 class MemoryLedger:
@@ -42,7 +64,8 @@ class MemoryLedger:
     def __init__(self, budget: int, global_budget: int | None = None, *, key: bytes | None = None):
         self.budget = budget
         self.global_budget = global_budget
-        self.next_number = 0
+        self.next_number = 0  # above every number that is or was an owner's name
+        self.old_names = False  # whether tombstones may be under the hash of a number or of bytes
         self._key = secrets.token_bytes(32) if key is None else key
         self.lock = RLock()  # here, because the ledger outlives every store of records
         self._roster = Roster()
@@ -61,29 +84,45 @@ class MemoryLedger:
 
     def restore(
         self,
-        names: dict[int, OwnerId],
+        names: Iterable[tuple[int, OwnerId]],
         spent: dict[Scope, IntArray],
         queries: IntArray,
         tombstones: dict[bytes, Tombstone],
         next_number: int,
+        old_names: bool = False,
     ) -> None:
-        """Take up where an earlier process stopped: names by slot, and arrays over slots."""
+        """Take up where an earlier process stopped: slots and names, and arrays over at least these slots."""
         self._roster.restore(names)
         self._spent = {None: np.zeros(0, dtype=np.int64), **dict.fromkeys(spent, np.zeros(0, dtype=np.int64))}
-        self._grow(self._roster.capacity)
+        n = self._roster.capacity
+        self._grow(n)
         for scope, units in spent.items():
-            self._spent[scope][: len(units)] = units
-        self._queries[: len(queries)] = queries
+            self._spent[scope][:n] = units[:n]
+        self._queries[:n] = queries[:n]
         self._tombstones = tombstones
-        self.next_number = next_number
+        self.next_number, self.old_names = next_number, old_names
 
     def column(self, scope: Scope) -> IntArray:
         """What every slot has spent in this scope, by slot. For whoever writes it down."""
         return self._in(scope)[: self._roster.capacity]
 
+    def find(self, owners: Sequence[OwnerId]) -> IntArray:
+        """The slot of each, -1 for those who have none."""
+        return np.array([self._roster.slot(owner) for owner in owners], dtype=np.int64)
+
     def strangers(self, owners: Sequence[OwnerId]) -> list[OwnerId]:
         """Those of these owners who have no slot, each once, in order."""
         return [owner for owner in dict.fromkeys(owners) if self._roster.slot(owner) < 0]
+
+    def new_names(self, n: int, prefix: str = "") -> list[OwnerId]:
+        """So many names that were never anybody's."""
+        first, self.next_number = self.next_number, self.next_number + n
+        return [f"{prefix}{number}" for number in range(first, first + n)]
+
+    def anything_spent(self) -> bool:
+        """Whether anybody, here or forgotten, was ever charged."""
+        graves = (units for grave in self._tombstones.values() for units in grave.spent.values())
+        return any(column.any() for column in self._spent.values()) or any(graves)
 
     def name_of(self, slot: int) -> OwnerId:
         """The owner who has this slot."""
@@ -125,9 +164,9 @@ class MemoryLedger:
 
     def slots_of(self, owners: Sequence[OwnerId]) -> IntArray:
         """The slot of each, -1 for the forgotten."""
-        slots = np.array([self._roster.slot(owner) for owner in owners], dtype=np.int64)
+        slots = self.find(owners)
         for i in np.flatnonzero(slots < 0).tolist():
-            if self.digest(owners[i]) not in self._tombstones:
+            if not self.graves(owners[i]):
                 raise UnknownOwnerError(f"unknown owner {owners[i]!r}: no record of theirs was ever added here")
         return slots
 
@@ -161,7 +200,7 @@ class MemoryLedger:
         slots = self.slots_of(owners)
         return np.array(
             [
-                self._queries[slot] if slot >= 0 else self._tombstones[self.digest(owner)].queries
+                self._queries[slot] if slot >= 0 else self._tombstone(owner).queries
                 for slot, owner in zip(slots.tolist(), owners, strict=True)
             ],
             dtype=np.int64,
@@ -172,7 +211,7 @@ class MemoryLedger:
         slots = self.slots_of(owners)
         spent = self._in(scope)[slots] if self._roster.capacity else np.zeros(len(slots), dtype=np.int64)
         for i in np.flatnonzero(slots < 0).tolist():
-            spent[i] = self._tombstones[self.digest(owners[i])].spent.get(scope, 0)
+            spent[i] = self._tombstone(owners[i]).spent.get(scope, 0)
         return spent
 
     def total_spent(self, owners: Sequence[OwnerId]) -> IntArray:
@@ -189,15 +228,15 @@ class MemoryLedger:
         slot = self._roster.next_slot
         self._grow(slot + 1)
         if self._tombstones:  # most stores have none, and hashing a million newcomers takes a second
-            digest = self.digest(owner)
-            if digest in self._tombstones:  # resume first, then take the name, then drop the tombstone
-                self._resume(slot, self._tombstones[digest])
+            graves = self.graves(owner)
+            if graves:  # resume first, then take the name, then drop the tombstone
+                self._resume(slot, self._tombstone(owner))
             self._roster.add(owner)
-            self._tombstones.pop(digest, None)
+            for digest in graves:
+                del self._tombstones[digest]
         else:
             self._roster.add(owner)
-        if isinstance(owner, int):
-            self.next_number = max(self.next_number, owner + 1)
+        self.next_number = max(self.next_number, number_in(owner) + 1)
         return slot
 
     def _grow(self, need: int) -> None:
@@ -225,8 +264,22 @@ class MemoryLedger:
 
     def digest(self, owner: OwnerId) -> bytes:
         """A keyed hash of the name: without the key nobody can test whether a given person was here."""
-        if isinstance(owner, int):  # 5, "5" and b"5" are three owners
-            body = b"i" + owner.to_bytes(owner.bit_length() // 8 + 1, "big", signed=True)
-        else:
-            body = b"b" + owner if isinstance(owner, bytes) else b"s" + owner.encode(errors="surrogatepass")
+        return self._hashed(b"s" + owner.encode(errors="surrogatepass"))
+
+    def record_keys(self, record_ids: Sequence[str | None]) -> npt.NDArray[np.uint64]:
+        """Keyed hashes of record ids, as two numbers each; zeros where there is none."""
+        texts = (None if one is None else b"r" + one.encode(errors="surrogatepass") for one in record_ids)
+        body = b"".join(bytes(16) if text is None else self._hashed(text)[:16] for text in texts)
+        return np.frombuffer(body, dtype="<u8").astype(np.uint64).reshape(-1, 2)
+
+    def graves(self, owner: OwnerId) -> list[bytes]:
+        """The hashes under which something is kept of this owner: none for a stranger, several in an older store."""
+        forms = old_forms(owner) if self.old_names else ()
+        digests = [self.digest(owner), *map(self._hashed, forms)]
+        return [digest for digest in digests if digest in self._tombstones]
+
+    def _tombstone(self, owner: OwnerId) -> Tombstone:
+        return reduce(Tombstone.joined, (self._tombstones[digest] for digest in self.graves(owner)))
+
+    def _hashed(self, body: bytes) -> bytes:
         return hashlib.blake2b(body, key=self._key, digest_size=32).digest()

@@ -1,34 +1,39 @@
 """Who has which slot: a small, quick two-way table of owner names and slots.
 
-Most stores number their owners 0, 1, 2, ... as they come. Such a name is its own slot and takes one byte
-here; a dict entry and a Python int would take a hundred. Other names are kept in two dicts.
+Many stores number their owners 0, 1, 2, ... as they come. The text of such a number, and the name that is made up for
+the owner of a row without one, follow from the slot and take one byte here; dict entries and a Python str would take
+two hundred. Other names are kept in two dicts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from indknn.core.inputs import EACH_ROW_PREFIX, number_in
 from indknn.types import IntArray, OwnerId
+
+_FREE, _NUMBER, _EACH_ROW, _NAMED = range(4)  # what a byte says of its slot
+_PREFIX = {_NUMBER: "", _EACH_ROW: EACH_ROW_PREFIX}
 
 
 class Roster:
     """Names to slots and back. Freed slots are given out again.
 
     >>> roster = Roster()
-    >>> [roster.add(name) for name in (0, "ann", 2)]
+    >>> [roster.add(name) for name in ("0", "ann", "2")]
     [0, 1, 2]
     >>> roster.remove(1)
     'ann'
     >>> roster.add("bob"), list(roster), roster.slot("ann")
-    (1, [0, 'bob', 2], -1)
+    (1, ['0', 'bob', '2'], -1)
     """
 
     def __init__(self) -> None:
         self._taken = bytearray()
         self._free: list[int] = []
-        self._slot: dict[OwnerId, int] = {}  # names that are not their own slot
+        self._slot: dict[OwnerId, int] = {}  # names that do not follow from their slots
         self._name: dict[int, OwnerId] = {}
 
     @property
@@ -46,29 +51,28 @@ class Roster:
 
     def __iter__(self) -> Iterator[OwnerId]:
         """The names, by slot."""
-        for slot, taken in enumerate(self._taken):
-            if taken:
-                yield self._name.get(slot, slot)
+        return (self.name(slot) for slot, kind in enumerate(self._taken) if kind)
 
-    def restore(self, names: dict[int, OwnerId]) -> None:
-        """Take up the given names by slot; the slots between them are free."""
-        self._taken = bytearray(max(names, default=-1) + 1)
-        for slot in names:
-            self._taken[slot] = 1
-        self._free = [slot for slot, taken in enumerate(self._taken) if not taken]
-        self._name = {slot: name for slot, name in names.items() if name != slot}
-        self._slot = {name: slot for slot, name in self._name.items()}
+    def restore(self, names: Iterable[tuple[int, OwnerId]]) -> None:
+        """Take up the given slots and their names; the slots between them are free."""
+        self._taken, self._slot, self._name = bytearray(), {}, {}
+        for slot, name in names:
+            self._taken.extend(bytes(max(slot + 1 - len(self._taken), 0)))
+            self._set(slot, name)
+        self._free = [slot for slot, kind in enumerate(self._taken) if not kind]
 
     def name(self, slot: int) -> OwnerId:
         """Who has this slot."""
-        return self._name.get(slot, slot)
+        kind = self._taken[slot]
+        return self._name[slot] if kind == _NAMED else f"{_PREFIX[kind]}{slot}"
 
     def slot(self, name: OwnerId) -> int:
         """The slot of this name, or -1."""
         found = self._slot.get(name, -1)
-        if found < 0 and isinstance(name, int) and 0 <= name < len(self._taken):
-            return name if self._taken[name] and name not in self._name else -1
-        return found
+        if found >= 0:
+            return found
+        kind, number = _kind_of(name)
+        return number if 0 <= number < len(self._taken) and self._taken[number] == kind else -1
 
     def taken(self) -> IntArray:
         """The slots that are somebody's, ascending."""
@@ -78,23 +82,35 @@ class Roster:
         """A slot for a name that has none."""
         slot = self._free.pop() if self._free else len(self._taken)
         if slot == len(self._taken):
-            self._taken.append(1)
-        else:
-            self._taken[slot] = 1
-        if name != slot:
-            self._slot[name] = slot
-            self._name[slot] = name
+            self._taken.append(_FREE)
+        self._set(slot, name)
         return slot
 
     def remove(self, slot: int) -> OwnerId:
         """Free the slot; the name that had it."""
         if not (0 <= slot < len(self._taken) and self._taken[slot]):
             raise KeyError(slot)
-        name = self._name.pop(slot, slot)
+        name = self.name(slot)
+        self._name.pop(slot, None)
         self._slot.pop(name, None)
-        self._taken[slot] = 0
+        self._taken[slot] = _FREE
         self._free.append(slot)
         if not len(self):  # start over, so that a store filled anew numbers its owners in order
             self._taken.clear()
             self._free.clear()
         return name
+
+    def _set(self, slot: int, name: OwnerId) -> None:
+        kind, number = _kind_of(name)
+        if number == slot:
+            self._taken[slot] = kind
+        else:
+            self._taken[slot] = _NAMED
+            self._slot[name], self._name[slot] = slot, name
+
+
+def _kind_of(name: OwnerId) -> tuple[int, int]:
+    """What the byte of a slot says if this is its name, and the slot; -1 for a name that follows from no slot."""
+    if name.startswith(EACH_ROW_PREFIX):
+        return _EACH_ROW, number_in(name.removeprefix(EACH_ROW_PREFIX))
+    return _NUMBER, number_in(name)

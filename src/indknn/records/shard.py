@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from threading import RLock
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from indknn.core import mechanism, statistics
 from indknn.core.mechanism import Plan
@@ -21,11 +23,15 @@ from indknn.core.statistics import CellModel, Contribution, MomentNoise
 from indknn.errors import InvalidInputError, LedgerError
 from indknn.ledger import Ledger, Scope
 from indknn.records.indexes import Index
-from indknn.types import Int8Array, IntArray, OwnerId, Selection, Vectors
+from indknn.records.keys import KeyArray, Match, RecordKeys
+from indknn.records.slots import NO_SCALES
+from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors
 
 _SLOT_BITS = 32
 _RECORD_ARRAYS = {"_label": -1, "_owner": -1, "_generation": 0, "_next": -1, "_epoch": 0}
 MAX_EPOCH = (1 << 15) - 1
+_COMPARED = 1 << 16
+"""Of an owner, the latest so many records are compared with new ones."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,9 @@ class Admitted:
 class Shard:
     """Records of some people, searchable, with what each person has spent.
 
-    A record id is its slot and how often the slot was used before: `generation << 32 | slot`. So ids never
-    repeat, no table of ids is needed, and a fresh store numbers its records 0, 1, 2, ...
+    The number of a record is its slot and how often the slot was used before: `generation << 32 | slot`. So numbers
+    never repeat, no table of them is needed, and a fresh store numbers its records 0, 1, 2, ... A record may also have
+    an id that its caller chose, of which `keys` has a hash.
     """
 
     max_epoch = MAX_EPOCH
@@ -49,6 +56,7 @@ class Shard:
     def __init__(self, index: Index, ledger: Ledger):
         self.index = index
         self.ledger = ledger
+        self.keys = RecordKeys()
         self.broken = False
         self.epoch = 0
         # By record slot. 32 bits each, since a store of a billion records is held by more than one shard.
@@ -82,8 +90,38 @@ class Shard:
                 self.broken = True
                 raise
 
-    def add(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]) -> IntArray:
-        """Store the records; their ids. Everything was validated before."""
+    def match(
+        self,
+        vectors: Vectors,
+        labels: IntArray,
+        owners: Sequence[OwnerId],
+        record_ids: Sequence[str | None] | None = None,
+    ) -> Match:
+        """Which of these rows are here already: by their record id, or else byte for byte."""
+        ids, people = np.full(len(vectors), -1, dtype=np.int64), self.ledger.find(owners)
+        if record_ids is None:
+            nothing = np.zeros(0, dtype=np.int64)
+            keys: KeyArray = np.zeros((len(vectors), 2), dtype=np.uint64)
+            return Match(ids, nothing, self._copies(vectors, labels, people), keys)
+        keys = self.ledger.record_keys(record_ids)
+        held = self.keys.find(keys)
+        rows = np.flatnonzero(held >= 0)
+        slots = held[rows]
+        foreign = rows[self._owner[slots] != people[rows]]
+        if len(foreign):
+            name = record_ids[int(foreign[0])]
+            raise InvalidInputError(f"record id {name!r} is of a record of another owner than {owners[foreign[0]]!r}")
+        pairs = zip(self._bodies(vectors[rows], labels[rows]), self._bodies_at(slots), strict=True)
+        same = np.array([given == here for given, here in pairs], dtype=bool)
+        ids[rows[same]] = self._ids(slots[same])
+        nameless = np.flatnonzero(~keys.any(axis=1))
+        copies = self._copies(vectors[nameless], labels[nameless], people[nameless])
+        return Match(ids, slots[~same], copies, keys)
+
+    def add(
+        self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId], keys: KeyArray | None = None
+    ) -> IntArray:
+        """Store the records; their numbers. Everything was validated before."""
         with self._changing():
             owner_slots = self.ledger.enrol(owners)
             slots = self.index.add(vectors)
@@ -92,6 +130,8 @@ class Shard:
             self._label[slots] = labels
             self._owner[slots] = owner_slots
             self._epoch[slots] = self.epoch
+            if keys is not None and keys.any():
+                self.keys.set(slots[keys.any(axis=1)], keys[keys.any(axis=1)])
             self._link(slots, owner_slots)
             return self._ids(slots)
 
@@ -238,6 +278,25 @@ class Shard:
         self._owner[slots] = -1
         self._next[slots] = -1
         self._generation[slots] += 1
+        self.keys.clear(slots)
+
+    def _copies(self, vectors: Vectors, labels: IntArray, people: IntArray) -> int:
+        """How many of these rows their owners have already."""
+        rows = np.flatnonzero(people >= 0)
+        if not len(rows):
+            return 0
+        known: dict[int, set[bytes]] = {}
+        for person in np.unique(people[rows]).tolist():
+            slots = np.fromiter(islice(self._records_of(person), _COMPARED), dtype=np.int64)
+            known[person] = set(self._bodies_at(slots))
+        bodies = self._bodies(vectors[rows], labels[rows])
+        return sum(body in known[person] for body, person in zip(bodies, people[rows].tolist(), strict=True))
+
+    def _bodies_at(self, slots: IntArray) -> list[bytes]:
+        return _bodies(self.values_of(slots), self._label[slots], self.index.slots.scales(slots))
+
+    def _bodies(self, vectors: Vectors, labels: IntArray) -> list[bytes]:
+        return _bodies(vectors.values, labels, vectors.scale if self.index.slots.with_scale else NO_SCALES)
 
     def _ids(self, slots: IntArray) -> IntArray:
         return self._generation[slots].astype(np.int64) << _SLOT_BITS | slots
@@ -256,3 +315,10 @@ class Shard:
             if capacity > len(old):
                 extra = max(capacity - len(old), len(old) // 2)
                 setattr(self, name, np.concatenate([old, np.full(extra, empty, dtype=old.dtype)]))
+
+
+def _bodies(values: Int8Array, labels: npt.NDArray[Any], scales: FloatArray) -> list[bytes]:
+    """The bytes of each record, as far as anything depends on them."""
+    body = np.zeros(len(values), dtype=[("label", "<i4"), ("scale", "<f8"), ("values", "i1", (values.shape[1],))])
+    body["label"], body["scale"], body["values"] = labels, scales, values
+    return [one.tobytes() for one in body]

@@ -19,9 +19,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from indknn.core.inputs import as_owner_list
 from indknn.errors import InvalidInputError, StoreError
 from indknn.store.chain import now
 from indknn.store.files import sync_file
+from indknn.types import OwnerId
 
 ROLES = ("analyst", "curator", "owner", "auditor", "admin")
 PREFIX = "indknn_"
@@ -78,12 +80,13 @@ def create(
     role: str,
     name: str,
     *,
-    owner: str | None = None,
+    owner: OwnerId | int | None = None,
     rate: float | None = None,
     max_queries: int | None = None,
 ) -> tuple[Key, str]:
     """A new key and its text, which cannot be read again later."""
     _check(role, name, owner, rate, max_queries)
+    owner = None if owner is None else as_owner_list([owner], length=1)[0]  # the one name of that person (rule 13)
     with _locked(path) as file:
         text = PREFIX + secrets.token_urlsafe(32)
         taken = {key.id for key in file.keys}
@@ -105,7 +108,7 @@ def revoke(path: Path, which: str) -> list[Key]:
     return [k for k in keys if k.id in hit]
 
 
-def _check(role: str, name: str, owner: str | None, rate: float | None, max_queries: int | None) -> None:
+def _check(role: str, name: str, owner: OwnerId | int | None, rate: float | None, max_queries: int | None) -> None:
     if role not in ROLES:
         raise InvalidInputError(f"role must be one of {list(ROLES)}, got {role!r}")
     if not (0 < len(name) <= _LONGEST_NAME and name.isprintable() and name.strip() == name):

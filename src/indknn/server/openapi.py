@@ -48,7 +48,7 @@ STATUS = {
 }
 _ENTRY = {"position": 7, "at": "2026-01-01T12:00:00Z", "kind": "add", "body": {"records": 3}, "hash": "9f2c..."}
 AUDIT = {"entries": [_ENTRY], "next": None}
-ADDED = {"ids": [0, 1], "records": 2, "owners": 2}
+ADDED = {"ids": [0, 1], "records": 2, "owners": 2, "already_here": 0, "warnings": []}
 REMOVED = {"removed": 1, "records": 1, "owners": 1}
 STATEMENT = {"owner": "ann", "records": 2, "queries": 31, "rho": 0.0021, "epsilon_promised": 1.0, "epsilon_so_far": 0.2}
 RECEIPT = {"receipt": "erasure", "at": "2026-01-01T12:00:00Z", "records": 2, "owners_forgotten": 1, "owners": ["ann"]}

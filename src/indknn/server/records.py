@@ -8,10 +8,11 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
+from indknn.errors import PrivacyError
 from indknn.server.options import Options
 from indknn.server.problems import Problem, first_fault
 from indknn.store import Store
-from indknn.store.upsert import Item
+from indknn.store.intake import Item
 
 _FEATURE = Annotated[float, Field(strict=True)]  # no text that looks like a number
 _NUMBER = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
@@ -19,20 +20,25 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Record(BaseModel):
-    """One record. Without an owner it is a new person's; with the `id` of a held record it replaces that one."""
+    """One record of a person. With the `id` of a held record it replaces that one, whose owner stays if none is named.
+
+    `record_id` is an id of your choice: sent again, it replaces the record that has it.
+    """
 
     model_config = ConfigDict(extra="forbid")
     features: list[_FEATURE] = Field(min_length=1, max_length=1 << 17, examples=[[0.1, 0.9]])
     label: StrictInt | StrictStr | StrictBool = Field(examples=["healthy"])
     owner: StrictInt | StrictStr | None = Field(default=None, examples=["ann"])
     id: _NUMBER | None = None
+    record_id: StrictInt | StrictStr | None = Field(default=None, examples=["visit-17"])
 
 
 class Upload(BaseModel):
-    """Records to add."""
+    """Records to add. With `each_row` every one is of a new person; only a store that nobody was in yet takes that."""
 
     model_config = ConfigDict(extra="forbid")
     records: list[Record] = Field(min_length=1)
+    each_row: StrictBool = False
 
 
 class Deletion(BaseModel):
@@ -62,9 +68,13 @@ def upsert(store: Store, upload: Upload) -> dict[str, Any]:
     if len(widths) > 1:
         raise Problem(422, f"all records must have the same number of features, got {sorted(widths)}")
     X = np.array([record.features for record in upload.records], dtype=np.float64)
-    items = [Item(record.label, record.owner, record.id) for record in upload.records]
-    ids = store.upsert(X, items)
-    return {"ids": ids.tolist(), **_counts(store)}
+    items = [Item(record.label, record.owner, record.id, record.record_id) for record in upload.records]
+    try:
+        added = store.upsert(X, items, each_row=upload.each_row)
+    except PrivacyError as error:
+        raise Problem(409, str(error), "who_is_who") from None
+    told = {"already_here": added.copies, "warnings": [str(one) for one in added.advice]}
+    return {"ids": added.numbers.tolist(), **_counts(store), **told}
 
 
 def remove(store: Store, deletion: Deletion) -> dict[str, Any]:

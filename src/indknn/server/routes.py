@@ -19,7 +19,6 @@ from indknn.server.problems import Problem
 from indknn.server.records import Deletion, Upload, parsed, remove, upsert
 from indknn.server.service import Service
 from indknn.settings import Derived
-from indknn.store.naming import find_owner
 from indknn.store.reports import statement
 
 _CONSOLE = Path(__file__).parent / "console"
@@ -133,7 +132,7 @@ async def metrics(service: Served) -> Response:
     "/v1/records", tags=["curator"], openapi_extra=openapi.body(Upload), responses=openapi.example(openapi.ADDED)
 )
 async def add_records(service: Served, body: RequestBody) -> dict[str, Any]:
-    """Add records, all or none. An item with the `id` of a record that is held replaces that record."""
+    """Add records, all or none. One with the `id` or the `record_id` of a record that is held replaces that record."""
     upload = parsed(Upload, body, service.options)
     return await service.worker.run(lambda: upsert(service.store, upload))
 
@@ -152,7 +151,7 @@ async def owner_statement(owner: OwnerName, service: Served, key: Caller) -> dic
     """A person's own statement: what was spent, and on how many queries."""
     _refuse_other_owners(key, owner)
     store = service.store
-    return await service.worker.run(lambda: statement(store, find_owner(store, owner)))
+    return await service.worker.run(lambda: statement(store, owner))
 
 
 @router.delete("/v1/owners/{id:path}", tags=["owner"], responses=openapi.example(openapi.RECEIPT))
@@ -166,7 +165,7 @@ async def forget_owner(owner: OwnerName, service: Served, key: Caller, derived: 
     if derived == "purge" and key.role == "owner":
         raise Problem(403, "derived=purge is for curators: those who remain would pay again")
     store = service.store
-    return await service.worker.run(lambda: store.forget([find_owner(store, owner)], derived=derived))
+    return await service.worker.run(lambda: store.forget([owner], derived=derived))
 
 
 def _refuse_other_owners(key: Key, owner: str) -> None:

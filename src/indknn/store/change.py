@@ -6,34 +6,51 @@ There is one way to erase. `Store.forget`, `Store.upsert` and `Store.replace_all
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from indknn.core.advice import about_labels
+from indknn.core.inputs import EACH_ROW_PREFIX
 from indknn.core.noise import Noise
 from indknn.errors import InvalidInputError
+from indknn.records.keys import KeyArray
 from indknn.settings import RECEIPT
 from indknn.store import chain, database
 from indknn.store.codec import BLOCK
 from indknn.store.opening import State, journaled_engine
+from indknn.store.renaming import note_if_above
 from indknn.types import IntArray, OwnerId, Vectors
 
+_SLOT = 0xFFFFFFFF
 
-@dataclass(frozen=True)
+
+@dataclass
 class Change:
     """What may be done inside the transaction. If it fails, memory is thrown away and read anew from the file."""
 
     state: State
     noise: Noise
+    added: int = 0
+    erased: int = 0
+    copies: int = 0
+    """Rows that their owner had already."""
+    extra: int = 0
+    """What people were charged who turned out to be one person, beyond the sum of what each was."""
+    slots: list[IntArray] = field(default_factory=list)
+    """Of the records that were put."""
+    advice: list[Warning] = field(default_factory=list)
 
     def complete(self, X: npt.NDArray[Any], classes: npt.NDArray[Any]) -> None:
         """The first records of a draft settle what it left open."""
         state, settings = self.state, self.state.engine.settings
         if X.ndim != 2:
             raise InvalidInputError(f"X must be a table of shape (rows, features), got shape {X.shape}")
+        if not settings.classes:
+            self.advice += about_labels()
         labels = settings.classes or tuple(np.unique(classes).tolist())
         settings = replace(settings, n_features=X.shape[1], classes=labels)
         database.set_meta(state.db, "settings", json.dumps(settings.stored()))
@@ -41,30 +58,61 @@ class Change:
         state.engine = journaled_engine(settings, self.noise, state.journal)
         state.draft = False
 
-    def put(self, vectors: Vectors, labels: IntArray, owners: list[OwnerId] | None) -> IntArray:
-        """Add records; their ids. Whoever comes back resumes what they had spent."""
-        db, engine = self.state.db, self.state.engine
-        ledger, shard = engine.ledger, engine.shard
-        newcomers = ledger.strangers(owners if owners is not None else ())
-        back = [digest for digest in map(ledger.digest, newcomers) if digest in ledger.tombstones]
-        first = ledger.next_number
-        ids = engine.put(vectors, labels, owners)
-        if owners is None:
-            newcomers = list(range(first, ledger.next_number))
-        database.write_records(db, shard, ids & 0xFFFFFFFF, vectors, labels)
+    def put(
+        self,
+        vectors: Vectors,
+        labels: IntArray,
+        owners: list[OwnerId] | None,
+        record_ids: Sequence[str | None] | None = None,
+        replaced: IntArray | None = None,
+    ) -> IntArray:
+        """Add records; their numbers. Whoever comes back resumes what they had spent.
+
+        Without owners each row is a new person's. Rows take the place of the records that have their record ids, and
+        of those in the `replaced` slots. The new records are added first, so that nobody is gone in between.
+        """
+        engine, ledger = self.state.engine, self.state.engine.ledger
+        names = ledger.new_names(len(vectors), EACH_ROW_PREFIX) if owners is None else owners
+        match = engine.match(vectors, labels, names, record_ids)
+        kept = match.ids[match.ids >= 0] & _SLOT
+        if len(held := np.union1d(kept, match.stale)) and np.isin(held, np.concatenate([held[:0], *self.slots])).any():
+            raise InvalidInputError("a record id must not be given twice")
+        stale = match.stale if replaced is None else np.setdiff1d(np.union1d(match.stale, replaced), kept)
+        if len(match.fresh):
+            match.ids[match.fresh] = self._add(*match.pick(vectors, labels, names))
+        if len(stale):
+            self.erase(stale)
+        self.copies += match.copies
+        self.slots.append(match.ids & _SLOT)
+        return match.ids
+
+    def _add(self, vectors: Vectors, labels: IntArray, owners: list[OwnerId], keys: KeyArray) -> IntArray:
+        db, shard, ledger = self.state.db, self.state.engine.shard, self.state.engine.ledger
+        newcomers = ledger.strangers(owners)
+        back = {name: graves for name in newcomers if (graves := ledger.graves(name))} if ledger.tombstones else {}
+        spent = {digest: ledger.tombstones[digest].spent for graves in back.values() for digest in graves}
+        ids = shard.add(vectors, labels, owners, keys)
         slots = ledger.slots_of(newcomers).tolist()
+        database.write_records(db, shard, ids & _SLOT, vectors, labels)
+        database.write_record_keys(db, shard, ids & _SLOT)
         database.write_owners(db, zip(slots, newcomers, strict=True))
+        for name in (name for name, graves in back.items() if len(graves) > 1):
+            now = {scope: int(ledger.spent([name], scope)[0]) for scope in ledger.scopes}
+            self.extra += sum(now.values()) - sum(sum(spent[digest].values()) for digest in back[name])
+            note_if_above(db, ledger, name, now)
         if back:  # what they had spent moves from the tombstones into the balances
-            db.executemany("DELETE FROM tombstones WHERE digest = ?", ((digest,) for digest in back))
+            db.executemany("DELETE FROM tombstones WHERE digest = ?", ((digest,) for digest in spent))
             self._touch(slots)
             self.fold()
+        self.added += len(ids)
         return ids
 
-    def note_added(self, records: int) -> None:
-        """Write into the audit trail that so many records came."""
+    def note_added(self) -> None:
+        """Write into the audit trail how many records came, if any did."""
         db = self.state.db
-        database.set_meta(db, "next_number", str(self.state.engine.ledger.next_number))  # may exceed 63 bits
-        chain.append(db, "add", records=records)
+        if self.added:
+            database.set_meta(db, "next_number", str(self.state.engine.ledger.next_number))  # may exceed 63 bits
+            chain.append(db, "add", records=self.added, **({"extra": str(self.extra)} if self.extra else {}))
 
     def erase(self, slots: IntArray) -> dict[int, OwnerId]:
         """Erase the records in these slots, and whoever has none left; the names of those, by owner slot."""
@@ -72,11 +120,13 @@ class Change:
         shard, ledger = engine.shard, engine.ledger
         gone = shard.forget(slots)
         database.clear_records(db, shard, slots, engine.settings.n_features)
+        database.write_record_keys(db, shard, slots)
         database.blank_owners(db, gone)
         for digest in map(ledger.digest, gone.values()):
             database.write_tombstone(db, digest, ledger.tombstones[digest])
         self._touch(gone)
         self.fold()
+        self.erased += len(slots)
         chain.append(db, "forget", records=len(slots), owners=len(gone))
         return gone
 

@@ -8,6 +8,7 @@ from zlib import crc32
 import numpy as np
 
 from indknn.errors import StoreError
+from indknn.ledger.old_names import text_of
 from indknn.types import IntArray, OwnerId
 
 BLOCK = 4096
@@ -101,25 +102,20 @@ def unpack_label(packed: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def encode_name(name: OwnerId, slot: int) -> bytes:
-    """A type letter, the name, and a checksum over both and the slot: a damaged name would be a lost ledger.
+    """A letter, the name, and a checksum over both and the slot: a damaged name would be a lost ledger.
 
-    >>> encode_name("ann", 5)[:-4], encode_name(7, 5)[:-4], decode_name(encode_name(7, 5), 5)
-    (b'sann', b'i7', 7)
+    >>> encode_name("ann", 5)[:-4], decode_name(encode_name("7", 5), 5)
+    (b'sann', '7')
     """
-    if isinstance(name, bytes):
-        body = b"b" + name
-    elif isinstance(name, int):
-        body = b"i" + str(name).encode()
-    else:
-        body = b"s" + name.encode(errors="surrogatepass")
+    body = b"s" + name.encode(errors="surrogatepass")
     return body + crc32(body, slot).to_bytes(4, "little")
 
 
 def decode_name(text: bytes, slot: int) -> OwnerId:
-    """What `encode_name` wrote."""
+    """What `encode_name` wrote. In older files the letters i and b mark names that were numbers or bytes."""
     body, kind = text[:-4], text[:1]
     if crc32(body, slot) != int.from_bytes(text[-4:], "little"):
         raise StoreError(f"the name of the owner in slot {slot} is damaged")
     if kind == b"s":
         return str(body[1:], "utf-8", "surrogatepass")
-    return int(body[1:]) if kind == b"i" else body[1:]
+    return text_of(int(body[1:]) if kind == b"i" else body[1:])

@@ -44,6 +44,7 @@ def write_empty(path: Path, stored: dict[str, Any]) -> None:
                 database.set_meta(db, "key", key)
                 database.set_meta(db, "settings", json.dumps(facts))
                 database.set_meta(db, "next_number", "0")
+                database.set_meta(db, "names", "text")
                 chain.append(db, "init", settings=facts, schema=VERSION)
             database.empty_log(db, draft)
         finally:

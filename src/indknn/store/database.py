@@ -23,7 +23,7 @@ from indknn.records.shard import Shard
 from indknn.store.codec import BLOCK, Debits, decode_name, encode_name, pack_label, record_type, unpack_label
 from indknn.store.files import sync_file
 from indknn.store.schema import check, migrate
-from indknn.types import IntArray, Vectors
+from indknn.types import IntArray, OwnerId, Vectors
 
 _ROWS = 4096
 PURGED = -2
@@ -152,6 +152,8 @@ def read_records(db: apsw.Connection, n_features: int, shard: Shard) -> None:
     vectors = Vectors(values, root_norms(values), head["scale"].astype(np.float64))
     labels, epochs = unpack_label(head["label"].astype(np.int64))
     shard.restore(vectors, labels, owners, head["generation"].astype(np.int64), epochs)
+    for block, digests in db.execute("SELECT block, digests FROM record_keys"):
+        shard.keys.restore(block, digests)
 
 
 def scope_id(db: apsw.Connection, scope: Scope) -> int:
@@ -169,11 +171,18 @@ def read_scopes(db: apsw.Connection) -> dict[int, Scope]:
     return {number: (name[1:] if name else None) for number, name in db.execute("SELECT id, name FROM scopes")}
 
 
-def read_ledger(db: apsw.Connection, ledger: MemoryLedger) -> set[tuple[Scope, int]]:
-    """Snapshot and replay. Returns the blocks that debits have touched since the snapshot."""
-    owners = db.execute("SELECT slot, name FROM owners")
-    names = {slot: decode_name(name, slot) for slot, name in owners if name.strip(b"\0")}
-    scopes, capacity = read_scopes(db), max(names, default=-1) + 1
+@dataclass(frozen=True)
+class Accounts:
+    """What every slot had spent in each scope, in how many queries it took part, and which blocks debits touched."""
+
+    spent: dict[Scope, IntArray]
+    queries: IntArray
+    touched: set[tuple[Scope, int]]
+
+
+def read_accounts(db: apsw.Connection) -> Accounts:
+    """Snapshot and replay."""
+    scopes, capacity = read_scopes(db), int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM owners").get)
     size = -(-capacity // BLOCK) * BLOCK
     spent = {scope: np.zeros(size, dtype=np.int64) for scope in scopes.values()}
     queries = np.zeros(size, dtype=np.int64)
@@ -188,18 +197,31 @@ def read_ledger(db: apsw.Connection, ledger: MemoryLedger) -> set[tuple[Scope, i
         spent[scopes[number]][debits.slots] += debits.units
         queries[debits.slots] += 1
         touched |= {(scopes[number], block) for block in debits.blocks}
-    tombstones = {
+    return Accounts(spent, queries, touched)
+
+
+def read_tombstones(db: apsw.Connection) -> dict[bytes, Tombstone]:
+    """What the forgotten had spent, by keyed hash."""
+    scopes = read_scopes(db)
+    return {
         digest: Tombstone({scopes[int(number)]: units for number, units in json.loads(body).items()}, count)
         for digest, body, count in db.execute("SELECT digest, spent, queries FROM tombstones")
     }
-    ledger.restore(
-        names,
-        {scope: units[:capacity] for scope, units in spent.items()},
-        queries[:capacity],
-        tombstones,
-        int(get_meta(db, "next_number") or 0),
-    )
-    return touched
+
+
+def read_names(db: apsw.Connection) -> Iterator[tuple[int, OwnerId]]:
+    """Those who have records, by slot."""
+    for slot, name in db.execute("SELECT slot, name FROM owners"):
+        if name.strip(b"\0"):
+            yield slot, decode_name(name, slot)
+
+
+def read_ledger(db: apsw.Connection, ledger: MemoryLedger) -> set[tuple[Scope, int]]:
+    """Fill an empty ledger. Returns the blocks that debits have touched since the snapshot."""
+    accounts, number = read_accounts(db), int(get_meta(db, "next_number") or 0)
+    old_names = get_meta(db, "old_names") is not None
+    ledger.restore(read_names(db), accounts.spent, accounts.queries, read_tombstones(db), number, old_names)
+    return accounts.touched
 
 
 def snapshot(ledger: MemoryLedger, blocks: Iterable[tuple[Scope, int]]) -> list[Balance]:
@@ -242,6 +264,25 @@ def blank_owners(db: apsw.Connection, slots: Iterable[int]) -> None:
     blank = """UPDATE owners SET name = zeroblob(length(name))
                WHERE number = (SELECT max(number) FROM owners WHERE slot = ?)"""
     db.executemany(blank, ((slot,) for slot in slots))
+
+
+def write_record_keys(db: apsw.Connection, shard: Shard, slots: IntArray) -> None:
+    """The hashes of record ids in the blocks of these slots, overwritten where they are."""
+    write = "INSERT INTO record_keys VALUES (?, ?) ON CONFLICT (block) DO UPDATE SET digests = excluded.digests"
+    db.executemany(write, shard.keys.blocks_of(slots).items())
+
+
+def read_joined(db: apsw.Connection) -> dict[bytes, dict[Scope, int]]:
+    """What those who were two people had spent when that was found out, by keyed hash, if it was above a budget."""
+    scopes = read_scopes(db)
+    rows = db.execute("SELECT digest, spent FROM joined")
+    return {digest: {scopes[int(n)]: units for n, units in json.loads(body).items()} for digest, body in rows}
+
+
+def write_joined(db: apsw.Connection, digest: bytes, spent: dict[Scope, int]) -> None:
+    """Somebody who was two people, with what they had spent when that was found out."""
+    body = {str(scope_id(db, scope)): units for scope, units in spent.items() if units}
+    db.execute("INSERT OR REPLACE INTO joined VALUES (?, ?)", (digest, json.dumps(body)))
 
 
 def write_tombstone(db: apsw.Connection, digest: bytes, tombstone: Tombstone) -> None:

@@ -17,6 +17,7 @@ from indknn.store import chain, database
 from indknn.store.books import Books
 from indknn.store.guard import Guard
 from indknn.store.journal import StoreJournal
+from indknn.store.renaming import names_to_text
 from indknn.store.schema import VERSION
 
 
@@ -51,6 +52,9 @@ def load(
         if settings.tau is None and chosen is not None:
             settings = replace(settings, tau=chosen)
         ledger = new_ledger(settings, key=database.get_meta(db, "key"))
+        if database.get_meta(db, "names") is None:
+            names_to_text(db, ledger)
+            guard.saw(chain.last(db))
         touched = database.read_ledger(db, ledger)
         journal = StoreJournal(db, ledger, guard)
         journal.touched = touched

@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 
 from indknn.core import accounting
+from indknn.core.inputs import as_owner_list
 from indknn.core.mechanism import charge_units
 from indknn.ledger import Scope
 from indknn.store.store import Store
-from indknn.types import OwnerId
 
 _BINS = 10
 
 
-def statement(store: Store, owner: OwnerId) -> dict[str, Any]:
+def statement(store: Store, owner: Any) -> dict[str, Any]:
     """A person's own statement: what was spent, on how many queries, and what is promised."""
+    (owner,) = as_owner_list([owner])
     engine, settings = store.engine, store.settings
     ledger = engine.ledger
     with engine.shard.lock:
@@ -24,7 +25,7 @@ def statement(store: Store, owner: OwnerId) -> dict[str, Any]:
         records = engine.shard.slots_of_owners([owner])
         rho = {scope: float(accounting.from_units(ledger.spent([owner], scope))[0]) for scope in ledger.scopes}
     return {
-        "owner": str(owner),
+        "owner": owner,
         "records": len(records),
         "queries": int(queries),
         "rho": sum(rho.values()),

@@ -65,7 +65,16 @@ _VERSION_3 = """
 -- From here on every entry of the audit trail holds a digest of all rows (`books.py`).
 """
 
-MIGRATIONS = [_VERSION_1, _VERSION_2, _VERSION_3]
+_VERSION_4 = """
+-- Record ids that callers chose: 16 bytes of a keyed hash for each of 64 record slots, zeros where there is none.
+CREATE TABLE record_keys (block INTEGER PRIMARY KEY, digests BLOB NOT NULL) STRICT;
+
+-- Those who were two people until all names became text (`old_names.py`), and have spent more than their budget by
+-- that: the keyed hash of the name, and what they had spent then, as in `tombstones`.
+CREATE TABLE joined (digest BLOB PRIMARY KEY, spent TEXT NOT NULL) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS = [_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4]
 VERSION = len(MIGRATIONS)
 
 

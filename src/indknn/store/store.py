@@ -19,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.answering.predictor import Request
-from indknn.core.inputs import as_owner_list, refuse_unwritable
+from indknn.core.advice import Profile, about_copies, about_delta, tell
+from indknn.core.inputs import as_owner_list, as_record_ids, refuse_unwritable
 from indknn.core.noise import Noise, SecureNoise
 from indknn.engine import Engine, new_index
 from indknn.errors import InvalidInputError, PrivacyError, StoreError
 from indknn.ledger import Scope
 from indknn.settings import Derived, Settings, as_derived
-from indknn.store import chain, creation, database
+from indknn.store import chain, creation, database, intake
 from indknn.store.batches import Batch, answered
 from indknn.store.books import Books
 from indknn.store.change import Change, receipt_of
@@ -33,7 +34,6 @@ from indknn.store.files import Lock
 from indknn.store.guard import Guard
 from indknn.store.opening import State, load
 from indknn.store.space import Space
-from indknn.store.upsert import Item, labels_of, owners_of
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 FOLD_BYTES = 8 << 20
@@ -154,7 +154,7 @@ class Store:
         with self._exclusive():
             yield self._state.db
 
-    def spent(self, owners: Sequence[OwnerId] | None = None, analyst: Scope = None) -> FloatArray:
+    def spent(self, owners: Any = None, analyst: Scope = None) -> FloatArray:
         """ρ of each owner (of all who have records), with one analyst or with all together."""
         return self.engine.spent(owners, analyst)
 
@@ -219,81 +219,91 @@ class Store:
 
     # Records
 
-    def add(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Sequence[OwnerId] | None = None) -> IntArray:
-        """Add records, all or none; their ids."""
-        return self.add_batches([(X, y, owners)])
+    def add(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None, record_ids: Any = None) -> IntArray:
+        """Add records, all or none; their numbers.
+
+        `owners` names a person for each row (rule 13). In a store that nobody was in yet, owners="each-row" says that
+        every row is a new person's. `record_ids` are ids of your choice: a row whose id is here already takes the place
+        of that record of the same owner, and changes nothing if it is equal.
+        """
+        return self.add_batches([(X, y, owners, record_ids)])
 
     def add_batches(self, batches: Any, classes: npt.ArrayLike | None = None) -> IntArray:
-        """Add records from an iterable of (X, y, owners or None), all or none; their ids.
+        """Add records from an iterable of (X, y, owners) or (X, y, owners, record_ids), all or none; their numbers.
 
         The first records of a draft fix the number of features, and the label set where it was not given.
         """
         batches = iter(batches)
-        # What is wrong with the first batch, mostly the only one, is told before anything is touched.
-        first = [] if self.draft else [self._prepared(*batch) for batch in islice(batches, 1)]
-        with self._exclusive(), self._transaction() as change:
-            ids = [change.put(*records) for records in first]
-            for X, y, owners in batches:
-                if self._state.draft:
-                    change.complete(np.asarray(X), np.asarray(y if classes is None else classes))
-                ids.append(change.put(*self._prepared(X, y, owners, after=sum(map(len, ids)))))
-            total = np.concatenate([np.zeros(0, dtype=np.int64), *ids])
-            change.note_added(len(total))
-        self._space.fill_if_grown(self._state.engine, self._fold_bytes)
-        return total
-
-    def put(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId] | None) -> IntArray:
-        """Add prepared records, all or none; their ids."""
-        names = _names(owners, vectors)
-        with self._exclusive(), self._transaction() as change:
-            ids = change.put(vectors, labels, names)
-            change.note_added(len(ids))
-        self._space.fill_if_grown(self._state.engine, self._fold_bytes)
-        return ids
-
-    def replace_all(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId] | None) -> IntArray:
-        """Put these records in the place of all that are here, all or nothing; their ids. What was spent stays."""
-        names = _names(owners, vectors)
         with self._exclusive():
-            slots = self._state.engine.shard.slots()
-            with self._transaction() as change:
+            ready = intake.Intake(self._state.engine)
+            # What is wrong with the first batch, mostly the only one, is told before anything is touched.
+            first = [] if self._state.draft else [ready(self._state.engine, *batch) for batch in islice(batches, 1)]
+            with self._adding(ready.profile) as change:
+                numbers = [change.put(*records) for records in first]
+                for X, y, *names in batches:
+                    if self._state.draft:
+                        change.complete(np.asarray(X), np.asarray(y if classes is None else classes))
+                    numbers.append(change.put(*ready(self._state.engine, X, y, *names)))
+        tell(change.advice)
+        return np.concatenate([np.zeros(0, dtype=np.int64), *numbers])
+
+    def put(self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None) -> IntArray:
+        """Add prepared records, all or none; their numbers."""
+        with self._exclusive():
+            engine = self._state.engine
+            names = intake.people_of(owners, len(vectors), engine.ledger, intake.is_vacant(engine))
+            chosen = as_record_ids(record_ids, len(vectors))
+            with self._adding() as change:
+                numbers = change.put(vectors, labels, names, chosen)
+        tell(change.advice)
+        return numbers
+
+    def replace_all(self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None) -> IntArray:
+        """Put these records in the place of all that are here, all or nothing; their numbers. What was spent stays."""
+        with self._exclusive():
+            engine = self._state.engine
+            names = intake.people_of(owners, len(vectors), engine.ledger, not engine.ledger.anything_spent())
+            chosen, slots = as_record_ids(record_ids, len(vectors)), engine.shard.slots()
+            with self._adding() as change:
                 if len(slots):
                     change.erase(slots)
-                ids = change.put(vectors, labels, names)
-                change.note_added(len(ids))
-            self._empty_log(len(slots))
-        self._space.fill_if_grown(self._state.engine, self._fold_bytes)
-        return ids
+                numbers = change.put(vectors, labels, names, chosen)
+        tell(change.advice)
+        return numbers
 
-    def upsert(self, X: FloatArray, items: Sequence[Item]) -> IntArray:
-        """Add and replace records, all or none; the new ids, in order.
-
-        The new ones are added first. So an owner who replaces their only record is never gone.
-        """
-        y = labels_of(items)
+    def upsert(self, X: FloatArray, items: Sequence[intake.Item], *, each_row: bool = False) -> intake.Added:
+        """Add and replace records, all or none; their numbers, in order. With `each_row` all are of new people."""
+        y, chosen, profile = intake.labels_of(items), intake.record_ids_of(items), Profile()
         with self._exclusive():
-            gone = [item.id for item in items if item.id is not None]
-            if len(set(gone)) < len(gone):
-                raise InvalidInputError("a record id must not be given twice")
-            slots, owners = self._state.engine.shard.slots_of_records(gone), owners_of(items, self._state.engine)
+            replaced = self._state.engine.shard.slots_of_records([item.id for item in items if item.id is not None])
+            names = intake.people_of_items(items, self._state.engine, each_row)
             prepared = None if self._state.draft else self._state.engine.settings.prepare(X, y)
-            with self._transaction() as change:
+            with self._adding(profile) as change:
                 if prepared is None:
                     change.complete(X, y)
                     prepared = self._state.engine.settings.prepare(X, y)
-                ids = change.put(*prepared, owners)
-                change.note_added(len(ids))
-                if len(slots):
-                    change.erase(slots)
-            self._empty_log(len(slots))
-        self._space.fill_if_grown(self._state.engine, self._fold_bytes)
-        return ids
+                numbers = change.put(*prepared, names, chosen, replaced)
+                profile.see(X)
+        return intake.Added(numbers, change.copies, change.advice)
+
+    @contextmanager
+    def _adding(self, profile: Profile | None = None) -> Iterator[Change]:
+        """A transaction that adds records, and what is to be told of them afterwards."""
+        before = len(self._state.engine.ledger.taken())
+        with self._transaction() as change:
+            yield change
+            change.note_added()
+        engine = self._state.engine
+        self._empty_log(change.erased)
+        self._space.fill_if_grown(engine, self._fold_bytes)
+        if profile is not None:
+            change.advice += profile.advice(engine.settings.center_)
+        change.advice += about_delta(engine.settings.delta, before, len(engine.ledger.taken()))
+        change.advice += about_copies(change.copies, sum(map(len, change.slots)))
 
     # Erasing
 
-    def forget(
-        self, owners: Sequence[OwnerId] = (), *, records: Sequence[int] = (), derived: Derived = "keep"
-    ) -> dict[str, Any]:
+    def forget(self, owners: Any = (), *, records: Sequence[int] = (), derived: Derived = "keep") -> dict[str, Any]:
         """Remove every record of these owners, and these records; gives a receipt.
 
         An owner who has no record left is forgotten: only what they spent stays, under a keyed hash of their name.
@@ -309,7 +319,7 @@ class Store:
                 raise
             receipt = self._forget(names, records, purge)  # with the space that the ballast held
             self._space.fill(self._state.engine, self._fold_bytes)
-        return {**receipt, **({"owners": [str(name) for name in names]} if names else {})}
+        return {**receipt, **({"owners": names} if names else {})}
 
     def _forget(self, owners: Sequence[OwnerId], records: Sequence[int], purge: bool) -> dict[str, Any]:
         with self._exclusive():
@@ -361,14 +371,6 @@ class Store:
         """How long debits may become before they are folded: many times the balances, within bounds."""
         return min(FOLD_BYTES, max(_FOLD_LEAST, 64 * 12 * len(self._state.engine.ledger.participation)))
 
-    def _prepared(self, X: Any, y: Any, owners: Any, after: int = 0) -> tuple[Vectors, IntArray, Any]:
-        """Records as they are kept, or an error that tells the row, counted from the first of all batches."""
-        try:
-            vectors, labels = self._state.engine.settings.prepare(X, y)
-            return vectors, labels, _names(owners, vectors)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"{error}, counting from row {after}" if after else str(error)) from None
-
     # Opening
 
     def _reload_if_failed(self) -> None:
@@ -388,7 +390,3 @@ class Store:
         self._guard.refuse_if_moved()
         self._state = load(self.path, self.noise, self._guard, **self._options)
         self.generation += 1
-
-
-def _names(owners: Any, vectors: Vectors) -> list[OwnerId] | None:
-    return None if owners is None else as_owner_list(owners, length=len(vectors))

@@ -11,10 +11,12 @@ import numpy.typing as npt
 
 from indknn.engine import new_index, new_ledger
 from indknn.errors import StoreError
+from indknn.ledger import MemoryLedger
 from indknn.records.shard import Shard
 from indknn.store import chain, database
 from indknn.store.codec import Debits
 from indknn.store.store import Store
+from indknn.types import IntArray
 
 
 def problems(store: Store) -> Iterator[str]:
@@ -82,25 +84,38 @@ def _records(store: Store, db: apsw.Connection) -> Iterator[str]:
 
 
 def _budgets(store: Store) -> Iterator[str]:
-    """Nobody is above their budget, and what people have spent is what answers were charged."""
-    ledger = store.engine.ledger
+    """Nobody is above their budget, and what people have spent is what answers were charged.
+
+    Who was two people until names became text may be above it, by what both had spent until then.
+    """
+    ledger, joined = store.engine.ledger, database.read_joined(store.db)
     columns = {scope: ledger.column(scope) for scope in ledger.scopes}
     for scope, column in columns.items():
-        graves = [t.spent.get(scope, 0) for t in ledger.tombstones.values()]
-        if min(column.min(initial=0), min(graves, default=0)) < 0:
+        graves = {digest: t.spent.get(scope, 0) for digest, t in ledger.tombstones.items()}
+        if min(column.min(initial=0), min(graves.values(), default=0)) < 0:
             yield f"what somebody has spent with analyst {scope!r} is below zero"
-        if max(column.max(initial=0), max(graves, default=0)) > ledger.budget:
+        above = _above(ledger, column, graves, ledger.budget)
+        if any(units > joined.get(digest, {}).get(scope, 0) for digest, units in above.items()):
             yield f"somebody has spent more than their budget with analyst {scope!r}"
     if ledger.global_budget is not None:
         together = np.sum(list(columns.values()), axis=0)
-        graves = [sum(t.spent.values()) for t in ledger.tombstones.values()]
-        if max(together.max(initial=0), max(graves, default=0)) > ledger.global_budget:
+        graves = {digest: sum(t.spent.values()) for digest, t in ledger.tombstones.items()}
+        above = _above(ledger, together, graves, ledger.global_budget)
+        if any(units > sum(joined.get(digest, {}).values()) for digest, units in above.items()):
             yield "somebody has spent more than the global budget"
     total = sum(sum(column.tolist()) for column in columns.values())
     total += sum(sum(t.spent.values()) for t in ledger.tombstones.values())
     charged = sum(int(c) for (c,) in store.db.execute("SELECT charged FROM answers"))
+    charged += sum(int(entry.facts.get("extra", 0)) for entry in chain.entries(store.db))  # of who was two people
     if total != charged:
         yield f"people have spent {total} units in all, but answers were charged {charged}"
+
+
+def _above(ledger: MemoryLedger, column: IntArray, graves: dict[bytes, int], limit: int) -> dict[bytes, int]:
+    """Who has spent more than this, by keyed hash."""
+    slots = np.flatnonzero(column > limit).tolist()
+    here = {ledger.digest(ledger.name_of(slot)): int(column[slot]) for slot in slots}
+    return {**{digest: units for digest, units in graves.items() if units > limit}, **here}
 
 
 def _memory(store: Store) -> Iterator[str]:
@@ -125,6 +140,8 @@ def _memory(store: Store) -> Iterator[str]:
         yield "memory and disk disagree about which records there are"
     elif not np.array_equal(shard.owners_of(slots), engine.shard.owners_of(slots)):
         yield "memory and disk disagree about whose records they are"
+    if shard.keys.blocks_of(slots) != engine.shard.keys.blocks_of(slots):
+        yield "memory and disk disagree about the ids of records"
 
 
 def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:

@@ -162,9 +162,9 @@ def test_balances_that_were_edited_are_reported(path):
 
 
 def test_names_that_are_no_names_are_refused_and_strange_ones_survive(path):
-    strange = [2**200, -5, "", "\udc80", b"", b"\0\xff", "x" * 5000]
+    strange = [2**200, -5, "\udc80", "\0", "x" * 5000]
     with Store(path) as store:
-        for bad in (True, 1.5, None):
+        for bad in (True, 1.5, None, b"7", np.nan, "", np.datetime64("2020-01-01", "ns"), np.timedelta64(5)):
             with pytest.raises(InvalidInputError):
                 store.add(law.rows("x", 1), ["a"], [bad])
         with pytest.raises(InvalidInputError):
@@ -174,7 +174,6 @@ def test_names_that_are_no_names_are_refused_and_strange_ones_survive(path):
             store.add(law.rows("x", 1), ["no such label"], ["one"])
         assert store.engine is engine  # refused before anything was touched: no need to read it all again
         store.add(law.rows("y", len(strange)), ["a"] * len(strange), strange)
-        store.add(law.rows("z", 1), ["a"])
         owners = store.engine.ledger.owners()
     with Store(path) as store:
         assert store.engine.ledger.owners() == owners

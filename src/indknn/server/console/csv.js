@@ -26,7 +26,7 @@ function fromCsv(text, classes) {
   const [head, ...rows] = parseCsv(text);
   const names = head.map((name) => name.trim().toLowerCase());
   const label = names.findIndex((name) => name === "label" || name === "y");
-  const owner = names.indexOf("owner");
+  const owner = names.indexOf("owner"), own = names.indexOf("record_id");
   if (label < 0) throw new Error('The first row must name the columns, and one of them must be "label" or "y".');
   if (rows.length === 0) throw new Error("There is a row of names, but no record under it.");
   rows.forEach((row, i) => {
@@ -38,9 +38,10 @@ function fromCsv(text, classes) {
   });
   const typed = labelType(rows.map((row) => row[label].trim()), classes);
   return rows.map((row, i) => ({
-    features: row.flatMap((cell, j) => (j === label || j === owner ? [] : [number(cell, `row ${i + 2}, column ${head[j]}`)])),
+    features: row.flatMap((cell, j) => ([label, owner, own].includes(j) ? [] : [number(cell, `row ${i + 2}, column ${head[j]}`)])),
     label: typed(row[label].trim()),
     ...(owner < 0 ? {} : { owner: row[owner] }),
+    ...(own < 0 ? {} : { record_id: row[own] }),
   }));
 }
 

@@ -36,8 +36,9 @@ export function mount(page) {
     tell(preview, "");
     if (text.value.trim() !== "") {
       try {
-        records = parseRecords(text.value, page.session.classes ?? []);
-        tell(preview, describe(records));
+        const found = parseRecords(text.value, page.session.classes ?? []);
+        tell(preview, describe(found));
+        records = found;
       } catch (problem) {
         tell(error, problem.message);
       }
@@ -51,7 +52,8 @@ export function mount(page) {
     tell(result, "Adding.");
     try {
       const answer = await call("POST", "/v1/records", { records });
-      tell(result, `Added ${many(answer.ids.length, "record")}. The store now holds ${count(answer.records)} of ${many(answer.owners, "owner")}.`);
+      const now = `The store now holds ${count(answer.records)} of ${many(answer.owners, "owner")}.`;
+      tell(result, [`Added ${many(answer.ids.length, "record")}.`, now, ...answer.warnings.map((line) => `Note: ${line}.`)].join(" "));
       text.value = "";
       file.value = "";
       text.focus(); // the button is about to be disabled, and would drop the focus
@@ -70,13 +72,13 @@ export function mount(page) {
 }
 
 function describe(records) {
-  const owners = records.filter((record) => record.owner !== undefined).map((record) => record.owner);
-  const nameless = records.length - owners.length;
+  // Nobody guesses who somebody is: a row without a name might be a person who is here already.
+  const nameless = records.filter((record) => record.owner === undefined && record.id === undefined).length;
+  if (nameless > 0) throw new Error(`${many(nameless, "record names no owner", "records name no owner")}. Add a column "owner".`);
+  const owners = records.map((record) => record.owner ?? `record ${record.id}`);
   const widths = new Set(records.map((record) => record.features.length));
   const labels = [...new Set(records.map((record) => String(record.label)))].sort();
-  const people = nameless === 0
-    ? `of ${many(new Set(owners).size, "owner")}`
-    : `of which ${count(nameless)} without an owner: each becomes a person of its own`;
+  const people = `of ${many(new Set(owners.map(String)).size, "owner")}`;
   const shown = labels.length > 8 ? `${labels.slice(0, 8).join(", ")} and ${labels.length - 8} more` : labels.join(", ");
   return `Ready: ${many(records.length, "record")} ${people}; ${[...widths].join(" or ")} features; labels ${shown}.`;
 }

@@ -1,0 +1,84 @@
+"""Record ids that callers choose: keyed hashes of them by record slot, 16 bytes each and zeros where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from indknn.types import IntArray, OwnerId, Vectors
+
+KeyArray: TypeAlias = npt.NDArray[np.uint64]
+"""A row of two numbers per record: the halves of a hash of 16 bytes."""
+BLOCK = 64
+"""Slots per row in a store file: 1 KiB."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """What of some rows is held already, and what is to be done with each."""
+
+    ids: IntArray
+    """The number of the record that a row is equal to, and that stays; -1 for rows that are to be added."""
+    stale: IntArray
+    """The slots of records that rows take the place of."""
+    copies: int
+    """How many rows without a record id their owner has already, byte for byte."""
+    keys: KeyArray
+
+    @property
+    def fresh(self) -> IntArray:
+        """The rows that are to be added."""
+        return np.flatnonzero(self.ids < 0)
+
+    def pick(
+        self, vectors: Vectors, labels: IntArray, owners: list[OwnerId]
+    ) -> tuple[Vectors, IntArray, list[OwnerId], KeyArray]:
+        """The rows that are to be added, out of all."""
+        rows = self.fresh
+        if len(rows) == len(owners):
+            return vectors, labels, owners, self.keys
+        return vectors[rows], labels[rows], [owners[i] for i in rows.tolist()], self.keys[rows]
+
+
+class RecordKeys:
+    """Which record has which hash. It takes no memory until a record has one.
+
+    >>> keys = RecordKeys()
+    >>> keys.set(np.array([5]), np.array([[1, 2]], dtype=np.uint64))
+    >>> keys.find(np.array([[1, 2], [1, 3], [0, 0]], dtype=np.uint64)).tolist()
+    [5, -1, -1]
+    """
+
+    def __init__(self) -> None:
+        self._rows: KeyArray = np.zeros((0, 2), dtype=np.uint64)
+
+    def set(self, slots: IntArray, keys: KeyArray) -> None:
+        """The records in these slots have these hashes."""
+        need, have = int(slots.max(initial=-1)) + 1, len(self._rows)
+        if need > have:
+            blocks = max(-(-need // BLOCK), have * 3 // 2 // BLOCK)
+            self._rows = np.concatenate([self._rows, np.zeros((blocks * BLOCK - have, 2), dtype=np.uint64)])
+        self._rows[slots] = keys
+
+    def clear(self, slots: IntArray) -> None:
+        """These records are gone."""
+        self._rows[slots[slots < len(self._rows)]] = 0
+
+    def find(self, keys: KeyArray) -> IntArray:
+        """The slot that has each of these hashes, or -1."""
+        near = np.flatnonzero(np.isin(self._rows[:, 0], keys[:, 0]) & self._rows.any(axis=1))
+        slots = {self._rows[slot].tobytes(): slot for slot in near.tolist()}
+        return np.array([slots.get(key.tobytes(), -1) for key in keys], dtype=np.int64)
+
+    def blocks_of(self, slots: IntArray) -> dict[int, bytes]:
+        """The blocks that these slots are in, as they are written to a file."""
+        numbers = np.unique(slots[slots < len(self._rows)] // BLOCK).tolist()
+        return {i: self._rows[i * BLOCK : (i + 1) * BLOCK].astype("<u8").tobytes() for i in numbers}
+
+    def restore(self, block: int, body: bytes) -> None:
+        """Take up a block that was written to a file."""
+        keys = np.frombuffer(body, "<u8").astype(np.uint64).reshape(-1, 2)
+        self.set(np.arange(block * BLOCK, block * BLOCK + len(keys)), keys)

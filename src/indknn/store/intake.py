@@ -1,0 +1,129 @@
+"""Whose the records are that come, alone or one by one, each new or in the place of another (rule 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from indknn.core.advice import Profile
+from indknn.core.inputs import EACH_ROW, EACH_ROW_PREFIX, NEEDS_OWNERS, as_owner_list, as_record_ids, says_each_row
+from indknn.engine import Engine
+from indknn.errors import InvalidInputError, PrivacyError
+from indknn.ledger import MemoryLedger
+from indknn.types import IntArray, OwnerId, Vectors
+
+Ready: TypeAlias = tuple[Vectors, IntArray, list[OwnerId] | None, list[str] | None]
+"""Features, labels, owners (None for new people) and record ids."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """What goes with a row of features: its label, whose it is, and which record it replaces, if any.
+
+    `id` is the number of a record, whose owner stays the owner if none is named. `record_id` is the caller's own id.
+    """
+
+    label: Any
+    owner: OwnerId | int | None = None
+    id: int | None = None
+    record_id: str | int | None = None
+
+
+@dataclass(frozen=True)
+class Added:
+    """The numbers of the records that rows have become, how many rows had been here, and what else to tell of them."""
+
+    numbers: IntArray
+    copies: int
+    advice: list[Warning]
+
+
+def is_vacant(engine: Engine) -> bool:
+    """Whether nobody is here, and nobody who was here has spent anything."""
+    return not len(engine.ledger.taken()) and not engine.ledger.anything_spent()
+
+
+class Intake:
+    """Rows that come in batches, made ready to be kept. `profile` has seen all of them."""
+
+    def __init__(self, engine: Engine):
+        self.profile = Profile()
+        self._rows = 0
+        self._vacant = is_vacant(engine)  # before the first batch
+
+    def __call__(self, engine: Engine, X: Any, y: Any, owners: Any = None, record_ids: Any = None) -> Ready:
+        """Records as they are kept, or an error that tells the row, counted from the first of all batches."""
+        try:
+            vectors, labels = engine.settings.prepare(X, y)
+            names = people_of(owners, len(vectors), engine.ledger, self._vacant)
+            ready = vectors, labels, names, as_record_ids(record_ids, len(vectors))
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{error}, counting from row {self._rows}" if self._rows else str(error)) from None
+        self.profile.see(np.asarray(X, dtype=np.float64))
+        self._rows += len(vectors)
+        return ready
+
+
+def people_of(owners: Any, n: int, ledger: MemoryLedger, vacant: bool) -> list[OwnerId] | None:
+    """The owner of each of n rows. None where each is a new person's, which only a vacant store takes.
+
+    Nobody can tell whether such a person is one who is here already, or who was charged before.
+    """
+    if owners is None:
+        raise InvalidInputError(NEEDS_OWNERS)
+    if says_each_row(owners):
+        if not vacant:
+            raise PrivacyError(
+                f"owners={EACH_ROW!r} makes a new person of every row, and there are people here, or were, who may be "
+                "the same: name the owners"
+            )
+        return None
+    names = as_owner_list(owners, length=n)
+    for name in ledger.strangers([name for name in names if name.startswith(EACH_ROW_PREFIX)]):
+        if not ledger.graves(name):
+            raise InvalidInputError(f"owner {name!r} has a name as the store makes them up: choose another")
+    return names
+
+
+def people_of_items(items: Sequence[Item], engine: Engine, each_row: bool) -> list[OwnerId] | None:
+    """The same for items that come one by one."""
+    vacant = is_vacant(engine)
+    if each_row:
+        if any(item.owner is not None or item.id is not None for item in items):
+            raise InvalidInputError("each_row is for new people: a record must name neither an owner nor an id")
+        return people_of(EACH_ROW, len(items), engine.ledger, vacant)
+    owners: list[Any] = [item.owner for item in items]
+    for i, item in enumerate(items):
+        if item.owner is None:
+            if item.id is None:
+                raise InvalidInputError(f"record {i} must name its owner; or say each_row: all are of new people")
+            (slot,) = engine.shard.owners_of(engine.shard.slots_of_records([item.id])).tolist()
+            owners[i] = engine.ledger.name_of(slot)
+    return people_of(owners, len(items), engine.ledger, vacant)
+
+
+def record_ids_of(items: Sequence[Item]) -> list[str | None] | None:
+    """The callers' own ids, None where there is none. No record may be named twice, by id or by number."""
+    numbers = [item.id for item in items if item.id is not None]
+    if len(set(numbers)) < len(numbers):
+        raise InvalidInputError("a record id must not be given twice")
+    rows = [i for i, item in enumerate(items) if item.record_id is not None]
+    chosen = as_record_ids([items[i].record_id for i in rows], len(rows)) or []
+    ids: list[str | None] = [None] * len(items)
+    for i, one in zip(rows, chosen, strict=True):
+        ids[i] = one
+    return ids if rows else None
+
+
+def labels_of(items: Sequence[Item]) -> Any:
+    """The labels, which must be of one type."""
+    kinds = sorted({type(item.label).__name__ for item in items})
+    if len(kinds) > 1:
+        raise InvalidInputError(f"all labels must be of one type, got {kinds}")
+    for item in items:
+        if isinstance(item.label, int) and not -(1 << 63) <= item.label < 1 << 63:
+            raise InvalidInputError(f"a label must be below 2^63, got {item.label}")
+    return np.array([item.label for item in items])
