@@ -18,7 +18,7 @@ from indknn_lab.experiments.methods import method_of
 from indknn_lab.experiments.reproduce import choose, reproduce
 from indknn_lab.experiments.setting import find
 from indknn_lab.experiments.units import Results
-from indknn_lab.plots.outcomes import summary, verdict
+from indknn_lab.plots.report import summary, verdict
 
 quiet = lambda *_: None  # noqa: E731
 

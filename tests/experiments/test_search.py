@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from indknn.errors import InvalidInputError
@@ -8,8 +9,8 @@ from indknn_lab.experiments.search import Axis, search
 
 def test_the_grid_grows_until_the_best_is_inside_and_says_so():
     axes = [
-        Axis("tau", [0.5, 0.6], below=lambda t: round(t - 0.1, 1) if t > 0.15 else None),
-        Axis("sigma2", [0.1, 0.2, 0.3], above=lambda s: round(s + 0.1, 1) if s < 0.9 else None),
+        Axis("tau", [0.5, 0.6], below=lambda t: round(t - 0.1, 1), within=(0.1, 1.0)),
+        Axis("sigma2", [0.1, 0.2, 0.3], above=lambda s: round(s + 0.1, 1), within=(0.0, 0.9)),
     ]
     found = search(axes, lambda p: 1.0 - (p[0] - 0.3) ** 2 - (p[1] - 0.5) ** 2)
     assert found.best == (0.3, 0.5)
@@ -24,12 +25,16 @@ def test_an_axis_without_more_values_stops():
 def test_growth_is_bounded():
     found = search([Axis("x", [1.0], above=lambda x: x + 1)], lambda p: p[0], max_growths=5)
     assert found.best == (6.0,)
+    for best, edge, tried in ((4.0, "x above 1", 5), (-2.0, "x below 0", 4)):
+        axis = Axis("x", [0.0, 1.0], below=lambda x: x - 1, above=lambda x: min(x + 1, 4.0), within=(-2.0, 9.0))
+        found = search([axis], lambda p, sign=best: p[0] * sign)
+        assert (found.best, found.extended, found.tried) == ((best,), (edge,), tried)
 
 
 def test_validation_and_test_queries_never_meet_even_where_test_sets_overlap():
     for T in (10, 40):
         sets = query_sets("toy", 100, T, 5)
-        assert sets.disjoint == (T == 10)
+        assert (len(set(np.concatenate(sets.tests))) == 5 * T) == (T == 10)
         assert all(not set(sets.validation) & set(rows) and len(set(rows)) == T for rows in sets.tests)
         again = query_sets("toy", 100, T, 5)
         assert all((a == b).all() for a, b in zip(sets.tests, again.tests, strict=True))

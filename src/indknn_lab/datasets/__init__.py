@@ -5,15 +5,6 @@ from indknn_lab.datasets.features import FeatureFolder, find_datasets, load_tabl
 from indknn_lab.datasets.originals import RawDataset, load_ag_news, load_cifar10, load_dbpedia14, load_fashion_mnist
 
 __all__ = [
-    "Dataset",
-    "FeatureFolder",
-    "RawDataset",
-    "find_datasets",
-    "load_ag_news",
-    "load_cifar10",
-    "load_dbpedia14",
-    "load_fashion_mini",
-    "load_fashion_mnist",
-    "load_features",
-    "load_table",
-]
+    "Dataset", "FeatureFolder", "RawDataset", "find_datasets", "load_ag_news", "load_cifar10", "load_dbpedia14",
+    "load_fashion_mini", "load_fashion_mnist", "load_features", "load_table",
+]  # fmt: skip

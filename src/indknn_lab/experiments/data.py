@@ -65,11 +65,10 @@ def load(path: Path, records: int | None) -> Data:
 
 @dataclass(frozen=True)
 class QuerySets:
-    """Row numbers. `disjoint` says whether the test sets also have no query in common with each other."""
+    """Row numbers: the queries to tune on, and those to be judged by."""
 
     validation: IntArray
     tests: tuple[IntArray, ...]
-    disjoint: bool
 
 
 def query_sets(name: str, available: int, T: int, sets: int) -> QuerySets:
@@ -77,19 +76,15 @@ def query_sets(name: str, available: int, T: int, sets: int) -> QuerySets:
 
     Where the rows do not suffice for disjoint test sets, each is drawn independently from all rows outside
     the validation set.
-
-    >>> q = query_sets("toy", 100, 10, 5)
-    >>> q.disjoint, len(set(q.validation) & set(np.concatenate(q.tests)))
-    (True, 0)
     """
     if available < 2 * T:
         raise InvalidInputError(f"{name} has {available} queries: too few for validation and test sets of {T}")
     rng = np.random.default_rng(seed_for("queries", name, T))
     order = rng.permutation(available).astype(np.int64)
     validation, rest = order[:T], order[T:]
-    disjoint = sets * T <= len(rest)
-    tests = (rest[i * T : (i + 1) * T] if disjoint else rng.permutation(rest)[:T] for i in range(sets))
-    return QuerySets(validation, tuple(tests), disjoint)
+    enough = sets * T <= len(rest)
+    tests = (rest[i * T : (i + 1) * T] if enough else rng.permutation(rest)[:T] for i in range(sets))
+    return QuerySets(validation, tuple(tests))
 
 
 class KernelNeighbours:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 
 Point = tuple[float, ...]
-Grow = Callable[[float], float | None]
 
 _FINALISTS = 10
 
@@ -21,18 +21,15 @@ NOT_PAID_FOR = (
 )
 
 
-def _nothing(_: float) -> None:
-    return None
-
-
 @dataclass
 class Axis:
-    """Values to try, ascending, and what comes below the least and above the greatest; None where nothing does."""
+    """Values to try, ascending. It grows by what comes below the least and above the greatest, within limits."""
 
     name: str
     values: list[float]
-    below: Grow = _nothing
-    above: Grow = _nothing
+    below: Callable[[float], float] | None = None
+    above: Callable[[float], float] | None = None
+    within: tuple[float, float] = (-inf, inf)
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ def search(
     A score that is cheap but noisy can be confirmed: the best few points are then scored again, by `confirm`,
     which is told the first score, and decides.
 
-    >>> axis = Axis("x", [1.0, 2.0, 3.0], above=lambda x: x + 1 if x < 9 else None)
+    >>> axis = Axis("x", [1.0, 2.0, 3.0], above=lambda x: x + 1, within=(0, 9))
     >>> search([axis], lambda p: 9 - abs(p[0] - 5))
     Found(best=(5.0,), score=9.0, tried=6, extended=('x above 3',))
     """
@@ -81,10 +78,11 @@ def search(
 
 def _grow(axis: Axis, at: float, edges: tuple[float, float]) -> str | None:
     """Lengthen the axis by one value if the best sits at an end of it; what was done, in words."""
-    if at == axis.values[0] and (value := axis.below(at)) is not None:
+    least, most = axis.within
+    if at == axis.values[0] and axis.below and least <= (value := axis.below(at)) < at:
         axis.values.insert(0, value)
         return f"{axis.name} below {edges[0]:g}"
-    if at == axis.values[-1] and (value := axis.above(at)) is not None:
+    if at == axis.values[-1] and axis.above and most >= (value := axis.above(at)) > at:
         axis.values.append(value)
         return f"{axis.name} above {edges[1]:g}"
     return None

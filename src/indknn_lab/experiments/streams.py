@@ -71,20 +71,15 @@ def plain_stream(data: Data, T: int, seed: int) -> Stream:
     return Stream(data.X, data.labels, np.arange(len(data.X)), data.Q[order], data.truth[order], data.n_classes)
 
 
-def kept(records: int) -> int:
-    """How many records stay private in a long stream."""
-    return int(KEPT * records)
-
-
 def distinct(records: int, queries: int) -> int:
     """How many distinct queries a long stream has."""
-    return records - kept(records) + queries
+    return records - int(KEPT * records) + queries
 
 
 def long_stream(data: Data, T: int, seed: int) -> Stream:
     """A part of the records stays private; the others and the test queries ask, then ask again, slightly moved."""
     split = _rng("stream").permutation(len(data.X))  # the same for every seed: so is what was tuned on it
-    private, asking = np.split(split, [kept(len(data.X))])
+    private, asking = np.split(split, [int(KEPT * len(data.X))])
     Q = np.concatenate([data.X[asking], data.Q])
     truth = np.concatenate([data.labels[asking], data.truth])
     rng = _rng("stream", seed)

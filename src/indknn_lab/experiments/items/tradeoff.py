@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from indknn_lab.experiments.items.base import Body, Finding, Item, Panel, Series, Table, points, spread
@@ -105,7 +105,7 @@ class TradeoffItem(Item):
 
     def _rbf(self, t: Tradeoff) -> Finding:
         pairs = list(zip(*(self.medians(self.line(t, role)) for role in ("indknn_rbf", "indknn")), strict=True))
-        above, gap = sum(rbf > cosine for rbf, cosine in pairs), mean(rbf - cosine for rbf, cosine in pairs)
+        above, gap = sum(rbf > cosine for rbf, cosine in pairs), sum(a - b for a, b in pairs) / len(pairs)
         both = zip(pairs, self.setting.epsilons, strict=True)
         texts = ", ".join(f"{points(rbf)} and {points(cosine)} at ε = {e:g}" for (rbf, cosine), e in both)
         close = "Both are functions of the same angle, and a difference of this size is within the spread of the "

@@ -105,8 +105,6 @@ class Tuned(Method):
             "validation": found.score,
             "tried": found.tried,
             "extended": list(found.extended),
-            "disjoint": self.sets.disjoint,
-            "classes": self.data.n_classes,
         }
 
 

@@ -35,7 +35,7 @@ BLOCK = 100
 REFITS = 4
 """How often models that are trained anew really are, in a stream with changes; see `StreamSGD`."""
 _BATCH = 500
-_TAU_OFFSETS, _QUICK_OFFSETS, _TAU_STEP = (-0.1, -0.05, 0.0), (-0.05,), 0.05
+_TAU_OFFSETS, _QUICK_OFFSETS = (-0.1, -0.05, 0.0), (-0.05,)
 _FACTORS = (0.5, 0.7, 1.0, 1.4)
 _RATES, _QUICK_RATES = (20.0, 40.0, 80.0), (40.0,)
 _EPOCHS, _QUICK_EPOCHS = 10, 2
@@ -172,18 +172,9 @@ class Votes(Models, kind="endless", methods=("votes",)):
             return share_right(found.answers, data.truth)
 
         star, offsets = near.plain_tau(rows), _QUICK_OFFSETS if self.unit.effort.quick else _TAU_OFFSETS
-        taus = Axis(
-            "tau",
-            sorted({max(round(star + d, 3), 0.05) for d in offsets}),
-            below=lambda t: round(t - _TAU_STEP, 3) if t > 0.09 else None,
-            above=lambda t: round(t + _TAU_STEP, 3) if t < 0.9 else None,
-        )
-        factors = Axis(
-            "sigma2",
-            list(_FACTORS),
-            below=lambda f: round(f / 1.4, 3) if f > 0.1 else None,
-            above=lambda f: round(f * 1.4, 3) if f < 10 else None,
-        )
+        values = sorted({max(round(star + d, 3), 0.05) for d in offsets})
+        taus = Axis("tau", values, lambda t: round(t - 0.05, 3), lambda t: round(t + 0.05, 3), (0.04, 0.92))
+        factors = Axis("sigma2", list(_FACTORS), lambda f: round(f / 1.4, 3), lambda f: round(f * 1.4, 3), (0.09, 14.0))
         tau, factor = search([taus, factors], score).best
         return tau, factor * usual
 

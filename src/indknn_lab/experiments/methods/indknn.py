@@ -20,7 +20,7 @@ from indknn_lab.experiments.units import Result, Unit
 SIGMA2_GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 TAU_OFFSETS = (-0.05, -0.025, 0.0, 0.025, 0.05)
 _QUICK_SIGMA2, _QUICK_OFFSETS = (0.2, 0.5, 0.9), (-0.05, 0.0, 0.05)
-_TAU_STEP, _LEAST_TAU, _GREATEST_TAU = 0.025, 0.02, 0.98
+_LEAST_TAU, _MOST_TAU = 0.02, 0.98
 
 
 @lru_cache(maxsize=1)
@@ -45,20 +45,11 @@ class IndKNN(Tuned, kind="indknn"):
         """τ around the best one without privacy, and σ2."""
         quick, star = self.unit.effort.quick, self.near.plain_tau(self.sets.validation)
         offsets = _QUICK_OFFSETS if quick else TAU_OFFSETS
-        taus = {round(star + d, 4) for d in offsets if _LEAST_TAU <= star + d <= _GREATEST_TAU}
+        taus = sorted({round(star + d, 4) for d in offsets if _LEAST_TAU <= star + d <= _MOST_TAU})
+        sigmas = list(_QUICK_SIGMA2 if quick else SIGMA2_GRID)
         return [
-            Axis(
-                "tau",
-                sorted(taus),
-                below=lambda t: round(t - _TAU_STEP, 4) if t - _TAU_STEP >= _LEAST_TAU else None,
-                above=lambda t: round(t + _TAU_STEP, 4) if t + _TAU_STEP <= _GREATEST_TAU else None,
-            ),
-            Axis(
-                "sigma2",
-                list(_QUICK_SIGMA2 if quick else SIGMA2_GRID),
-                below=lambda s: round(s * 0.7, 3) if s > 0.02 else None,
-                above=lambda s: round(s + 0.2, 1) if s < 3.0 else None,
-            ),
+            Axis("tau", taus, lambda t: round(t - 0.025, 4), lambda t: round(t + 0.025, 4), (_LEAST_TAU, _MOST_TAU)),
+            Axis("sigma2", sigmas, lambda s: round(s * 0.7, 3), lambda s: round(s + 0.2, 1), (0.015, 3.1)),
         ]
 
     def run(self, rows: IntArray, point: Point, seed: int, accountant: Accountant = "rdp") -> Answered:

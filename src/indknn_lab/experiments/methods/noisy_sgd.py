@@ -22,12 +22,9 @@ _QUICK_EPOCHS = 3
 
 def rate_axis(rates: Sequence[float], *, grows: bool) -> Axis:
     """Learning rates, doubled and halved where the best sits on an edge."""
-    return Axis(
-        "rate",
-        list(rates),
-        below=lambda r: r / 2 if grows and r > 0.3 else None,
-        above=lambda r: 2 * r if grows and r < 1000 else None,
-    )
+    if not grows:
+        return Axis("rate", list(rates))
+    return Axis("rate", list(rates), lambda r: r / 2, lambda r: 2 * r, (0.15, 1300.0))
 
 
 def fit_quietly(model: LinearNoisySGD, X: npt.NDArray[np.float32], y: IntArray) -> LinearNoisySGD:

@@ -68,19 +68,10 @@ class PrivateKNN(Tuned, kind="private_knn"):
         if self.unit.effort.quick:
             return [Axis("p", list(_QUICK_RATIOS)), Axis("k", list(_QUICK_K))]
         largest = PAPER_K.get(self.unit.data.split("-", maxsplit=1)[0], 600)
+        ks = [float(k) for k in range(100, largest + 1, 100)]
         return [
-            Axis(
-                "p",
-                list(RATIOS),
-                below=lambda p: p / 2 if p > 0.01 else None,
-                above=lambda p: min(2 * p, 1.0) if p < 1.0 else None,
-            ),
-            Axis(
-                "k",
-                [float(k) for k in range(100, largest + 1, 100)],
-                below=lambda k: float(int(k) // 2) if k > 10 else None,
-                above=lambda k: k + 200.0 if k < 2000 else None,
-            ),
+            Axis("p", list(RATIOS), lambda p: p / 2, lambda p: min(2 * p, 1.0), (0.01, 1.0)),
+            Axis("k", ks, lambda k: float(int(k) // 2), lambda k: k + 200.0, (6.0, 2100.0)),
         ]
 
     def accuracy(self, rows: IntArray, point: Point, seed: int) -> float:
