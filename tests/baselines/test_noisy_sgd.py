@@ -24,46 +24,38 @@ def batch_of(rng, n, d=7, c=3, spread=1.0):
     return Batch(v.values, v.root_norm, rng.integers(c, size=n))
 
 
-def squared_lengths(batch, c):
+def squared_lengths(batch, a):
     """|gradient|² of each record in grid units."""
-    return (c.a * c.a).sum(axis=1) * batch.root_norm**2 + (c.b * c.b).sum(axis=1)
+    return (a * a).sum(axis=1) * batch.root_norm**2
 
 
-def loss(batch, W, b):
-    x = batch.values / batch.root_norm[:, None]
-    z = x @ W + b
+def loss(batch, W):
+    z = batch.values / batch.root_norm[:, None] @ W
     return float((logsumexp(z, axis=1) - z[np.arange(len(z)), batch.labels]).sum())
 
 
-@pytest.mark.parametrize("intercept", [False, True])
-def test_gradient_against_finite_differences(intercept):
+def test_gradient_against_finite_differences():
     rng = np.random.default_rng(0)
-    batch, W, b = batch_of(rng, 5), rng.normal(size=(7, 3)), rng.normal(size=3) * intercept
+    batch, W = batch_of(rng, 5), rng.normal(size=(7, 3))
     clip = 100.0  # so large that nothing is clipped
-    got = summed(batch, coefficients(batch, W, b, clip, intercept=intercept)) * clip / CLIP
-    theta = np.vstack([W, b])
-    for i, j in np.ndindex(*theta.shape):
-        if i == 7 and not intercept:
-            assert got[i, j] == 0.0
-            continue
-        step = np.zeros_like(theta)
+    got = summed(batch, coefficients(batch, W, clip)) * clip / CLIP
+    for i, j in np.ndindex(*W.shape):
+        step = np.zeros_like(W)
         step[i, j] = 1e-5
-        up, down = theta + step, theta - step
-        slope = (loss(batch, up[:-1], up[-1]) - loss(batch, down[:-1], down[-1])) / 2e-5
+        slope = (loss(batch, W + step) - loss(batch, W - step)) / 2e-5
         assert got[i, j] == pytest.approx(slope, abs=3e-3)  # the grid of clip=100 is coarse
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**20), st.booleans(), st.sampled_from([1e-3, 0.1, 5.0]), st.floats(0, 60))
-def test_no_gradient_is_longer_than_the_clip(seed, intercept, clip, size):
+@given(st.integers(0, 2**20), st.sampled_from([1e-3, 0.1, 5.0]), st.floats(0, 60))
+def test_no_gradient_is_longer_than_the_clip(seed, clip, size):
     """In integers, exactly: the noise is scaled to CLIP."""
     rng = np.random.default_rng(seed)
     batch = batch_of(rng, 20, spread=3.0)
-    c = coefficients(batch, size * rng.normal(size=(7, 3)), size * rng.normal(size=3), clip, intercept=intercept)
-    assert np.array_equal(c.a, np.trunc(c.a))
-    assert np.array_equal(c.b, np.trunc(c.b))
-    for v, a, b, squared in zip(batch.values, c.a, c.b, squared_lengths(batch, c), strict=True):
-        exact = sum(int(x) ** 2 for x in v) * sum(int(x) ** 2 for x in a) + sum(int(x) ** 2 for x in b)
+    found = coefficients(batch, size * rng.normal(size=(7, 3)), clip)
+    assert np.array_equal(found, np.trunc(found))
+    for v, a, squared in zip(batch.values, found, squared_lengths(batch, found), strict=True):
+        exact = sum(int(x) ** 2 for x in v) * sum(int(x) ** 2 for x in a)
         assert exact <= CLIP**2
         assert squared == pytest.approx(float(exact), rel=1e-12)
 
@@ -71,24 +63,24 @@ def test_no_gradient_is_longer_than_the_clip(seed, intercept, clip, size):
 def test_clipped_gradients_keep_their_direction_and_length():
     rng = np.random.default_rng(1)
     batch, W = batch_of(rng, 50), np.zeros((7, 3))
-    c = coefficients(batch, W, np.zeros(3), 0.1, intercept=False)
-    lengths = np.sqrt(squared_lengths(batch, c)) / CLIP
+    a = coefficients(batch, W, 0.1)
+    lengths = np.sqrt(squared_lengths(batch, a)) / CLIP
     assert lengths.min() > 1 - 1e-4  # at zero weights |p - e_y| = sqrt(2/3) > 0.1: all are clipped
-    free = coefficients(batch, W, np.zeros(3), 10.0, intercept=False)
-    assert np.allclose(c.a * 0.1, free.a * 10.0 * 0.1 / np.sqrt(2 / 3), rtol=1e-2, atol=0.1)
+    free = coefficients(batch, W, 10.0)
+    assert np.allclose(a * 0.1, free * 10.0 * 0.1 / np.sqrt(2 / 3), rtol=1e-2, atol=0.1)
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**20), st.booleans())
-def test_one_record_changes_the_sum_by_its_own_gradient_to_the_bit(seed, intercept):
+@given(st.integers(0, 2**20))
+def test_one_record_changes_the_sum_by_its_own_gradient_to_the_bit(seed):
     """Add a record anywhere in the batch: the others' integer gradients stay what they were."""
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 70))
-    whole, W, b = batch_of(rng, n + 1, d=33, c=10), rng.normal(size=(33, 10)), rng.normal(size=10)
+    whole, W = batch_of(rng, n + 1, d=33, c=10), rng.normal(size=(33, 10))
     out = int(rng.integers(n + 1))
     keep = np.arange(n + 1) != out
     rest, one = (Batch(whole.values[s], whole.root_norm[s], whole.labels[s]) for s in (keep, ~keep))
-    sums = [summed(x, coefficients(x, W, b, 0.1, intercept=intercept)) for x in (whole, rest, one)]
+    sums = [summed(x, coefficients(x, W, 0.1)) for x in (whole, rest, one)]
     assert np.array_equal(sums[0] - sums[1], sums[2])
     assert np.sqrt((sums[2] ** 2).sum()) <= CLIP
 
@@ -97,9 +89,9 @@ def test_logits():
     rng = np.random.default_rng(3)
     batch = batch_of(rng, 9, d=300)
     for size in (0.0, 1e-9, 1.0, 1e6):
-        W, b = size * rng.normal(size=(300, 3)), rng.normal(size=3)
-        expected = (batch.values / batch.root_norm[:, None]) @ W + b
-        assert np.allclose(logits(batch.values, batch.root_norm, W, b), expected, rtol=1e-9, atol=1e-9 * size)
+        W = size * rng.normal(size=(300, 3))
+        expected = (batch.values / batch.root_norm[:, None]) @ W
+        assert np.allclose(logits(batch.values, batch.root_norm, W), expected, rtol=1e-9, atol=1e-9 * size)
 
 
 @pytest.mark.parametrize("retrainings", [0, 4])
@@ -129,17 +121,14 @@ def test_the_noise_is_what_was_priced(blobs, monkeypatch):
             return np.zeros(size, dtype=np.int64)
 
     monkeypatch.setattr(base, "noise_from", lambda seed: Spy())
-    for intercept in (False, True):
-        drawn.clear()
-        model = LinearNoisySGD(epochs=1, fit_intercept=intercept, random_state=0).fit(X, y)
-        assert sum(size for _, size in drawn) == model.steps_ * (16 + intercept) * 4
-        assert all(scale >= model.noise_multiplier_ * CLIP for scale, _ in drawn)
+    model = LinearNoisySGD(epochs=1, random_state=0).fit(X, y)
+    assert sum(size for _, size in drawn) == model.steps_ * 16 * 4
+    assert all(scale >= model.noise_multiplier_ * CLIP for scale, _ in drawn)
 
 
 def test_accuracy_on_blobs(blobs):
     X, y, Q, truth = blobs
     assert LinearNoisySGD(1.0, random_state=0).fit(X, y).score(Q, truth) > 0.93
-    assert LinearNoisySGD(1.0, fit_intercept=True, random_state=0).fit(X, y).score(Q, truth) > 0.93
     assert LinearNoisySGD(1e-3, random_state=0).fit(X, y).score(Q, truth) < 0.6
 
 

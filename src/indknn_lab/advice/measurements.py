@@ -50,26 +50,31 @@ class Measurements:
         """The data sets."""
         return sorted(self.about)
 
+    def title(self, data: str) -> str:
+        """How to call a data set."""
+        return str(self.about[data]["title"])
+
     def estimate(self, data: str, method: Method, n: float, epsilon: float, load: float) -> Estimate:
         """Straight lines in the logarithms; at the edge, the edge. Never falls with epsilon."""
         if (data, method) not in self.points:
             raise InvalidInputError(f"nothing was measured of {method!r} on {data!r}")
         sizes = self.points[data, method]
-        outside: list[str] = []
         found = []
         for size in sorted(sizes):
             by_epsilon = [_over_load(sizes[size][e], load, method) for e in sorted(sizes[size])]
             rising = np.maximum.accumulate(by_epsilon)  # what falls with ε is the noise of measuring
-            found.append(_between(np.log(sorted(sizes[size])), rising, np.log(epsilon)))
+            found.append(np.interp(np.log(epsilon), np.log(sorted(sizes[size])), rising))
         every = [at for by_epsilon in sizes.values() for at in by_epsilon.values()]
         loads = max(min(at) for at in every), min(max(at) for at in every)  # what was measured for all
         epsilons = max(map(min, sizes.values())), min(map(max, sizes.values()))
         what = "retrainings" if method == "noisy_sgd" else "queries"
         spans = (("n", n, (min(sizes), max(sizes))), ("epsilon", epsilon, epsilons), (what, load, loads))
-        for name, value, (least, most) in spans:
-            if not least <= value <= most:
-                outside.append(f"{name} {value:,.10g} (measured: {least:,.10g} to {most:,.10g})")
-        return Estimate(_between(np.log(sorted(sizes)), np.array(found), np.log(n)), tuple(outside))
+        outside = (
+            f"{name} {value:,.10g} (measured: {least:,.10g} to {most:,.10g})"
+            for name, value, (least, most) in spans
+            if not least <= value <= most
+        )
+        return Estimate(float(np.interp(np.log(n), np.log(sorted(sizes)), found)), tuple(outside))
 
 
 def _over_load(accuracies: Mapping[int, float], load: float, method: Method) -> float:
@@ -77,11 +82,7 @@ def _over_load(accuracies: Mapping[int, float], load: float, method: Method) -> 
     values = np.array([accuracies[x] for x in loads])
     if method not in _LEARNS:
         values = np.minimum.accumulate(values)
-    return _between(np.log1p(loads), values, np.log1p(load))
-
-
-def _between(at: Any, values: Any, wanted: float) -> float:
-    return float(np.interp(wanted, at, values))
+    return float(np.interp(np.log1p(load), np.log1p(loads), values))
 
 
 @cache

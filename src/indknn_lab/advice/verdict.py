@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import mean
 
@@ -13,7 +14,7 @@ from indknn_lab.advice.measurements import Measurements, Method
 
 LEVEL = 0.01
 """Differences below this mean nothing: the measurements are medians of one or two runs."""
-_MANY = np.unique(np.geomspace(1, 10_000, 200).round()).astype(int)
+_MANY: list[int] = np.unique(np.geomspace(1, 10_000, 200).round()).astype(int).tolist()
 
 
 @dataclass(frozen=True)
@@ -70,79 +71,68 @@ class Verdict:
 def judge(task: Task, known: Measurements) -> Verdict:
     """Weigh the tools against each other."""
     options = sorted(_options(task, known), key=lambda option: -option.mean)
-    best = next(option for option in options if option.fit)
-    level = [o.name for o in options if o.fit and o is not best and o.mean > best.mean - LEVEL]
-    split = {
-        data: max((o for o in options if o.fit), key=lambda o, d=data: o.accuracy[d]).name  # type: ignore[misc]
-        for data in known.data
-    }
-    return Verdict(options, level, _reasons(task, known, best, options, split), _cautions(task, known, options))
+    fit = [option for option in options if option.fit]
+    level = [option.name for option in fit[1:] if option.mean > fit[0].mean - LEVEL]
+    return Verdict(options, level, _reasons(task, known, fit), _cautions(task, known, options))
 
 
 def _options(task: Task, known: Measurements) -> list[Option]:
-    def option(name: str, method: Method, load: int, fit: bool, note: str) -> Option:
+    def option(name: str, method: Method, load: int, note: str, fit: bool = True) -> Option:
         found = {data: known.estimate(data, method, task.n, task.epsilon, load) for data in known.data}
-        where: dict[str, list[str]] = {}
-        for data, estimate in found.items():
-            for text in estimate.outside:
-                where.setdefault(text, []).append(str(known.about[data]["title"]))
+        where = _by_text((known.title(data), estimate.outside) for data, estimate in found.items())
         outside = (t if len(on) == len(found) else f"{t} on {' and '.join(on)}" for t, on in where.items())
         return Option(name, {d: e.accuracy for d, e in found.items()}, fit, note, tuple(outside))
 
     q, r = task.queries, task.updates
+    once = "learns nothing new, and leavers stay in the model" if r else "any number of queries"
     found = [
-        option(
-            "Ind-KNN, endless", "endless", q, True, "newcomers pay for themselves; what was released of leavers stays"
-        ),
-        option("Ind-KNN, Algorithm 3", "algorithm3", q, True, "updates cost nothing; leavers are gone at once"),
-        option("Private-kNN", "private_knn", q, True, f"updates cost nothing; refuses after {q:,} queries"),
+        option("Ind-KNN, endless", "endless", q, "newcomers pay for themselves; what was released of leavers stays"),
+        option("Ind-KNN, Algorithm 3", "algorithm3", q, "updates cost nothing; leavers are gone at once"),
+        option("Private-kNN", "private_knn", q, f"updates cost nothing; refuses after {q:,} queries"),
+        option("NoisySGD, trained once", "noisy_sgd", 0, once, not r),
     ]
-    once = "any number of queries" if not r else "learns nothing new, and leavers stay in the model"
-    found.append(option("NoisySGD, trained once", "noisy_sgd", 0, not r, once))
     if r:
         note = f"the promise is shared by {r + 1:,} trainings"
-        found.append(option("NoisySGD, retrained at every update", "noisy_sgd", r, True, note))
+        found.append(option("NoisySGD, retrained at every update", "noisy_sgd", r, note))
     return found
 
 
-def _reasons(task: Task, known: Measurements, best: Option, options: list[Option], split: dict[str, str]) -> list[str]:
-    fit = [o for o in options if o.fit and o is not best]
-    reasons = [f"At epsilon = {task.epsilon:g} it is expected to be right in {best.mean:.1%} of answers, "]
-    reasons[0] += f"{100 * (best.mean - fit[0].mean):.1f} points ahead of {fit[0].name}."
-    if task.updates:
-        enough = [
-            int(r)
-            for r in _MANY
-            if mean(known.estimate(d, "noisy_sgd", task.n, task.epsilon, r).accuracy for d in known.data)
-            > best.mean - LEVEL
-        ]
-        most = max(enough, default=None)
-        if best.name.startswith("Ind-KNN"):
-            reasons.append(
-                f"NoisySGD would be level or better with up to {most:,} retrainings; {task.updates:,} are to come."
-                if most is not None and most < task.updates
-                else "NoisySGD falls short of it even with a single retraining."
-                if most is None
-                else f"NoisySGD is about level at {task.updates:,} retrainings."
-            )
-        else:
-            reasons.append(
-                f"Its noise for {task.updates + 1:,} trainings is still less than what queries cost the others."
-            )
+def _reasons(task: Task, known: Measurements, fit: list[Option]) -> list[str]:
+    best, second = fit[:2]
+    reasons = [
+        f"At epsilon = {task.epsilon:g} it is expected to be right in {best.mean:.1%} of answers, "
+        f"{100 * (best.mean - second.mean):.1f} points ahead of {second.name}."
+    ]
+    if task.updates and best.name.startswith("Ind-KNN"):
+        reasons.append(_about_retraining(task, known, best))
+    elif task.updates:
+        text = f"Its noise for {task.updates + 1:,} trainings is still less than what queries cost the others."
+        reasons.append(text)
     elif best.name.startswith("NoisySGD"):
         reasons.append("Nothing changes, so one training answers for ever, and queries cost nothing.")
-    if len(set(split.values())) > 1:
-        reasons.append(
-            "The data sets disagree: " + "; ".join(f"{known.about[d]['title']}: {n}" for d, n in split.items()) + "."
-        )
+    winners = {d: max(fit, key=lambda option: option.accuracy[d]).name for d in known.data}
+    if len(set(winners.values())) > 1:
+        texts = (f"{known.title(d)}: {name}" for d, name in winners.items())
+        reasons.append(f"The data sets disagree: {'; '.join(texts)}.")
     return reasons
 
 
+def _about_retraining(task: Task, known: Measurements, best: Option) -> str:
+    """With how many retrainings NoisySGD would be as good."""
+
+    def accuracy(r: int) -> float:
+        return mean(known.estimate(d, "noisy_sgd", task.n, task.epsilon, r).accuracy for d in known.data)
+
+    most = max((r for r in _MANY if accuracy(r) > best.mean - LEVEL), default=None)
+    if most is None:
+        return "NoisySGD falls short of it even with a single retraining."
+    if most < task.updates:
+        return f"NoisySGD would be level or better with up to {most:,} retrainings; {task.updates:,} are to come."
+    return f"NoisySGD is about level at {task.updates:,} retrainings."
+
+
 def _cautions(task: Task, known: Measurements, options: list[Option]) -> list[str]:
-    who: dict[str, list[str]] = {}
-    for option in options:
-        for text in option.outside:
-            who.setdefault(text, []).append(option.name)
+    who = _by_text((option.name, option.outside) for option in options)
     found = [
         f"outside what was measured: {text}" + ("" if len(names) == len(options) else f", for {' and '.join(names)}")
         for text, names in who.items()
@@ -153,5 +143,13 @@ def _cautions(task: Task, known: Measurements, options: list[Option]) -> list[st
             found.append(f"{value:,} {name}: measured with {' and '.join(map(str, sorted(measured)))}")
     if task.features is not None and task.features > MAX_FEATURES:
         found.append(f"statistics take at most {MAX_FEATURES:,} features: the endless mode would do without its prior")
-    found.append("no drift was measured: the data of the stream stay as they are")
-    return found
+    return [*found, "no drift was measured: the data of the stream stay as they are"]
+
+
+def _by_text(said: Iterable[tuple[str, Iterable[str]]]) -> dict[str, list[str]]:
+    """Who says what, turned into what is said by whom."""
+    who: dict[str, list[str]] = {}
+    for name, texts in said:
+        for text in texts:
+            who.setdefault(text, []).append(name)
+    return who

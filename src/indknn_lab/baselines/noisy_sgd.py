@@ -77,8 +77,6 @@ class LinearNoisySGD(PrivateClassifier):
         Step along the mean gradient of the expected batch. To be searched; the search is not accounted for.
     epochs, batch_size, clip
         The paper's 10, 256 and 0.1.
-    fit_intercept : bool
-        Off, because an intercept takes half of every clipped gradient's square and rarely earns it.
     retrainings : int
         How often ``fit`` may be called again on this object. One more is refused.
     n_records : int or None
@@ -96,8 +94,8 @@ class LinearNoisySGD(PrivateClassifier):
         What was priced.
     epsilon_, delta_, trainings_
         What is promised for 1 + `retrainings` trainings, and how many there were.
-    coef_, intercept_
-        The model, as in scikit-learn. Public.
+    coef_
+        The model, as in scikit-learn, without an intercept. Public.
 
     Examples
     --------
@@ -115,12 +113,11 @@ class LinearNoisySGD(PrivateClassifier):
         "epochs": [COUNT],
         "batch_size": [COUNT],
         "clip": [POSITIVE],
-        "fit_intercept": ["boolean"],
         "retrainings": [Interval(Integral, 0, None, closed="left")],
         "n_records": [COUNT, None],
         "accountant": [StrOptions({"pld", "rdp"})],
     }
-    _not_priced = PrivateClassifier._not_priced | {"learning_rate", "clip", "fit_intercept"}
+    _not_priced = PrivateClassifier._not_priced | {"learning_rate", "clip"}
     _plan: Schedule
 
     def __init__(
@@ -132,7 +129,6 @@ class LinearNoisySGD(PrivateClassifier):
         epochs: int = 10,
         batch_size: int = 256,
         clip: float = 0.1,
-        fit_intercept: bool = False,
         retrainings: int = 0,
         n_records: int | None = None,
         accountant: SamplingAccountant = "pld",
@@ -146,7 +142,6 @@ class LinearNoisySGD(PrivateClassifier):
         self.epochs = epochs
         self.batch_size = batch_size
         self.clip = clip
-        self.fit_intercept = fit_intercept
         self.retrainings = retrainings
         self.n_records = n_records
         self.accountant = accountant
@@ -169,14 +164,13 @@ class LinearNoisySGD(PrivateClassifier):
         validate_data(self, X, reset=True, skip_check_array=True)
         self.classes_ = classes
         self.trainings_ = getattr(self, "trainings_", 0) + 1  # counted first, trained second
-        theta = self._train(records, noise)
-        self.coef_, self.intercept_ = theta[:-1].T.copy(), theta[-1].copy()
+        self.coef_ = self._train(records, noise).T.copy()
         return self
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """The class of every row. The model is private, so this costs nothing, however often it is asked."""
         queries = self._read_queries(X)
-        scores = logits(queries.values, queries.root_norm, self.coef_.T, self.intercept_)
+        scores = logits(queries.values, queries.root_norm, self.coef_.T)
         return np.asarray(self.classes_[np.argmax(scores, axis=1)])
 
     def epsilon_after(self, retrainings: int) -> float:
@@ -204,21 +198,17 @@ class LinearNoisySGD(PrivateClassifier):
         self.epsilon_, self.delta_ = float(self.epsilon), float(self.delta)
 
     def _train(self, records: Batch, noise: Noise) -> FloatArray:
-        """One training from zero weights; the last row of what comes back is the intercept."""
-        theta = np.zeros((self.n_features_in_ + 1, len(self.classes_)))
+        """One training from zero weights."""
+        W = np.zeros((self.n_features_in_, len(self.classes_)))
         coins = PoissonSampler(self._plan.rate, entropy_from(self.random_state))
         scale = ceil(self.noise_multiplier_ * (1.0 + 1e-12) * CLIP)
-        noisy = theta if self.fit_intercept else theta[:-1]  # an intercept that is not there needs no noise
         # The sum is in units of clip/CLIP; divide by the *expected* batch, for the real one is private.
         step = self.learning_rate * self.clip / CLIP / self.batch_size
-        for shift in _draws(noise, scale, noisy.shape, self._plan.steps):
+        for shift in _draws(noise, scale, W.shape, self._plan.steps):
             chosen = np.flatnonzero(coins(len(records)))
             batch = Batch(records.values[chosen], records.root_norm[chosen], records.labels[chosen])
-            c = coefficients(batch, theta[:-1], theta[-1], self.clip, intercept=self.fit_intercept)
-            gradient = summed(batch, c)
-            gradient[: len(noisy)] += shift
-            theta = theta - step * gradient
-        return theta
+            W = W - step * (summed(batch, coefficients(batch, W, self.clip)) + shift)
+        return W
 
 
 def _draws(noise: Noise, scale: int, shape: tuple[int, ...], steps: int) -> Iterator[IntArray]:

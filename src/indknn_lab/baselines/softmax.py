@@ -1,7 +1,7 @@
 """Clipped gradients of a linear softmax model, exact to the last bit. Pure functions over arrays.
 
-The gradient of one example is (p - e_y) ⊗ x, with p = softmax(Wᵀx + b), and (p - e_y) for b: its length has a
-closed form, so that a batch is clipped and summed without ever forming a gradient per example.
+The gradient of one example is (p - e_y) ⊗ x, with p = softmax(Wᵀx): its length has a closed form, so that a batch
+is clipped and summed without ever forming a gradient per example.
 
 Privacy wants more than a small rounding error. Floating-point sums depend on their order, and matrix products
 round differently with the shape of the batch, so one more record could nudge the gradients of all others.
@@ -42,39 +42,29 @@ class Batch:
         return len(self.values)
 
 
-@dataclass(frozen=True)
-class Coefficients:
-    """Integers a (per weight) and b (per intercept): the gradient of record i is (v_i ⊗ a_i, b_i)."""
-
-    a: FloatArray
-    b: FloatArray
-
-
-def logits(values: Int8Array, root_norm: FloatArray, W: FloatArray, bias: FloatArray) -> FloatArray:
-    """Wᵀv/|v| + b, the same bits for a row whatever stands beside it."""
+def logits(values: Int8Array, root_norm: FloatArray, W: FloatArray) -> FloatArray:
+    """Wᵀv/|v|, the same bits for a row whatever stands beside it."""
     integers, unit = _on_grid(W, values.shape[1])
-    product = values.astype(np.float64) @ integers
-    result: FloatArray = product * unit / root_norm[:, None] + bias
+    result: FloatArray = values.astype(np.float64) @ integers * unit / root_norm[:, None]
     return result
 
 
-def coefficients(batch: Batch, W: FloatArray, bias: FloatArray, clip: float, *, intercept: bool) -> Coefficients:
-    """What multiplies each record's v in its clipped gradient, in units of clip/CLIP."""
-    z = logits(batch.values, batch.root_norm, W, bias)
+def coefficients(batch: Batch, W: FloatArray, clip: float) -> FloatArray:
+    """Integers a: the clipped gradient of record i is v_i ⊗ a_i, in units of clip/CLIP."""
+    z = logits(batch.values, batch.root_norm, W)
     residual = np.exp(z - z.max(axis=1, keepdims=True))
     residual /= residual.sum(axis=1, keepdims=True)
     residual[np.arange(len(batch)), batch.labels] -= 1.0
-    squared = (1.0 + intercept) * (residual * residual).sum(axis=1, keepdims=True)  # |x| = 1, and 1 for b
-    longest = np.maximum(np.sqrt(squared), clip)
-    residual *= _BELOW * CLIP / longest
-    a = np.trunc(residual / batch.root_norm[:, None])
-    return Coefficients(a, np.trunc(residual) if intercept else np.zeros_like(residual))
+    length = np.sqrt((residual * residual).sum(axis=1, keepdims=True))  # |x| = 1
+    residual *= _BELOW * CLIP / np.maximum(length, clip)
+    result: FloatArray = np.trunc(residual / batch.root_norm[:, None])
+    return result
 
 
-def summed(batch: Batch, c: Coefficients) -> FloatArray:
-    """The sum of the clipped gradients: integers, d rows for the weights and one for the intercept."""
-    weights = batch.values.astype(np.float64).T @ c.a
-    return np.vstack([weights, c.b.sum(axis=0)])
+def summed(batch: Batch, a: FloatArray) -> FloatArray:
+    """The sum of the clipped gradients: integers."""
+    result: FloatArray = batch.values.astype(np.float64).T @ a
+    return result
 
 
 def _on_grid(W: FloatArray, n_features: int) -> tuple[FloatArray, float]:

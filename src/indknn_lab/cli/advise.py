@@ -41,8 +41,8 @@ def advise(updates: str, days: float, as_text: bool, **values: Any) -> None:
     if as_text:
         click.echo(as_json(_facts(task, found)))
         return
-    titles = {data: str(about["title"]) for data, about in measured().about.items()}
-    click.echo(f"{'':<38}" + "".join(f"{titles[d]:>10}" for d in measured().data) + f"{'mean':>8}")
+    titles = [measured().title(d) for d in measured().data]
+    click.echo(f"{'':<38}" + "".join(f"{title:>10}" for title in titles) + f"{'mean':>8}")
     for option in found.options:
         mark = "" if option.fit else "(does not fit) "
         figures = "".join(f"{option.accuracy[d]:>10.3f}" for d in measured().data)
