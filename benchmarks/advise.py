@@ -33,7 +33,6 @@ from indknn.errors import PrivacyWarning
 from indknn.store.tuning.scale import sigma2_for_store
 from indknn.types import GRID
 from indknn_lab.baselines import LinearNoisySGD
-from indknn_lab.baselines.noisy_sgd import Schedule
 from indknn_lab.baselines.pricing import SamplingAccountant, noise_multiplier
 from indknn_lab.baselines.topk import SENSITIVITY
 from indknn_lab.datasets import load_features
@@ -167,7 +166,7 @@ def _votes(case: Case) -> dict[tuple[float, int], Any]:
 
 def noisy_sgd(case: Case, epsilon: float, loads: Sequence[int]) -> Points:
     def train(rate: float, retrainings: int) -> tuple[float, float]:
-        priced = accountant(Schedule.of(case.n, 256, 10).steps * (1 + retrainings))
+        priced = accountant(ceil(10 * case.n / 256) * (1 + retrainings))
         model = LinearNoisySGD(
             epsilon, DELTA, learning_rate=rate, retrainings=retrainings, random_state=case.seed, accountant=priced
         ).fit(*case.store())

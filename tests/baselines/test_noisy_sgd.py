@@ -15,7 +15,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from indknn.core.quantise import quantise
 from indknn.errors import PrivacyError, PrivacyWarning
-from indknn_lab.baselines import LinearNoisySGD, noise_multiplier_for
+from indknn_lab.baselines import LinearNoisySGD
+from indknn_lab.baselines.pricing import noise_multiplier
 from indknn_lab.baselines.softmax import CLIP, Batch, coefficients, logits, summed
 
 
@@ -104,7 +105,8 @@ def test_price_against_dp_accounting(blobs, retrainings):
     ledger.compose(event, 47 * (1 + retrainings))
     assert 2.0 * 0.99 <= ledger.get_epsilon(1e-5) <= 2.0 * 1.0005
     assert model.epsilon_after(retrainings) <= 2.0 < model.epsilon_after(retrainings + 1)
-    assert model.noise_multiplier_ == noise_multiplier_for(2.0, 1e-5, 6000, epochs=2, retrainings=retrainings)
+    z = noise_multiplier(2.0, 1e-5, rate=256 / 6000, steps=47 * (1 + retrainings))
+    assert model.noise_multiplier_ == z
 
 
 def test_the_noise_is_what_was_priced(blobs, monkeypatch):

@@ -48,4 +48,4 @@ def test_too_few_queries_are_refused():
 def test_the_epsilon_for_an_accuracy_skips_dips_and_never_extrapolates():
     assert first_reaching([1, 2, 4, 8], [0.5, 0.7, 0.6, 0.9], 0.8) == pytest.approx(4.0)
     assert first_reaching([1, 2], [0.8, 0.9], 0.5) == 1.0
-    assert first_reaching([1, 2], [0.8, 0.9], 0.95) is None
+    assert first_reaching([1, 2], [0.8, 0.9], 0.95) == float("inf")

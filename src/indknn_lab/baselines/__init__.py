@@ -4,6 +4,6 @@ They are naive private kNN, Private-kNN and Linear NoisySGD.
 """
 
 from indknn_lab.baselines.knn import NaivePrivateKNN, PrivateKNN
-from indknn_lab.baselines.noisy_sgd import LinearNoisySGD, noise_multiplier_for
+from indknn_lab.baselines.noisy_sgd import LinearNoisySGD
 
-__all__ = ["LinearNoisySGD", "NaivePrivateKNN", "PrivateKNN", "noise_multiplier_for"]
+__all__ = ["LinearNoisySGD", "NaivePrivateKNN", "PrivateKNN"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import ceil, sqrt
 from numbers import Real
 from threading import Lock
@@ -22,32 +23,24 @@ from indknn_lab.baselines.pricing import SamplingAccountant, epsilon_of, noise_m
 from indknn_lab.baselines.sampling import Entropy, PoissonSampler, entropy_from
 from indknn_lab.baselines.topk import SENSITIVITY, nearest, nearest_in_sample, similarities, vote
 
+_COUNTING = Lock()
 
+
+@dataclass
 class AnswerCounter:
     """Counts answers, and refuses to count past the limit. Safe to share between threads."""
 
-    def __init__(self, limit: int):
-        self.limit = limit
-        self.answered = 0
-        self._lock = Lock()
+    limit: int
+    answered: int = 0
 
     def take(self, n: int, promise: str) -> None:
         """Count n answers before they are given; all or none of them."""
-        with self._lock:
+        with _COUNTING:
             left = self.limit - self.answered
             if n > left:
-                raise PrivacyError(
-                    f"{promise} covers {left} more quer{'y' if left == 1 else 'ies'}, got {n}: "
-                    "none of them was answered"
-                )
+                queries = "query" if left == 1 else "queries"
+                raise PrivacyError(f"{promise} covers {left} more {queries}, got {n}: none of them was answered")
             self.answered += n
-
-    def __getstate__(self) -> tuple[int, int]:
-        return self.limit, self.answered
-
-    def __setstate__(self, state: tuple[int, int]) -> None:
-        self.limit, self.answered = state
-        self._lock = Lock()
 
 
 class NaivePrivateKNN(PrivateClassifier):
@@ -248,12 +241,12 @@ class PrivateKNN(NaivePrivateKNN):
 
     def epsilon_after(self, queries: int) -> float:
         """The ε, at this delta, of a number of answers that was fixed beforehand."""
-        priced = {"rate": self._terms["sampling_ratio"], "accountant": self._terms["accountant"]}
-        return epsilon_of(self.noise_multiplier_, self.delta_, steps=queries, **priced)
+        rate, accountant = self._terms["sampling_ratio"], self._terms["accountant"]
+        return epsilon_of(self.noise_multiplier_, self.delta_, rate=rate, steps=queries, accountant=accountant)
 
     def _noise_multiplier(self) -> float:
-        priced: dict[str, Any] = {"rate": self.sampling_ratio, "accountant": self.accountant}
-        return noise_multiplier(self.epsilon, self.delta, steps=self.max_queries, **priced)
+        rate, T = self.sampling_ratio, self.max_queries
+        return noise_multiplier(self.epsilon, self.delta, rate=rate, steps=T, accountant=self.accountant)
 
     def _votes(self, queries: Vectors) -> Iterator[IntArray]:
         # The ratio in force is the one that was priced, whatever became of the parameter since.

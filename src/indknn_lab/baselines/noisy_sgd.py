@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import ceil, prod
 from numbers import Integral
 from typing import Any, ClassVar, Self
@@ -22,41 +21,6 @@ from indknn_lab.baselines.sampling import PoissonSampler, entropy_from
 from indknn_lab.baselines.softmax import CLIP, MAX_BATCH, Batch, coefficients, logits, summed
 
 _STEPS_AT_ONCE = 50
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How often records are sampled and how likely: what a training costs follows from it and the noise."""
-
-    rate: float
-    steps: int
-
-    @classmethod
-    def of(cls, n_records: int, batch_size: int, epochs: int) -> Schedule:
-        """Batches of `batch_size` on average, as many as make `epochs` passes."""
-        return cls(min(1.0, batch_size / n_records), ceil(epochs * n_records / batch_size))
-
-
-def noise_multiplier_for(
-    epsilon: float,
-    delta: float,
-    n_records: int,
-    *,
-    batch_size: int = 256,
-    epochs: int = 10,
-    retrainings: int = 0,
-    accountant: SamplingAccountant = "pld",
-) -> float:
-    """The least noise multiplier for which a training and `retrainings` more are (epsilon, delta)-DP.
-
-    >>> once = noise_multiplier_for(2.0, 1e-5, 50_000, accountant="rdp")
-    >>> often = noise_multiplier_for(2.0, 1e-5, 50_000, accountant="rdp", retrainings=9)
-    >>> round(once, 2), round(often, 2)
-    (0.88, 1.7)
-    """
-    plan = Schedule.of(n_records, batch_size, epochs)
-    steps = plan.steps * (1 + retrainings)
-    return noise_multiplier(epsilon, delta, rate=plan.rate, steps=steps, accountant=accountant)
 
 
 class LinearNoisySGD(PrivateClassifier):
@@ -90,10 +54,8 @@ class LinearNoisySGD(PrivateClassifier):
 
     Attributes
     ----------
-    noise_multiplier_, sampling_rate_, steps_
-        What was priced.
-    epsilon_, delta_, trainings_
-        What is promised for 1 + `retrainings` trainings, and how many there were.
+    noise_multiplier_, sampling_rate_, steps_, epsilon_, delta_, trainings_
+        What was priced and promised for 1 + `retrainings` trainings, and how many there were.
     coef_
         The model, as in scikit-learn, without an intercept. Public.
 
@@ -118,7 +80,6 @@ class LinearNoisySGD(PrivateClassifier):
         "accountant": [StrOptions({"pld", "rdp"})],
     }
     _not_priced = PrivateClassifier._not_priced | {"learning_rate", "clip"}
-    _plan: Schedule
 
     def __init__(
         self,
@@ -155,15 +116,19 @@ class LinearNoisySGD(PrivateClassifier):
         records = Batch(vectors.values, vectors.root_norm, labels)
         if len(records) > MAX_BATCH:
             raise InvalidInputError(f"at most {MAX_BATCH} records can be trained on, got {len(records)}")
-        if hasattr(self, "trainings_"):
-            self._check_terms()
-            self._check_retrainings()
-        else:
-            self._fix_terms(len(records))
+        if not hasattr(self, "trainings_"):
+            self._fix_terms(self.n_records or len(records))
+        self._check_terms()
+        done = getattr(self, "trainings_", 0)
+        if done > self.retrainings:
+            raise PrivacyError(
+                f"(epsilon={self.epsilon}, delta={self.delta}) covers {1 + self.retrainings} training(s) and there "
+                f"were {done}: plan with retrainings=..., or use a new object for other people"
+            )
         noise = self._make_noise()
         validate_data(self, X, reset=True, skip_check_array=True)
         self.classes_ = classes
-        self.trainings_ = getattr(self, "trainings_", 0) + 1  # counted first, trained second
+        self.trainings_ = done + 1  # counted first, trained second
         self.coef_ = self._train(records, noise).T.copy()
         return self
 
@@ -176,35 +141,28 @@ class LinearNoisySGD(PrivateClassifier):
     def epsilon_after(self, retrainings: int) -> float:
         """The ε, at this delta, of a training and this many retrainings with the noise in force."""
         check_is_fitted(self)
-        steps, accountant = self._plan.steps * (1 + retrainings), self._terms["accountant"]
-        return epsilon_of(self.noise_multiplier_, self.delta_, rate=self._plan.rate, steps=steps, accountant=accountant)
-
-    def _check_retrainings(self) -> None:
-        if self.trainings_ > self.retrainings:
-            raise PrivacyError(
-                f"(epsilon={self.epsilon}, delta={self.delta}) covers {1 + self.retrainings} training(s) and there "
-                f"were {self.trainings_}: plan with retrainings=..., or use a new object for other people"
-            )
+        rate, steps, accountant = self.sampling_rate_, self.steps_ * (1 + retrainings), self._terms["accountant"]
+        return epsilon_of(self.noise_multiplier_, self.delta_, rate=rate, steps=steps, accountant=accountant)
 
     def _fix_terms(self, n: int) -> None:
-        """Price the first training and all retrainings together."""
-        self._plan = Schedule.of(self.n_records or n, self.batch_size, self.epochs)
-        steps = self._plan.steps * (1 + self.retrainings)
+        """Price all trainings together. A batch has `batch_size` records on average."""
+        rate, steps = min(1.0, self.batch_size / n), ceil(self.epochs * n / self.batch_size)
+        trainings, accountant = 1 + self.retrainings, self.accountant
         self.noise_multiplier_ = noise_multiplier(
-            self.epsilon, self.delta, rate=self._plan.rate, steps=steps, accountant=self.accountant
+            self.epsilon, self.delta, rate=rate, steps=steps * trainings, accountant=accountant
         )
         self._terms = self._current_terms()
-        self.sampling_rate_, self.steps_ = self._plan.rate, self._plan.steps
+        self.sampling_rate_, self.steps_ = rate, steps
         self.epsilon_, self.delta_ = float(self.epsilon), float(self.delta)
 
     def _train(self, records: Batch, noise: Noise) -> FloatArray:
         """One training from zero weights."""
         W = np.zeros((self.n_features_in_, len(self.classes_)))
-        coins = PoissonSampler(self._plan.rate, entropy_from(self.random_state))
+        coins = PoissonSampler(self.sampling_rate_, entropy_from(self.random_state))
         scale = ceil(self.noise_multiplier_ * (1.0 + 1e-12) * CLIP)
         # The sum is in units of clip/CLIP; divide by the *expected* batch, for the real one is private.
         step = self.learning_rate * self.clip / CLIP / self.batch_size
-        for shift in _draws(noise, scale, W.shape, self._plan.steps):
+        for shift in _draws(noise, scale, W.shape, self.steps_):
             chosen = np.flatnonzero(coins(len(records)))
             batch = Batch(records.values[chosen], records.root_norm[chosen], records.labels[chosen])
             W = W - step * (summed(batch, coefficients(batch, W, self.clip)) + shift)

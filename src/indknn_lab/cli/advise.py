@@ -11,7 +11,7 @@ from indknn.cli.files import as_json
 from indknn.cli.forecast import per_day
 from indknn.errors import InvalidInputError
 from indknn_lab.advice.measurements import measured
-from indknn_lab.advice.verdict import Task, Verdict, judge
+from indknn_lab.advice.verdict import Task, judge
 
 
 @click.command("advise")
@@ -39,7 +39,9 @@ def advise(updates: str, days: float, as_text: bool, **values: Any) -> None:
     task = Task(updates=ceil(per_day(updates, "--updates") * days), **values)
     found = judge(task, measured())
     if as_text:
-        click.echo(as_json(_facts(task, found)))
+        options = [{**option.__dict__, "mean": option.mean} for option in found.options]
+        facts = {"task": task.__dict__, "tool": found.best.name, "level": found.level, "reasons": found.reasons}
+        click.echo(as_json({**facts, "cautions": found.cautions, "options": options}))
         return
     titles = [measured().title(d) for d in measured().data]
     click.echo(f"{'':<38}" + "".join(f"{title:>10}" for title in titles) + f"{'mean':>8}")
@@ -54,14 +56,3 @@ def advise(updates: str, days: float, as_text: bool, **values: Any) -> None:
         click.echo(text)
     for text in found.cautions:
         click.echo(f"Careful: {text}.")
-
-
-def _facts(task: Task, found: Verdict) -> dict[str, Any]:
-    return {
-        "task": task.__dict__,
-        "tool": found.best.name,
-        "level": found.level,
-        "reasons": found.reasons,
-        "cautions": found.cautions,
-        "options": [{**option.__dict__, "mean": option.mean} for option in found.options],
-    }

@@ -26,11 +26,7 @@ from indknn.errors import IndKNNError
 )
 @click.option("--quick", is_flag=True, help="Few records, queries and grid points: a rehearsal of minutes, no results.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="How many processes.")
-@click.option(
-    "--seeds",
-    type=click.IntRange(1),
-    help="Runs of everything in `endless`; without it 5 where a goal is judged, else 1.",
-)
+@click.option("--seeds", type=click.IntRange(1), help="Runs in `endless`; by default 5 where a goal is judged, else 1.")
 @click.option("--epsilon", multiple=True, type=float, help="Of those in `endless` only this one; may be repeated.")
 @click.option("--fresh", is_flag=True, help="Forget earlier results of these items first.")
 def reproduce_command(
@@ -75,7 +71,9 @@ def reproduce_command(
     with stages() as show:
         outcomes = reproduce(items, setting, out, show, jobs=jobs, fresh=fresh)
     for outcome in outcomes:
-        click.echo(f"{outcome.name:<17}{_status(outcome.status, outcome.not_run)}")
+        lacking = f"not run: {'; '.join(outcome.not_run)}"
+        words = {"done": "done", "partly": f"partly; {lacking}", "not run": lacking}
+        click.echo(f"{outcome.name:<17}{words[outcome.status]}")
         for finding in outcome.findings:
             good, bad = ("reached", "MISSED") if finding.by == "goal" else ("agrees", "DIFFERS")
             verdict = {True: good, False: bad, None: "open"}[finding.agrees]
@@ -84,11 +82,3 @@ def reproduce_command(
     if quick:
         click.echo("This was a quick rehearsal on few records and queries: its numbers mean nothing.")
     click.echo(f"Report: {write_report(out)}")
-
-
-def _status(status: str, not_run: list[str]) -> str:
-    """For example `not run: needs dbpedia-*.npz`."""
-    lacking = "; ".join(not_run)
-    if status == "not run":
-        return f"not run: {lacking}"
-    return f"{status}; not run: {lacking}" if not_run else status

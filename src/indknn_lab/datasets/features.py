@@ -31,13 +31,8 @@ class FeatureFolder:
         for path in self.present.get(name, ()):
             if extractor is None or path.stem == f"{name}-{extractor}":
                 return load_features(path)
-        wanted = f"{name}-{extractor or '*'}.npz"
-        raise InvalidInputError(f"no file {wanted}: present are {self.describe()}")
-
-    def describe(self) -> str:
-        """The names of the files present, in one line."""
-        names = [path.name for paths in self.present.values() for path in paths]
-        return ", ".join(names) if names else "no feature files"
+        files = [path.name for paths in self.present.values() for path in paths]
+        raise InvalidInputError(f"no file {name}-{extractor or '*'}.npz: present are {', '.join(files) or 'none'}")
 
 
 def find_datasets(folder: Path | str) -> FeatureFolder:
@@ -46,8 +41,8 @@ def find_datasets(folder: Path | str) -> FeatureFolder:
     >>> from importlib.resources import as_file, files
     >>> with as_file(files("indknn.cli.demonstration")) as folder:
     ...     found = find_datasets(folder)
-    >>> found.describe(), found.missing
-    ('fmnist-r50-mini.npz', ('cifar10', 'agnews', 'dbpedia'))
+    >>> list(found.present), found.missing
+    (['fmnist'], ('cifar10', 'agnews', 'dbpedia'))
     """
     base = Path(folder)
     if not base.is_dir():

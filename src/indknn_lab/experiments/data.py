@@ -30,8 +30,7 @@ TAU_GRID = tuple(round(0.05 * i, 2) for i in range(1, 20))
 
 _MARGIN = 0.05  # scan a little lower than asked, since the search walks downwards
 _LOWEST = 0.01
-_BATCH = 256
-_BLOCK = 64
+_BLOCK = 64  # queries at a time, so that their neighbours fit into memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +141,8 @@ class KernelNeighbours:
             self._low = tau_on_grid(max(tau - _MARGIN, min(tau, _LOWEST)))
             self._found.clear()
         new = np.array([row for row in rows.tolist() if row not in self._found], dtype=np.int64)
-        for start in range(0, len(new), _BATCH):
-            for row, near in self._search(new[start : start + _BATCH], self._low):
-                self._found[row] = near.slots.astype(np.int32), near.kappa.astype(np.int32)
+        for row, near in self._search(new, self._low):
+            self._found[row] = near.slots.astype(np.int32), near.kappa.astype(np.int32)
 
 
 def earlier_queries(data: Data, rows: IntArray, kernel: KernelName, tau: float) -> list[Selection]:

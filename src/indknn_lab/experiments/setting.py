@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class Setting:
     sources: dict[str, tuple[Source, ...]]
     quick: bool = False
     stand_in: tuple[str, ...] = ()
-    epsilons: tuple[float, ...] = field(default=(0.5, 1.0, 1.5, 2.0))
+    epsilons: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)
     seeds: int | None = None
     only: tuple[float, ...] | None = None
     """How many seeds and which epsilons the endless items run; None for their own."""
@@ -59,10 +59,6 @@ class Setting:
     def has(self, name: str) -> bool:
         """Whether there are features of this data set."""
         return bool(self.sources.get(name))
-
-    def missing(self, *names: str) -> list[str]:
-        """The files that would be needed, of those data sets that are not there."""
-        return [f"{name}-*.npz" for name in names if not self.has(name)]
 
     def title(self, name: str) -> str:
         """How to call it in a figure."""
@@ -84,16 +80,12 @@ class Setting:
 
     def path_of(self, unit: Unit) -> Path:
         """The file of a unit."""
-        found = [s.path for many in self.sources.values() for s in many if s.digest == unit.digest]
-        return found[0]
+        return next(s.path for many in self.sources.values() for s in many if s.digest == unit.digest)
 
     def describe(self) -> list[list[Any]]:
         """A table of the sources: data set, file, records, queries, features."""
-        return [
-            [self.title(name), f"{s.stem}.npz", s.private, s.public, s.features]
-            for name, many in self.sources.items()
-            for s in many
-        ]
+        files = [(self.title(name), s) for name, many in self.sources.items() for s in many]
+        return [[title, f"{s.stem}.npz", s.private, s.public, s.features] for title, s in files]
 
 
 def find(
@@ -105,8 +97,8 @@ def find(
     says so.
 
     >>> setting = find(None, quick=True)
-    >>> setting.missing("fmnist", "agnews"), setting.stand_in
-    (['agnews-*.npz'], ('cifar10',))
+    >>> setting.has("fmnist"), setting.has("agnews"), setting.stand_in
+    (True, False, ('cifar10',))
     """
     sources = {}
     if folder is not None:

@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -58,15 +59,12 @@ class Unit:
     @cached_property
     def name(self) -> str:
         """The name of the result file, without its suffix."""
-        text = json.dumps(self.config, sort_keys=True)
-        return f"{self.kind}-{self.data}-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+        return f"{self.kind}-{self.data}-{_digest(self.config)}"
 
     @property
     def promise(self) -> tuple[float, float]:
-        """(epsilon, delta), for methods that promise something."""
-        if self.epsilon is None:
-            raise ValueError(f"{self.kind} {self.method} needs an epsilon")
-        return self.epsilon, self.delta
+        """(epsilon, delta); infinity for what promises nothing."""
+        return inf if self.epsilon is None else self.epsilon, self.delta
 
 
 @dataclass(frozen=True)
@@ -80,6 +78,11 @@ class Trial(Unit):
     part: Part = "figures"
     seed: int = 0
     code: str = ""
+
+    @property
+    def tuned_on(self) -> Part:
+        """The part that this one is tuned on: both kinds of change have the same."""
+        return "change" if self.part == "drift" else self.part
 
 
 class Results:
@@ -98,13 +101,13 @@ class Results:
             stored = json.loads(self._path(unit).read_text(encoding="utf-8"))
             result: Result = stored["result"]
             same = stored["config"] == json.loads(json.dumps(unit.config))
-            return result if same and stored["checksum"] == _checksum(result) else None
+            return result if same and stored["checksum"] == _digest(result) else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def put(self, unit: Unit, result: Result, seconds: float) -> None:
         """Keep a result."""
-        stored = {"config": unit.config, "seconds": round(seconds, 2), "checksum": _checksum(result), "result": result}
+        stored = {"config": unit.config, "seconds": round(seconds, 2), "checksum": _digest(result), "result": result}
         write_json(self._path(unit), stored)
 
     def discard(self, unit: Unit) -> None:
@@ -129,8 +132,8 @@ def write_json(path: Path, value: Any) -> None:
     beside.replace(path)
 
 
-def _checksum(result: Result) -> str:
-    return hashlib.blake2b(json.dumps(result, sort_keys=True).encode(), digest_size=8).hexdigest()
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def seed_for(*words: object) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, inf, log
 from statistics import median
 from typing import Any, ClassVar, Literal
 
@@ -146,7 +146,7 @@ class Item(ABC):
 
     def outcome(self) -> Outcome:
         """What comes out, and what is missing."""
-        lacking = [f"needs {name}" for name in self.setting.missing(*self.needs)]
+        lacking = [f"needs {name}-*.npz" for name in self.needs if not self.setting.has(name)]
         status: Any = "not run" if not self.present else "partly" if lacking else "done"
         body = self.body() if self.present else Body()
         return Outcome(name=self.name, title=self.title, status=status, not_run=lacking, **vars(body))
@@ -158,8 +158,7 @@ class Item(ABC):
 
     def accuracies(self, unit: Unit, key: str = "accuracies") -> list[float]:
         """Of all test sets."""
-        found: list[float] = self.results[unit][key]
-        return found
+        return list(self.results[unit][key])
 
     def medians(self, units: Iterable[Unit]) -> list[float]:
         """The median accuracy of each unit."""
@@ -171,19 +170,18 @@ class Item(ABC):
         """The accuracies of these units over x."""
         return Series.of(label or LABELS[role], x, [self.accuracies(unit, key) for unit in units], role)
 
-    def by_epsilon(self, values: Iterable[float], form: str = "+.3f") -> str:
-        """One value for each epsilon of the setting, in words."""
-        pairs = zip(values, self.setting.epsilons, strict=True)
-        return ", ".join(f"{value:{form}} at ε = {epsilon:g}" for value, epsilon in pairs)
+    def by_epsilon(self, values: Iterable[float]) -> str:
+        """One difference for each epsilon of the setting, in words."""
+        return ", ".join(f"{v:+.3f} at ε = {e:g}" for v, e in zip(values, self.setting.epsilons, strict=True))
 
 
-def first_reaching(x: Sequence[float], y: Sequence[float], level: float) -> float | None:
-    """The x at which y, taken as rising, first reaches the level: by a straight line in log x. None if never.
+def first_reaching(x: Sequence[float], y: Sequence[float], level: float) -> float:
+    """The x at which y, taken as rising, first reaches the level: by a straight line in log x. Infinite if never.
 
     Below the first x nothing was measured, so a level that is reached there gives that x: an upper bound.
 
     >>> round(first_reaching([1, 2, 4], [0.5, 0.6, 0.7], 0.65), 4), first_reaching([1, 2], [0.5, 0.6], 0.7)
-    (2.8284, None)
+    (2.8284, inf)
     """
     best, left = -1.0, None
     for right, value in zip(x, y, strict=True):
@@ -194,7 +192,7 @@ def first_reaching(x: Sequence[float], y: Sequence[float], level: float) -> floa
             return exp(log(left) + share * (log(right) - log(left)))
         if value >= best:
             best, left = value, right
-    return None
+    return inf
 
 
 def spread(values: Sequence[float]) -> str:

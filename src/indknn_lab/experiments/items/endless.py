@@ -39,6 +39,9 @@ TUNED = (
 )
 
 
+Shown = tuple[list[Panel], list[Table], list[Finding]]
+
+
 def accuracy(result: Result, start: int, stop: int) -> float:
     """Of the queries from `start` to `stop`, both multiples of a block (the end of the stream counts as one)."""
     block, right = result["block"], result["right"]
@@ -53,8 +56,10 @@ class EndlessItem(Item):
     parts: ClassVar[tuple[Part, ...]]
     usual_epsilons: ClassVar[tuple[float, ...]] = (0.25, 0.5, 1.0, 2.0)
     methods: ClassVar[tuple[str, ...]]
+    close: ClassVar[tuple[str, ...]] = ()
+    """Methods that are so close to each other that one run of each would not tell."""
     ceilings = ("ridge", "kernel")
-    notes: ClassVar[list[str]]
+    notes: ClassVar[tuple[str, ...]]
 
     @property
     def present(self) -> list[str]:
@@ -70,17 +75,18 @@ class EndlessItem(Item):
             raise InvalidInputError(f"epsilon must be one of {', '.join(f'{e:g}' for e in usual)}, got {only}")
         return wanted[-1:] if self.setting.quick and only is None else wanted
 
-    @abstractmethod
+    @property
+    def middle(self) -> float:
+        """The epsilon of the panels: 1, or the nearest."""
+        return min(self.epsilons, key=lambda e: abs(e - 1.0))
+
     def length(self, name: str, method: str) -> int:
         """How many queries are asked of a method."""
+        return min(_QUICK_T if self.setting.quick else LENGTHS[name], self.setting.sources[name][0].public)
 
-    def usual_seeds(self, method: str) -> int:
-        """How many runs there are where nobody says how many."""
-        return 1
-
-    def runs(self, part: Part, name: str, method: str, epsilon: float | None) -> list[Trial]:
+    def runs(self, part: Part, name: str, method: str, epsilon: float | None) -> list[Unit]:
         """One method on one stream, under every seed; what is not private has one run."""
-        usual = 1 if self.setting.quick else self.usual_seeds(method)
+        usual = 5 if method in self.close and not self.setting.quick else 1
         seeds = range(1 if epsilon is None else self.setting.seeds or usual)
         return [self.trial(part, name, method, epsilon, i) for i in seeds]
 
@@ -99,7 +105,17 @@ class EndlessItem(Item):
     def lines(self) -> dict[Any, list[Unit]]:
         """All runs."""
         places = [(part, name) for part in self.parts for name in self.present]
-        return {(*at, e, m): [*self.runs(*at, m, e)] for at in places for e, m in self.ways()}
+        return {(*at, e, m): self.runs(*at, m, e) for at in places for e, m in self.ways()}
+
+    def body(self) -> Body:
+        """What each stream shows."""
+        shown = [self.show(part, name) for part in self.parts for name in self.present]
+        panels, tables, findings = ([x for many in column for x in many] for column in zip(*shown, strict=True))
+        return Body(panels, tables, findings=findings, notes=[NOT_PAID_FOR, *self.notes])
+
+    @abstractmethod
+    def show(self, part: Part, name: str) -> Shown:
+        """What one stream shows."""
 
     def scores(self, part: Part, name: str, method: str, e: float | None, start: int, stop: int) -> list[float]:
         """The accuracy of queries `start` to `stop`, one for each seed."""
@@ -115,20 +131,15 @@ class EndlessItem(Item):
         y = [self.score(part, name, method, e, end - width, end) for end in ends]
         return Series(LABELS[method], [float(end) for end in ends], y, role=_ROLES.get(method, "ceiling"))
 
-    def window_table(self, part: Part, name: str, title: str, windows: dict[str, tuple[int, int]]) -> Table:
+    def table(self, part: Part, name: str, title: str, windows: dict[str, tuple[int, int]]) -> Table:
         """The accuracy of every method in some windows, blank where it was not asked so much."""
-        rows = []
-        for e, m in self.ways():
-            reached = [ends[1] <= self.length(name, m) for ends in windows.values()]
-            pairs = zip(windows.values(), reached, strict=True)
-            cells = [points(self.score(part, name, m, e, *ends)) if there else "" for ends, there in pairs]
-            rows.append(["∞" if e is None else f"{e:g}", LABELS[m], *cells])
-        return Table(title, ["ε", "accuracy", *windows], rows)
 
-    @property
-    def middle(self) -> float:
-        """The epsilon of the panels: 1, or the nearest."""
-        return min(self.epsilons, key=lambda e: abs(e - 1.0))
+        def cell(e: float | None, m: str, start: int, stop: int) -> str:
+            return points(self.score(part, name, m, e, start, stop)) if stop <= self.length(name, m) else ""
+
+        rows = [[LABELS[m], *(cell(e, m, *window) for window in windows.values())] for e, m in self.ways()]
+        epsilons = ["∞" if e is None else f"{e:g}" for e, _ in self.ways()]
+        return Table(title, ["ε", "accuracy", *windows], [[e, *row] for e, row in zip(epsilons, rows, strict=True)])
 
 
 class EndlessFigures(EndlessItem):
@@ -140,37 +151,28 @@ class EndlessFigures(EndlessItem):
     usual_epsilons = (0.25, 0.5, 1.0)
     components = ("statistics", "student", "votes")
     methods = ("default", "open", *components)
+    close = ("default", "statistics")
     goals: ClassVar[dict[str, dict[float, float]]] = {
         "agnews": {0.25: 0.865, 0.5: 0.877, 1.0: 0.886},
         "cifar10": {0.25: 0.775, 0.5: 0.795, 1.0: 0.805},
     }
     allowed = 0.005
+    notes = (TUNED,)
 
-    def usual_seeds(self, method: str) -> int:
-        """More for two that are so close to each other that one run of each would not tell."""
-        return 5 if method in {"default", "statistics"} else 1
-
-    def length(self, name: str, method: str) -> int:
-        """All test queries."""
-        return min(_QUICK_T if self.setting.quick else LENGTHS[name], self.setting.sources[name][0].public)
-
-    def body(self) -> Body:
-        """A table and a panel for each data set."""
-        tables, panels, findings = [], [], []
-        for name in self.present:
-            T, x, goals = self.length(name, ""), self.epsilons, self.goals.get(name, {})
-            title = f"{self.setting.title(name)}, {T:,} queries"
-            found = {m: [self.scores("figures", name, m, e, 0, T) for e in x] for m in self.methods}
-            ceilings = {m: [self.scores("figures", name, m, None, 0, T)] * len(x) for m in self.ceilings}
-            rows = [[LABELS[m], *map(spread, many)] for m, many in (found | ceilings).items()]
-            rows += [["goal", *(points(goals[e]) for e in x)]] if goals else []
-            tables.append(Table(title, ["median (least to greatest)", *(f"ε = {e:g}" for e in x)], rows))
-            curves = [Series.of(LABELS[m], x, many, f"line{i}") for i, (m, many) in enumerate(found.items())]
-            panels.append(Panel(title, "ε (δ = 1e-05)", "accuracy", curves))
-            if goals and not self.setting.quick:
-                findings += [_goal(title, e, goals[e], s) for e, s in zip(x, found["default"], strict=True)]
-            findings.append(self._components(title, {m: [median(s) for s in many] for m, many in found.items()}))
-        return Body(panels, tables, findings=findings, notes=[NOT_PAID_FOR, TUNED])
+    def show(self, part: Part, name: str) -> Shown:
+        """All methods over epsilon."""
+        T, x, goals = self.length(name, ""), self.epsilons, self.goals.get(name, {})
+        title = f"{self.setting.title(name)}, {T:,} queries"
+        found = {m: [self.scores(part, name, m, e, 0, T) for e in x] for m in self.methods}
+        ceilings = {m: [self.scores(part, name, m, None, 0, T)] * len(x) for m in self.ceilings}
+        rows = [[LABELS[m], *map(spread, many)] for m, many in (found | ceilings).items()]
+        rows += [["goal", *(points(goals[e]) for e in x)]] if goals else []
+        curves = [Series.of(LABELS[m], x, many, f"line{i}") for i, (m, many) in enumerate(found.items())]
+        findings = [self._components(title, {m: [median(s) for s in many] for m, many in found.items()})]
+        if goals and not self.setting.quick:
+            findings = [_goal(title, e, goals[e], s) for e, s in zip(x, found["default"], strict=True)] + findings
+        table = Table(title, ["median (least to greatest)", *(f"ε = {e:g}" for e in x)], rows)
+        return [Panel(title, "ε (δ = 1e-05)", "accuracy", curves)], [table], findings
 
     def _components(self, title: str, medians: dict[str, list[float]]) -> Finding:
         texts, behind = [], []
@@ -200,6 +202,13 @@ class EndlessStreams(EndlessItem):
     parts = ("streams",)
     methods = ("open", "votes", "noisy_sgd")
     allowed = 0.01
+    notes = (
+        TUNED,
+        f"{streams.KEPT:.0%} of the private records stay private; the others and the test queries ask. They suffice "
+        "for 5x; whatever is asked beyond the last distinct query is one of them again, moved by a random vector of "
+        f"{streams.JITTER:g} of its length, so that it is no repeat, which would be free.",
+        "NoisySGD is trained once on the same private records, its learning rate searched on held-out ones.",
+    )
 
     def once(self, name: str) -> int:
         """1x: what Algorithm 3 is tuned for. Five times as many distinct queries are there."""
@@ -214,37 +223,25 @@ class EndlessStreams(EndlessItem):
         most = _QUICK_LONGEST if self.setting.quick else LONGEST.get(name, 0)
         return max(0 if method == "votes" else most, 5 * self.once(name))
 
-    def body(self) -> Body:
-        """A table and a panel for each data set."""
-        panels, tables, findings = [], [], []
-        for name in self.present:
-            one, longest, e = self.once(name), self.length(name, "open"), self.middle
-            windows = {"1st of 1x": (0, one), "5th of 1x": (4 * one, 5 * one)}
-            windows |= {f"first {m:,}": (0, m) for m in (10_000, 30_000, 100_000) if m <= longest}
-            title = f"{self.setting.title(name)}, 1x = {one:,} queries"
-            tables.append(self.window_table("streams", name, title, windows))
-            curves = [self.curve("streams", name, m, e, max(longest // 2500, 1) * 100) for m in self.methods]
-            for m in self.ceilings:
-                y = [self.score("streams", name, m, None, 0, one)] * 2
-                curves.append(Series(LABELS[m], [0.0, float(longest)], y, role="ceiling"))
-            title = f"{self.setting.title(name)}, ε = {e:g}"
-            panels.append(Panel(title, "queries answered", "accuracy along the stream", curves))
-            findings.append(self._holds(name, one))
-        notes = [
-            NOT_PAID_FOR,
-            TUNED,
-            f"{streams.KEPT:.0%} of the private records stay private; the others and the test queries ask. They "
-            "suffice for 5x; whatever is asked beyond the last distinct query is one of them again, moved by a random "
-            f"vector of {streams.JITTER:g} of its length, so that it is no repeat, which would be free.",
-            "NoisySGD is trained once on the same private records, its learning rate searched on held-out ones.",
-        ]
-        return Body(panels, tables, findings=findings, notes=notes)
+    def show(self, part: Part, name: str) -> Shown:
+        """Accuracy along the stream."""
+        one, longest, e = self.once(name), self.length(name, "open"), self.middle
+        windows = {"1st of 1x": (0, one), "5th of 1x": (4 * one, 5 * one)}
+        windows |= {f"first {m:,}": (0, m) for m in (10_000, 30_000, 100_000) if m <= longest}
+        curves = [self.curve(part, name, m, e, max(longest // 2500, 1) * 100) for m in self.methods]
+        for m in self.ceilings:
+            y = [self.score(part, name, m, None, 0, one)] * 2
+            curves.append(Series(LABELS[m], [0.0, float(longest)], y, role="ceiling"))
+        title = self.setting.title(name)
+        panel = Panel(f"{title}, ε = {e:g}", "queries answered", "accuracy along the stream", curves)
+        table = self.table(part, name, f"{title}, 1x = {one:,} queries", windows)
+        return [panel], [table], [self._holds(part, name, one)]
 
-    def _holds(self, name: str, one: int) -> Finding:
+    def _holds(self, part: Part, name: str, one: int) -> Finding:
         texts, lost = [], []
         for e in self.epsilons:
-            first = self.score("streams", name, "open", e, 0, one)
-            fifth, votes = (self.score("streams", name, m, e, 4 * one, 5 * one) for m in ("open", "votes"))
+            first = self.score(part, name, "open", e, 0, one)
+            fifth, votes = (self.score(part, name, m, e, 4 * one, 5 * one) for m in ("open", "votes"))
             lost.append(first - fifth)
             texts.append(f"{points(first)} then {points(fifth)} at ε = {e:g} (Algorithm 3: {points(votes)})")
         return Finding(
@@ -262,40 +259,29 @@ class EndlessChange(EndlessItem):
     title = "Queries without end: records that come and go"
     parts = ("change", "drift")
     methods = ("open", "noisy_sgd_retrained", "noisy_sgd")
-    titles: ClassVar[dict[Part, str]] = {
-        "change": f"one leaves or arrives every {streams.EVERY}",
-        "drift": "the same, and new classes at half time",
-    }
+    notes = (
+        "NoisySGD with retraining is priced, by privacy loss distributions, for one training after every change; of "
+        f"these {REFITS} are carried out, each answering for a quarter of the stream. One record more or less shows in "
+        "no model. Its learning rate was searched with that noise on held-out private records.",
+        "The new classes are the last quarter of them. None of their records or queries is there in the first half.",
+    )
 
     def length(self, name: str, method: str) -> int:
         """A multiple of the step between changes, so that halves are whole."""
-        T = min(_QUICK_T if self.setting.quick else LENGTHS[name], self.setting.sources[name][0].public)
-        return max(T // (2 * streams.EVERY), 1) * 2 * streams.EVERY
+        return max(super().length(name, method) // (2 * streams.EVERY), 1) * 2 * streams.EVERY
 
-    def body(self) -> Body:
-        """A table for each data set and part, and panels of the second part."""
-        panels, tables, findings = [], [], []
-        for part, name in ((part, name) for part in self.parts for name in self.present):
-            T = self.length(name, "")
-            title = f"{self.setting.title(name)}, {T:,} queries: {self.titles[part]}"
-            windows = {"all": (0, T), "first half": (0, T // 2), "second half": (T // 2, T)}
-            tables.append(self.window_table(part, name, title, windows))
-            findings.append(self._above(part, name, title, T))
-            if part == "drift":
-                e, width = self.middle, max(T // 20 // streams.EVERY, 1) * streams.EVERY
-                curves = [self.curve(part, name, m, e, width) for m in self.methods]
-                curves.append(self.curve(part, name, "ridge", None, width))
-                title = f"{self.setting.title(name)}, new classes at half time, ε = {e:g}"
-                panels.append(Panel(title, "queries answered", "accuracy", curves))
-        notes = [
-            NOT_PAID_FOR,
-            "NoisySGD with retraining is priced, by privacy loss distributions, for one training after every change; "
-            f"of these {REFITS} are carried out, each answering for a quarter of the stream. One record more or less "
-            "shows in no model. Its learning rate was searched with that noise on held-out private records.",
-            "The new classes are the last quarter of them. None of their records or queries is there in the first "
-            "half.",
-        ]
-        return Body(panels, tables, findings=findings, notes=notes)
+    def show(self, part: Part, name: str) -> Shown:
+        """Both halves, and a curve where classes arrive."""
+        T, e, title, drift = self.length(name, ""), self.middle, self.setting.title(name), part == "drift"
+        change = "the same, and new classes at half time" if drift else f"one leaves or arrives every {streams.EVERY}"
+        heading = f"{title}, {T:,} queries: {change}"
+        windows = {"all": (0, T), "first half": (0, T // 2), "second half": (T // 2, T)}
+        ways = [*((e, m) for m in self.methods), (None, "ridge")] if drift else []
+        width = max(T // 20 // streams.EVERY, 1) * streams.EVERY
+        curves = [self.curve(part, name, m, epsilon, width) for epsilon, m in ways]
+        panel = Panel(f"{title}, new classes at half time, ε = {e:g}", "queries answered", "accuracy", curves)
+        table, finding = self.table(part, name, heading, windows), self._above(part, name, heading, T)
+        return [panel] if drift else [], [table], [finding]
 
     def _above(self, part: Part, name: str, title: str, T: int) -> Finding:
         texts, leads = [], []

@@ -29,10 +29,6 @@ class Table2(Item):
         files = self.setting.sources["cifar10"]
         return tuple(s for s in files if not s.stem.endswith("-mini")) or files
 
-    def levels(self) -> tuple[float | None, ...]:
-        """The epsilons; None is no privacy."""
-        return self.setting.epsilons[0], self.setting.epsilons[-1], None
-
     def cell(self, source: Source, role: str, epsilon: float | None) -> Unit:
         """One cell."""
         if epsilon is None:
@@ -41,14 +37,14 @@ class Table2(Item):
 
     def lines(self) -> dict[str, list[Unit]]:
         """By role: all cells."""
-        cells = [(source, e) for source in self.sources() for e in self.levels()]
+        cells = [(source, e) for source in self.sources() for e in self._levels()]
         return {role: [self.cell(source, role, e) for source, e in cells] for role in NAMES}
 
     def body(self) -> Body:
         """The table beside the paper's."""
         sources, rows = self.sources(), []
         first: dict[tuple[float | None, str], float] = {}
-        for e in self.levels():
+        for e in self._levels():
             for role, name in NAMES.items():
                 values = self.medians(self.cell(s, role, e) for s in sources)
                 rows.append(["inf" if e is None else f"{e:g}", name, *(points(v) for v in values)])
@@ -66,6 +62,9 @@ class Table2(Item):
             "epsilon = inf: no noise and no budgets; kNN with the best k; logistic regression.",
         ]
         return Body([], [found], [paper], self._findings(first), notes)
+
+    def _levels(self) -> tuple[float | None, ...]:
+        return self.setting.epsilons[0], self.setting.epsilons[-1], None
 
     def _findings(self, acc: dict[tuple[float | None, str], float]) -> list[Finding]:
         low, high = self.setting.epsilons[0], self.setting.epsilons[-1]

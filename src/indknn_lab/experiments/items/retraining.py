@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf, isinf
 from typing import Any
 
 from indknn_lab.baselines.pricing import epsilon_of, noise_multiplier
@@ -26,13 +27,13 @@ _POWER = 0.55
 class Aligned:
     """An accuracy, the epsilons that reach it, and the price of NoisySGD after r retrainings.
 
-    `ours` and `sgd` are None where a method does not reach the accuracy at any epsilon that was tried. `at_most`
+    `ours` and `sgd` are infinite where a method does not reach the accuracy at any epsilon that was tried. `at_most`
     says that NoisySGD reaches it already at the least epsilon that was tried, so needs that or less.
     """
 
     accuracy: float
-    ours: float | None
-    sgd: float | None
+    ours: float
+    sgd: float
     best_ours: float
     best_sgd: float
     at_most: bool
@@ -43,11 +44,11 @@ class Aligned:
 
         The cost grows about like a power of the number of trainings, so every probe tells where to look next.
         """
-        if self.ours is None:
-            return None
-        if self.sgd is None or self.retrained(0) > self.ours:
-            return 0
         low, high, probe, cost = 0, MOST, 0, self.retrained(0)
+        if isinf(self.ours):
+            return None
+        if cost > self.ours:
+            return 0
         while high - low > 1:
             guess = round((1 + probe) * (self.ours / cost) ** (1.0 / _POWER)) - 1
             probe = min(max(guess, low + 1), high - 1)
@@ -72,9 +73,9 @@ class AlignedItem(Item):
         full = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 4.0)
         return self.line("noisy_sgd", data, full, (0.1, 0.5, 2.0))
 
-    def reaching(self, units: list[Unit], level: float) -> float | None:
-        """The epsilon at which these units reach an accuracy."""
-        return first_reaching([u.promise[0] for u in units], self.medians(units), level)
+    def reaching(self, units: list[Unit], level: float) -> float:
+        """The epsilon at which these units reach an accuracy; infinite if they do not."""
+        return first_reaching([unit.promise[0] for unit in units], self.medians(units), level)
 
     def align(self, data: str) -> Aligned:
         """Align to what Ind-KNN reaches at epsilon = 2, or a little below NoisySGD's best where that is less."""
@@ -82,15 +83,15 @@ class AlignedItem(Item):
         level = min(best, max(self.medians(self.sgd(data))) - _MARGIN)
         return self.aligned(data, level, TARGET if level == best else self.reaching(self.ours(data), level))
 
-    def aligned(self, data: str, level: float, ours: float | None) -> Aligned:
+    def aligned(self, data: str, level: float, ours: float) -> Aligned:
         """Align to this accuracy, which Ind-KNN reaches at epsilon = `ours`."""
         sgd, needed = self.medians(self.sgd(data)), self.reaching(self.sgd(data), level)
         trained = self.results[self.sgd(data)[0]]
         rate, steps = trained["sampling_rate"], trained["steps"]
 
         def retrained(r: int) -> float:
-            if needed is None:
-                return float("inf")
+            if isinf(needed):
+                return inf
             z = noise_multiplier(needed, DELTA, rate=rate, steps=steps)
             return epsilon_of(z, DELTA, rate=rate, steps=steps * (1 + r))
 
@@ -138,45 +139,38 @@ class Table1(AlignedItem):
         training = times["noisy_sgd"]["training"] / queries
         answers = [times[role]["per_query"] for role in ("private_knn", "indknn", "hash")]
         seconds = [training, self.retrainings * training, *answers]
-        rival, hashed = self._reached(self.rival(), a), self._reached(self.hashed(), a)
+        rival, hashed = (self.reaching(units, a.accuracy) for units in (self.rival(), self.hashed()))
         retrained = a.retrained(self.retrainings)
-        ours = a.ours or float("inf")
-        epsilons = ["not reached" if e is None else f"{e:.3g}" for e in (a.sgd, retrained)]
-        epsilons += [rival[1], f"more than {TARGET:g}" if a.ours is None else f"{ours:.3g}", hashed[1]]
-        title = (
-            f"{self.setting.title('cifar10')}: T = {queries}, accuracy aligned to {points(a.accuracy)}, delta = 1e-5"
-        )
-        rows = [["milliseconds per query", *(f"{1e3 * s:.2f}" for s in seconds)], ["epsilon", *epsilons]]
+        texts = [_text(rival, self.rival()), f"{a.ours:.3g}", _text(hashed, self.hashed())]
+        name, accuracy = self.setting.title("cifar10"), points(a.accuracy)
+        rows = [["milliseconds per query", *(f"{1e3 * s:.2f}" for s in seconds)]]
+        rows += [["epsilon", f"{a.sgd:.3g}", f"{retrained:.3g}", *texts]]
+        table = Table(f"{name}: T = {queries}, accuracy aligned to {accuracy}, delta = 1e-5", list(self.columns), rows)
         findings = [
             Finding(
                 "At equal accuracy Private-kNN needs ε = 4.1 where Ind-KNN needs 2.0: twice as much.",
-                f"Private-kNN: {rival[1]}; Ind-KNN: {ours:.3g}.",
-                rival[0] > ours,
+                f"Private-kNN: {texts[0]}; Ind-KNN: {texts[1]}.",
+                rival > a.ours,
             ),
             Finding(
                 "Hashing needs ε = 3.2 where the exact search needs 2.0.",
-                f"With hashing: {hashed[1]}; exact: {ours:.3g}.",
-                hashed[0] >= ours,
+                f"With hashing: {texts[2]}; exact: {texts[1]}.",
+                hashed >= a.ours,
             ),
-            self._retraining(a, retrained, ours),
+            self._retraining(a, retrained),
             self._time(seconds),
         ]
         notes = [NOT_PAID_FOR, SECONDS, "Epsilons are read off the measured medians, by a straight line in log ε."]
-        return Body([], [Table(title, list(self.columns), rows)], [self.paper], findings, notes)
+        return Body([], [table], [self.paper], findings, notes)
 
-    def _reached(self, units: list[Unit], a: Aligned) -> tuple[float, str]:
-        """The epsilon that reaches the accuracy, as a number and in words."""
-        epsilon = self.reaching(units, a.accuracy)
-        return (float("inf"), f"more than {units[-1].epsilon:g}") if epsilon is None else (epsilon, f"{epsilon:.3g}")
-
-    def _retraining(self, a: Aligned, retrained: float, ours: float) -> Finding:
+    def _retraining(self, a: Aligned, retrained: float) -> Finding:
         r = a.crossover()
         return Finding.explained(
             "NoisySGD with 20 retrainings needs ε = 6.2, three times as much as Ind-KNN.",
-            f"NoisySGD with {self.retrainings} retrainings needs {retrained:.3g}, Ind-KNN {ours:.3g}.",
-            retrained > ours,
+            f"NoisySGD with {self.retrainings} retrainings needs {retrained:.3g}, Ind-KNN {a.ours:.3g}.",
+            retrained > a.ours,
             f"On these features NoisySGD reaches {points(a.best_sgd)} and Ind-KNN {points(a.best_ours)}: aligned to "
-            f"the latter, NoisySGD gets by with so much noise that a training costs {a.sgd or 0.0:.3g}. It falls "
+            f"the latter, NoisySGD gets by with so much noise that a training costs {a.sgd:.3g}. It falls "
             f"behind after {'no number of' if r is None else r} retrainings (Figure 3b).",
         )
 
@@ -188,6 +182,10 @@ class Table1(AlignedItem):
             seconds[1] < seconds[3],
             "Ind-KNN is a compiled scan here and answers in a fraction of a millisecond; retraining is the dearest.",
         )
+
+
+def _text(epsilon: float, units: list[Unit]) -> str:
+    return f"more than {units[-1].epsilon:g}" if isinf(epsilon) else f"{epsilon:.3g}"
 
 
 class Figure3b(AlignedItem):
@@ -208,9 +206,9 @@ class Figure3b(AlignedItem):
         panels, tables, findings = [], [], []
         for name in self.present:
             a, ours = self.align(name), self.ours(name)
-            nearest = min(ours, key=lambda unit: abs(unit.promise[0] - (a.ours or TARGET)))
+            nearest = min(ours, key=lambda unit: abs(unit.promise[0] - min(a.ours, TARGET)))
             panels.append(self._panel(name, a, self.results[nearest], nearest.T))
-            steps = [self.aligned(name, y, u.epsilon) for u, y in zip(ours, self.medians(ours), strict=True)]
+            steps = [self.aligned(name, y, u.promise[0]) for u, y in zip(ours, self.medians(ours), strict=True)]
             tables.append(self._table(name, steps))
             findings += [self._crossover(name, a, steps), self._median(name, nearest)]
         notes = [
@@ -224,12 +222,12 @@ class Figure3b(AlignedItem):
         return Body(panels, tables, findings=findings, notes=notes)
 
     def _panel(self, name: str, a: Aligned, result: Result, length: int) -> Panel:
-        asked, bound = [float(t) for t in result["asked"]], a.ours or TARGET
+        asked, bound = [float(t) for t in result["asked"]], min(a.ours, TARGET)
         curves = [
             Series("Ind-KNN, the promise", [0.0, float(length)], [bound, bound], role="indknn"),
             Series("Ind-KNN, median person", asked, list(result["median_epsilon"]), role="median"),
         ]
-        for role, q in self.every if a.sgd is not None else ():
+        for role, q in () if isinf(a.sgd) else self.every:
             step = max(length * q // T, 1) if self.setting.quick else q
             times = [float(t) for t in range(0, length + 1, step)]
             costs = [a.retrained(i) for i in range(len(times))]
@@ -241,19 +239,19 @@ class Figure3b(AlignedItem):
         rows: list[list[Any]] = []
         for a in steps:
             r = a.crossover()
-            needs = "more than any tried" if a.sgd is None else f"{'at most ' if a.at_most else ''}{a.sgd:.3g}"
+            needs = "more than any tried" if isinf(a.sgd) else f"{'at most ' if a.at_most else ''}{a.sgd:.3g}"
             meet = f"more than {MOST:,}" if r is None else f"{'at least ' if a.at_most else ''}{r:,}"
             rows.append([points(a.accuracy), f"{a.ours:g}", needs, meet])
-        trained, until = "ε of one training of NoisySGD", "retrainings until NoisySGD costs more"
-        columns = ["aligned accuracy", "ε of Ind-KNN", trained, until]
+        columns = ["aligned accuracy", "ε of Ind-KNN", "ε of one training of NoisySGD"]
+        columns.append("retrainings until NoisySGD costs more")
         return Table(f"{self.setting.title(name)}: the crossover by aligned accuracy", columns, rows)
 
     def _crossover(self, name: str, a: Aligned, steps: list[Aligned]) -> Finding:
         claim = "The privacy loss of NoisySGD meets that of Ind-KNN after six retrainings."
         title, r = self.setting.title(name), a.crossover()
-        if a.ours is None:
+        if isinf(a.ours):
             return Finding(claim, f"{title}: Ind-KNN does not reach {points(a.accuracy)}.", None)
-        single = "more than any ε tried" if a.sgd is None else f"ε = {a.sgd:.3g}"
+        single = "more than any ε tried" if isinf(a.sgd) else f"ε = {a.sgd:.3g}"
         meet = f"at more than {MOST:,} retrainings" if r is None else f"at {r:,} retraining{'s' if r != 1 else ''}"
         here = (
             f"{title}, aligned to {points(a.accuracy)}: Ind-KNN needs ε = {a.ours:.3g}, one training of NoisySGD "

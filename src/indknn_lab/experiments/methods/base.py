@@ -55,16 +55,16 @@ class Method(ABC):
 class Tuned(Method):
     """A method whose parameters are searched on the validation queries before it answers the test sets.
 
-    A method of your own needs `axes` and `accuracy`:
+    A method of your own needs `axes` and `answers`:
 
-    >>> class Coin(Tuned, kind="coin"):
+    >>> class Guess(Tuned, kind="guess"):
     ...     def axes(self):
-    ...         return [Axis("p", [0.1, 0.5])]
+    ...         return [Axis("label", [0.0, 1.0])]
     ...
-    ...     def accuracy(self, rows, point, seed):
-    ...         return float((np.random.default_rng(seed).random(len(rows)) < point[0]).mean())
-    >>> METHODS.pop(("coin", "")).__name__
-    'Coin'
+    ...     def answers(self, rows, point, seed):
+    ...         return np.full(len(rows), int(point[0]))
+    >>> METHODS.pop(("guess", "")).__name__
+    'Guess'
     """
 
     max_growths: ClassVar[int] = 4
@@ -75,8 +75,12 @@ class Tuned(Method):
         """What is searched, from where to where."""
 
     @abstractmethod
+    def answers(self, rows: IntArray, point: Point, seed: int) -> IntArray:
+        """What is answered to these queries with these parameters."""
+
     def accuracy(self, rows: IntArray, point: Point, seed: int) -> float:
-        """The share of right answers to these queries with these parameters."""
+        """The share of right answers."""
+        return share_right(self.answers(rows, point, seed), self.data.truth[rows])
 
     def seed(self, role: str, i: int) -> int:
         """The seed of one run."""

@@ -6,7 +6,6 @@ Rivals are tuned on held-out *private* records, never on the queries asked; nobo
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -29,7 +28,7 @@ from indknn_lab.experiments.methods.base import Method, share_right
 from indknn_lab.experiments.methods.noisy_sgd import fit_quietly, rate_axis
 from indknn_lab.experiments.search import Axis, Point, search
 from indknn_lab.experiments.streams import STREAMS, Rows, Stream
-from indknn_lab.experiments.units import Part, Result, Trial, Unit, seed_for
+from indknn_lab.experiments.units import Result, Trial, seed_for
 
 BLOCK = 100
 REFITS = 4
@@ -47,37 +46,26 @@ Fit = Callable[[Rows, IntArray], Callable[[Rows], npt.ArrayLike]]
 class StreamMethod(Method):
     """A method that answers a whole stream."""
 
+    shared = ("data", "tuned_on", "epsilon")  # what is tuned; seeds have it in common
     unit: Trial
 
-    def __init__(self, unit: Unit, data: Data):
-        if not isinstance(unit, Trial):
-            raise TypeError(f"a stream needs a Trial, got {type(unit).__name__}")
+    def __init__(self, unit: Trial, data: Data):
         super().__init__(unit, data)
         self.stream = STREAMS[unit.part](data, unit.T, unit.seed)
         self.seed = seed_for("endless", unit.part, unit.method, unit.seed)
 
-    @classmethod
-    def group(cls, unit: Unit) -> tuple[Any, ...]:
-        """What is tuned is tuned for one data set, part and epsilon; seeds share it."""
-        return unit.kind, unit.data, _tuning_part(unit), unit.epsilon
-
-    @abstractmethod
-    def answers(self) -> tuple[IntArray, Result]:
-        """Answer the queries in order; and what else is worth knowing."""
-
-    def measure(self) -> Result:
+    def blocks(self, answers: IntArray) -> Result:
         """How many answers of each block were right."""
-        answers, more = self.answers()
         right = answers == self.stream.truth
         counts = [int(right[i : i + BLOCK].sum()) for i in range(0, len(right), BLOCK)]
-        return {"block": BLOCK, "right": counts, "length": len(right), **more}
+        return {"block": BLOCK, "right": counts, "length": len(right)}
 
     def tuned(self, find: Callable[[Stream], Any], *more: Any) -> Any:
         """What `find` finds on the stream that is tuned on: the same for all seeds, so it is found once."""
-        u, part = self.unit, _tuning_part(self.unit)
-        key = u.digest, u.records, part, u.T, u.effort, u.promise, *more
+        u = self.unit
+        key = u.digest, u.records, u.tuned_on, u.T, u.effort, u.promise, *more
         if key not in _FOUND:
-            _FOUND[key] = find(STREAMS[part](self.data, u.T, 0))
+            _FOUND[key] = find(STREAMS[u.tuned_on](self.data, u.T, 0))
         return _FOUND[key]
 
     def refitted(self, times: int, fit: Fit) -> IntArray:
@@ -91,11 +79,6 @@ class StreamMethod(Method):
             rows = stream.present(int(start))
             answers.append(np.asarray(fit(stream.X[rows], stream.y[rows])(stream.Q[start:stop])))
         return np.concatenate(answers)
-
-
-def _tuning_part(unit: Unit) -> Part:
-    part: Part = getattr(unit, "part", "figures")
-    return "change" if part == "drift" else part
 
 
 class Models(StreamMethod, kind="endless", methods=("default", "open", "statistics", "student")):
@@ -117,7 +100,7 @@ class Models(StreamMethod, kind="endless", methods=("default", "open", "statisti
             "max_queries": None if method == "open" else self.unit.T,
         }
 
-    def answers(self) -> tuple[IntArray, Result]:
+    def measure(self) -> Result:
         """Let an engine answer, and tell it of every change."""
         stream, told = self.stream, self.settings()
         began = time.perf_counter()
@@ -135,7 +118,8 @@ class Models(StreamMethod, kind="endless", methods=("default", "open", "statisti
                     engine.add(stream.X[change.arrive], stream.y[change.arrive], change.arrive.tolist())
             answers.append(np.asarray(engine.predict(stream.Q[start:stop]), dtype=np.int64))
         adviser = engine.predictor.adviser()
-        return np.concatenate(answers), {
+        return {
+            **self.blocks(np.concatenate(answers)),
             "asked": len(stream.Q) if adviser is None else adviser.asked,
             "tau": engine.predictor.tau,
             "sigma2": told.get("sigma2"),
@@ -187,16 +171,17 @@ class StreamSGD(StreamMethod, kind="endless", methods=("noisy_sgd", "noisy_sgd_r
     can show, and 80 trainings would take minutes.
     """
 
-    def __init__(self, unit: Unit, data: Data):
+    def __init__(self, unit: Trial, data: Data):
         super().__init__(unit, data)
         self.retrainings = len(self.stream.changes) if unit.method == "noisy_sgd_retrained" else 0
 
-    def answers(self) -> tuple[IntArray, Result]:
+    def measure(self) -> Result:
         """Search the learning rate with the noise of all trainings, then train and answer."""
         rate = self.tuned(self.search, "sgd", self.retrainings)
         model = self.untrained(self.stream, rate, np.random.default_rng(self.seed))
         answers = self.refitted(REFITS if self.retrainings else 1, lambda X, y: fit_quietly(model, X, y).predict)
-        return answers, {
+        return {
+            **self.blocks(answers),
             "rate": rate,
             "trainings_paid": 1 + self.retrainings,
             "trainings_done": model.trainings_,
@@ -230,7 +215,7 @@ class StreamSGD(StreamMethod, kind="endless", methods=("noisy_sgd", "noisy_sgd_r
 class StreamRidge(StreamMethod, kind="endless", methods=("ridge",)):
     """A ceiling: least squares on unit rows with a penalty of 1, without privacy, refitted as NoisySGD is."""
 
-    def answers(self) -> tuple[IntArray, Result]:
+    def measure(self) -> Result:
         """Fit and answer."""
         c = self.stream.n_classes
 
@@ -239,18 +224,14 @@ class StreamRidge(StreamMethod, kind="endless", methods=("ridge",)):
             weights = np.linalg.solve(A, X.T @ (np.eye(c)[y] - 1.0 / c))
             return lambda Q: np.argmax(Q @ weights, axis=1)
 
-        return self.refitted(REFITS if self.stream.changes else 1, fit), {}
+        return self.blocks(self.refitted(REFITS if self.stream.changes else 1, fit))
 
 
 class StreamKernel(StreamMethod, kind="endless", methods=("kernel",)):
     """A ceiling: the kernel vote without noise or budgets, over what is there at four points of the stream."""
 
-    def answers(self) -> tuple[IntArray, Result]:
-        """Not one by one: see `measure`."""
-        raise NotImplementedError
-
     def measure(self) -> Result:
-        """The share of right answers between two of the points."""
+        """How many answers between two of the points were right, on average."""
         stream, times = self.stream, REFITS if self.stream.changes else 1
         data = stream.held_out()
         tau = KernelNeighbours(data, threads=1).plain_tau(np.arange(len(data.truth)))

@@ -49,9 +49,9 @@ class NoisySGD(Tuned, kind="noisy_sgd"):
         X, y, copies = self.data.X, self.data.labels, self.unit.copies
         return fit_quietly(LinearNoisySGD(*self.unit.promise, **more), np.tile(X, (copies, 1)), np.tile(y, copies))
 
-    def accuracy(self, rows: IntArray, point: Point, seed: int) -> float:
-        """The share of right answers of a model trained for this."""
-        return share_right(self.train(point[0], seed).predict(self.data.Q[rows]), self.data.truth[rows])
+    def answers(self, rows: IntArray, point: Point, seed: int) -> IntArray:
+        """Of a model trained for this."""
+        return np.asarray(self.train(point[0], seed).predict(self.data.Q[rows]))
 
     def seed(self, role: str, i: int) -> int:
         """Of one training."""

@@ -19,9 +19,9 @@ from indknn_lab.baselines.pricing import noise_multiplier
 from indknn_lab.baselines.sampling import PoissonSampler
 from indknn_lab.baselines.topk import SENSITIVITY
 from indknn_lab.experiments.data import Data, NearestLabels
-from indknn_lab.experiments.methods.base import Tuned, share_right
+from indknn_lab.experiments.methods.base import Tuned
 from indknn_lab.experiments.search import Axis, Point
-from indknn_lab.experiments.units import Result, Unit, seed_for
+from indknn_lab.experiments.units import Unit, seed_for
 
 RATIOS, _QUICK_RATIOS = (0.02, 0.05, 0.1, 0.2), (0.05, 0.2)
 PAPER_K, _QUICK_K = {"cifar10": 400, "fmnist": 500, "agnews": 600, "dbpedia": 600}, (50.0, 200.0)
@@ -74,11 +74,16 @@ class PrivateKNN(Tuned, kind="private_knn"):
             Axis("k", ks, lambda k: float(int(k) // 2), lambda k: k + 200.0, (6.0, 2100.0)),
         ]
 
-    def accuracy(self, rows: IntArray, point: Point, seed: int) -> float:
-        """The share of right answers."""
-        votes = self._votes(rows, point[0], int(point[1]), seed)
-        noise = SeededNoise(seed).draw(self.scale(point[0], len(rows)), votes.size).reshape(votes.shape)
-        return share_right(np.argmax(votes * GRID + noise, axis=1), self.data.truth[rows])
+    def answers(self, rows: IntArray, point: Point, seed: int) -> IntArray:
+        """The argmax of noisy votes. The votes are kept, since they depend neither on epsilon nor on the noise."""
+        p, k, kept, copies = point[0], int(point[1]), self.nearest.votes, self.unit.copies
+        key = rows.tobytes(), p, k, copies, seed
+        if key not in kept:
+            kept[key] = sampled_votes(self.nearest.labels(rows), p, k, self.data.n_classes, copies, seed)
+        z = noise_multiplier(*self.unit.promise, rate=p, steps=len(rows), accountant="pld")
+        sensitivity = SENSITIVITY if self.unit.sensitivity == "sqrt2" else 1.0
+        noise = SeededNoise(seed).draw(ceil(z * sensitivity * (1.0 + 1e-12) * GRID), kept[key].size)
+        return np.asarray(np.argmax(kept[key] * GRID + noise.reshape(kept[key].shape), axis=1))
 
     def score(self, point: Point) -> float:
         """The mean of a few runs; nothing where too few of the nearest records were put in order."""
@@ -92,21 +97,3 @@ class PrivateKNN(Tuned, kind="private_knn"):
         """The same samples for every epsilon, since they do not depend on it."""
         u = self.unit
         return seed_for("private_knn", u.digest, u.T, u.records, u.copies, role, i)
-
-    def scale(self, p: float, T: int) -> int:
-        """The noise on each class, in grid units."""
-        z = noise_multiplier(*self.unit.promise, rate=p, steps=T, accountant="pld")
-        sensitivity = SENSITIVITY if self.unit.sensitivity == "sqrt2" else 1.0
-        return ceil(z * sensitivity * (1.0 + 1e-12) * GRID)
-
-    def test(self, point: Point) -> Result:
-        """The accuracies, and the noise."""
-        return {**super().test(point), "sigma": self.scale(point[0], self.unit.T) / GRID}
-
-    def _votes(self, rows: IntArray, p: float, k: int, seed: int) -> IntArray:
-        """Kept, since they depend neither on epsilon nor on the noise."""
-        kept, copies = self.nearest.votes, self.unit.copies
-        key = rows.tobytes(), p, k, copies, seed
-        if key not in kept:
-            kept[key] = sampled_votes(self.nearest.labels(rows), p, k, self.data.n_classes, copies, seed)
-        return kept[key]
