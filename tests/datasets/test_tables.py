@@ -58,7 +58,8 @@ def test_npz_that_is_not_what_it_should_be(tmp_path, arrays, change, said):
 def test_npz_damaged_or_absent(tmp_path, arrays):
     np.savez(tmp_path / "f.npz", **arrays)
     whole = (tmp_path / "f.npz").read_bytes()
-    for content in (b"", b"no zip at all", whole[: len(whole) // 2]):
+    np.save(tmp_path / "one.npy", np.ones((3, 2)))
+    for content in (b"", b"no zip at all", whole[: len(whole) // 2], (tmp_path / "one.npy").read_bytes()):
         (tmp_path / "f.npz").write_bytes(content)
         with pytest.raises(InvalidInputError, match="not a readable npz"):
             load_features(tmp_path / "f.npz")

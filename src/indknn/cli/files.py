@@ -93,10 +93,10 @@ def write_answers(path: Path, labels: list[Any]) -> None:
 def _npz(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:
     names = [f"{name}{columns.part}" for name in ("X", "y", "owners", "scale", "record_ids")]
     try:
-        with np.load(path, allow_pickle=False) as npz:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as npz:
             X, y, owners, scale, record_ids = (npz.get(name) for name in names)
             held = ", ".join(npz.files)
-    except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+    except (ValueError, OSError, EOFError, TypeError, zipfile.BadZipFile) as error:  # TypeError: a single array
         raise InvalidInputError(f"{path}: not a readable npz file ({error})") from None
     if X is None or X.ndim != 2:
         raise InvalidInputError(f"{path}: needs a table {names[0]}, and for records {names[1]}; it has {held}")

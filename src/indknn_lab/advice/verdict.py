@@ -106,7 +106,8 @@ def _reasons(task: Task, known: Measurements, fit: list[Option]) -> list[str]:
     if task.updates and best.name.startswith("Ind-KNN"):
         reasons.append(_about_retraining(task, known, best))
     elif task.updates:
-        reasons.append(f"Its noise for {task.updates + 1:,} trainings is still less than queries cost the others.")
+        text = f"Its noise for {task.updates + 1:,} trainings is still less than what queries cost the others."
+        reasons.append(text)
     elif best.name.startswith("NoisySGD"):
         reasons.append("Nothing changes, so one training answers for ever, and queries cost nothing.")
     winners = {d: max(fit, key=lambda option: option.accuracy[d]).name for d in known.data}

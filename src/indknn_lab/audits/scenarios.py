@@ -43,7 +43,7 @@ def natural(seed: int, people: int) -> Iterator[Add]:
     if people:
         rng = np.random.default_rng(seed)
         X = AXIS + 0.5 * rng.normal(size=(people, D))
-        yield Add(X, tuple(rng.integers(2, size=people).tolist()), tuple(range(people)))
+        yield Add(X, tuple(rng.integers(2, size=people).tolist()), tuple(map(str, range(people))))
 
 
 def target(records: int = 1, labels: tuple[int, ...] = (1,)) -> Add:
@@ -81,7 +81,7 @@ def poisoned(queries: int, controlled: bool) -> Script:
         yield target()
         for i in range(queries):
             query = near(i) if controlled else AXIS + 0.5 * rng.normal(size=D)
-            yield Add(np.stack([query, query]), (0, 1), (2 * i, 2 * i + 1))
+            yield Add(np.stack([query, query]), (0, 1), (str(2 * i), str(2 * i + 1)))
             yield Ask(query)
 
     return script
@@ -123,7 +123,7 @@ def analysts(names: tuple[str, ...], seen: tuple[str, ...], queries: int) -> Scr
 def bystander(view: View, rng: np.random.Generator) -> Iterator[Event]:
     """The target is near no query, others sit on the edge of the threshold: nothing may change."""
     edge = AXIS + 1.7 * np.eye(D)[1]
-    yield Add(np.stack([edge + 0.001 * i * np.eye(D)[2] for i in range(12)]), (1,) * 12, tuple(range(12)))
+    yield Add(np.stack([edge + 0.001 * i * np.eye(D)[2] for i in range(12)]), (1,) * 12, tuple(map(str, range(12))))
     yield Add(np.repeat(-AXIS[None, :] - 0.1 * np.eye(D)[1], 4, axis=0), (0,) * 4)
     for i in range(4):
         yield Ask(near(i))
@@ -134,7 +134,7 @@ def joining_later(view: View, rng: np.random.Generator) -> Iterator[Event]:
     yield from natural(3, 4)
     for i in range(2):
         yield Ask(near(i))
-    yield Add(np.stack([near(i) for i in range(40)]), (0, 1) * 20, tuple(range(100, 140)))
+    yield Add(np.stack([near(i) for i in range(40)]), (0, 1) * 20, tuple(map(str, range(100, 140))))
     yield target()
     for i in range(2, 8):
         yield Ask(near(i))

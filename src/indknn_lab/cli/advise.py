@@ -49,9 +49,8 @@ def advise(updates: str, days: float, as_text: bool, **values: Any) -> None:
         mark = "" if option.fit else "(does not fit) "
         figures = "".join(f"{option.accuracy[d]:>10.3f}" for d in measured().data)
         click.echo(f"{option.name:<38}{figures}{option.mean:>8.3f}  {mark}{option.note}")
-    click.echo(
-        f"\nThe right tool: {found.best.name}." + (f" About level: {', '.join(found.level)}." if found.level else "")
-    )
+    level = f" About level: {', '.join(found.level)}." if found.level else ""
+    click.echo(f"\nThe right tool: {found.best.name}.{level}")
     for text in found.reasons:
         click.echo(text)
     for text in found.cautions:

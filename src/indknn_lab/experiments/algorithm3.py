@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,14 @@ from indknn.core.noise import Noise
 from indknn.types import FloatArray, IntArray, Selection
 
 CHECKPOINTS = 20
-Near: TypeAlias = tuple[IntArray, IntArray, IntArray]
-"""The records near a query: owners, labels and kernel values on the grid."""
+
+
+class Near(NamedTuple):
+    """The records near a query, with kernel values on the grid."""
+
+    owners: IntArray
+    labels: IntArray
+    kappa: IntArray
 
 
 @dataclass(frozen=True)

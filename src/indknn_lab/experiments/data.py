@@ -105,7 +105,7 @@ class KernelNeighbours:
         for slots, kappa in (self._found[row] for row in rows.tolist()):
             keep = kappa >= least
             owners = slots[keep].astype(np.int64)
-            found.append((owners, self.data.labels[owners], kappa[keep].astype(np.int64)))
+            found.append(Near(owners, self.data.labels[owners], kappa[keep].astype(np.int64)))
         return found
 
     def plain_accuracy(self, rows: IntArray) -> FloatArray:

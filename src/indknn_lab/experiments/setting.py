@@ -13,8 +13,7 @@ import numpy as np
 from indknn_lab.datasets.features import TITLES, find_datasets
 from indknn_lab.experiments.units import Effort, Unit
 
-QUICK_RECORDS = 10_000
-QUICK_T = 150
+QUICK_RECORDS, QUICK_T = 10_000, 150
 FULL, QUICK = Effort(), Effort(sets=3, repeats=1, quick=True)
 
 

@@ -18,8 +18,7 @@ KEPT = 0.4
 """The share of private records that stay private where the others become queries."""
 JITTER = 0.1
 """The length of what is added to a unit query to make another one of it, where distinct ones have run out."""
-_RESERVE = 0.02
-_HELD_OUT, _MOST_HELD_OUT = 0.1, 1500
+_RESERVE, _HELD_OUT, _MOST_HELD_OUT = 0.02, 0.1, 1500
 
 Rows = npt.NDArray[np.float32]
 

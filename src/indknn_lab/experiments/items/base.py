@@ -115,10 +115,7 @@ class Outcome(Body):
 
 
 class Item(ABC):
-    """One table or figure: the data it needs, the units it is made of, and what follows from their results.
-
-    An item with several data sets runs on those that are there.
-    """
+    """One table or figure: the data it needs (it runs on those that are there), its units, and what they show."""
 
     name: ClassVar[str]
     title: ClassVar[str]

@@ -243,7 +243,7 @@ class Figure3b(AlignedItem):
             meet = f"more than {MOST:,}" if r is None else f"{'at least ' if a.at_most else ''}{r:,}"
             rows.append([points(a.accuracy), f"{a.ours:g}", needs, meet])
         columns = ["aligned accuracy", "ε of Ind-KNN", "ε of one training of NoisySGD"]
-        columns.append("retrainings until NoisySGD costs more")
+        columns += ["retrainings until NoisySGD costs more"]
         return Table(f"{self.setting.title(name)}: the crossover by aligned accuracy", columns, rows)
 
     def _crossover(self, name: str, a: Aligned, steps: list[Aligned]) -> Finding:

@@ -36,8 +36,7 @@ REFITS = 4
 _BATCH = 500
 _TAU_OFFSETS, _QUICK_OFFSETS = (-0.1, -0.05, 0.0), (-0.05,)
 _FACTORS = (0.5, 0.7, 1.0, 1.4)
-_RATES, _QUICK_RATES = (20.0, 40.0, 80.0), (40.0,)
-_EPOCHS, _QUICK_EPOCHS = 10, 2
+_RATES, _QUICK_RATES, _EPOCHS, _QUICK_EPOCHS = (20.0, 40.0, 80.0), (40.0,), 10, 2
 _FOUND: dict[tuple[Any, ...], Any] = {}
 
 Fit = Callable[[Rows, IntArray], Callable[[Rows], npt.ArrayLike]]

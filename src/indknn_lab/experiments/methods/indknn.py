@@ -81,7 +81,7 @@ class IndKNN(Tuned, kind="indknn"):
         B = accounting.budget(*self.unit.promise, "rdp")
         sigma1 = sigma1_for(B, self.unit.T)
         medians = np.mean([s.medians for s in streams], axis=0)
-        near = [len(n[0]) for n in self.near.neighbours(tests[0], point[0])]
+        near = [len(n.owners) for n in self.near.neighbours(tests[0], point[0])]
         return {
             "accuracies": [share_right(s.answers, truth[rows]) for s, rows in zip(streams, tests, strict=True)],
             "accuracies_gdp": [share_right(s.answers, truth[rows]) for s, rows in zip(exact, tests, strict=True)],

@@ -14,8 +14,7 @@ from indknn_lab.experiments.data import TAU_GRID, KernelNeighbours, NearestLabel
 from indknn_lab.experiments.methods.base import Method, share_right
 from indknn_lab.experiments.units import Result
 
-_K = (5, 10, 20, 50, 100, 200)
-_INVERSE_PENALTIES = (1.0, 10.0, 100.0)
+_K, _INVERSE_PENALTIES = (5, 10, 20, 50, 100, 200), (1.0, 10.0, 100.0)
 
 Accuracies = Callable[[IntArray], list[float]]
 

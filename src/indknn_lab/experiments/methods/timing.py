@@ -21,8 +21,7 @@ from indknn_lab.baselines import LinearNoisySGD, PrivateKNN
 from indknn_lab.experiments.methods.base import Method
 from indknn_lab.experiments.units import Result
 
-_ROUNDS = 7
-_ASKED = 200
+_ROUNDS, _ASKED = 7, 200
 _RATIO, _K, _RATE = 0.2, 200, 80.0
 
 
