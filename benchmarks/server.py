@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from indknn.server.keys import create, keys_path
+from indknn.store.keyfile import create, keys_path
 from indknn.settings import Settings
 from indknn.store import Store
 

@@ -24,7 +24,7 @@ from indknn.models import Adviser, RidgeStudent
 from indknn.models.adviser import Terms
 from indknn.records.indexes import Index, make_index
 from indknn.records.shard import Shard
-from indknn.settings import Derived, Settings, as_derived
+from indknn.settings import Settings
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 
@@ -102,14 +102,11 @@ class Engine:
                 raise InvalidInputError(f"owners must name one owner per row: {len(vectors)}, got {len(names)}")
             return self.shard.add(vectors, labels, names)
 
-    def forget_owners(self, owners: Sequence[OwnerId], derived: Derived = "keep") -> int:
-        """Remove every record of these owners; how many. `derived` as in `Store.forget`."""
-        purge = as_derived(derived) == "purge"
-        with self.predictor.lock, self.shard.lock:
+    def forget_owners(self, owners: Sequence[OwnerId]) -> int:
+        """Remove every record of these owners; how many."""
+        with self.shard.lock:
             slots = self.shard.slots_of_owners(owners)
             self.shard.forget(slots)
-            if purge:
-                self.predictor.purge()
         return len(slots)
 
     def forget_records(self, ids: Sequence[int]) -> int:
@@ -118,6 +115,10 @@ class Engine:
             slots = self.shard.slots_of_records(ids)
             self.shard.forget(slots)
         return len(slots)
+
+    def purge(self) -> None:
+        """Drop all that was released. A public event, see `Store.purge`."""
+        self.predictor.purge()
 
     def predict(self, Q: npt.ArrayLike, analyst: Scope = None) -> npt.NDArray[Any]:
         """The label of each query. Spends."""

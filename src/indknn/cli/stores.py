@@ -16,6 +16,7 @@ from indknn.cli.options import FEATURES, FILE, JSON, LABEL, OWNER, STORE, WITNES
 from indknn.cli.progress import counting
 from indknn.core.inputs import as_owner_list
 from indknn.errors import InvalidInputError
+from indknn.figures import guarantee
 from indknn.settings import PARAMETERS, Settings
 from indknn.store import Store
 from indknn.store.naming import find_owner
@@ -40,8 +41,9 @@ def init(store: Path, in_json: bool, classes: str | None, **values: Any) -> None
     names = [] if classes is None else [name.strip() for name in classes.split(",")]
     labels = [int(name) for name in names] if all(name.lstrip("-").isdigit() for name in names) else names
     with Store.create(store, Settings.of(1, labels, **values), draft=True) as made:
-        B, facts = made.settings.budget, made.settings.stored(draft=True)
-    show({"store": str(store), "budget": B, **facts}, in_json, f"{store}: every person may spend B = {B:.6g}")
+        B, facts, promised = made.settings.budget, made.settings.stored(draft=True), guarantee(made.settings)
+    words = f"{store}: every person may spend B = {B:.6g} with each analyst"
+    show({"store": str(store), "budget": B, "guarantee": promised, **facts}, in_json, words, promised["words"])
 
 
 @click.command("add")
@@ -152,12 +154,9 @@ def _answered(store: Store, piece: Piece, request: str, analyst: str | None) -> 
 @STORE
 @click.argument("owners", nargs=-1, required=True, metavar="OWNER...")
 @click.option("--receipt", type=click.Path(path_type=Path), help="Write the receipt to this file as well.")
-@click.option("--purge", is_flag=True, help="Drop what was released while they were here; those who remain pay again.")
 @WITNESS
 @JSON
-def forget(
-    store: Path, owners: tuple[str, ...], receipt: Path | None, purge: bool, witness: Path | None, in_json: bool
-) -> None:
+def forget(store: Path, owners: tuple[str, ...], receipt: Path | None, witness: Path | None, in_json: bool) -> None:
     """Remove every record of these people, and print a receipt.
 
     What they spent stays on the books under a keyed hash. A number is tried as text first, then as a number;
@@ -169,13 +168,33 @@ def forget(
     """
     with Store(store, witness=witness) as opened:
         names = [find_owner(opened, text) for text in owners]
-        facts = opened.forget(names, derived="purge" if purge else "keep")
+        facts = opened.forget(names)
     if receipt is not None:
         receipt.write_text(as_json(facts) + "\n")
     show(
         facts,
         in_json,
         f"forgotten: {facts['owners_forgotten']} people, {facts['records']} records, at {facts['at']}",
-        facts["derived"],
+        facts["released"],
         f"audit trail: entry {facts['audit_position']}, {facts['audit_hash']}",
     )
+
+
+@click.command("purge")
+@STORE
+@WITNESS
+@JSON
+def purge(store: Path, witness: Path | None, in_json: bool) -> None:
+    """Drop all answers and statistics that were released, to all analysts. People pay again for new ones.
+
+    Everybody who asks again can see that a purge happened. Do it on a schedule, never because one person was
+    forgotten: that would show that somebody left.
+
+    \b
+    Example:
+      indknn purge patients.store
+    """
+    with Store(store, witness=witness) as opened:
+        facts = opened.purge()
+    where = f"audit trail: entry {facts['audit_position']}, {facts['audit_hash']}"
+    show(facts, in_json, f"purged at {facts['at']}: {facts['dropped']}", facts["public"], where)
