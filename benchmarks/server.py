@@ -29,9 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from indknn.server.keys import create, keys_path
 from indknn.settings import Settings
 from indknn.store import Store
+from indknn.store.keyfile import create, keys_path
 
 CLASSES, CLUSTERS = tuple(range(10)), 40
 ANALYSTS = 4

@@ -160,7 +160,7 @@ class TestStore:
     def test_after_a_purge_and_a_restart_nobody_is_taken_for_fresh(self, store):
         store.predict(QUERIES[:10])
         store.add(RECORDS[:5], LABELS[:5], [f"new-{i}" for i in range(5)])
-        store.forget(["person-9"], derived="purge")
+        store.purge()
         store.close()
         with indknn.open(store.path) as again:
             again.predict(QUERIES[:10])  # statistics of all who are here
@@ -172,17 +172,16 @@ class TestStore:
         facts = status(store)
         assert facts["answers"] == 40
         assert facts["exhausted"] == 0
-        left = facts["queries_left_for_median_owner"]
+        left = facts["forecast"]["queries_left_for_median_owner"]
         assert left is None or left > 40  # the statistics, half of everybody's budget, were paid for once
 
-    def test_forgetting_keeps_what_was_derived_or_purges_it_and_says_so(self, store):
+    def test_forgetting_keeps_what_was_released_and_a_purge_drops_it(self, store):
         store.predict(QUERIES[:200], request_id="r")
         kept = store.forget(["person-7"])
-        assert "kept" in kept["derived"]
+        assert "kept" in kept["released"]
         assert store.engine.predictor.adviser().answered == 200
         spent = store.spent(["person-7", "person-8"])
-        receipt = store.forget(["person-9"], derived="purge")
-        assert "purged" in receipt["derived"]
+        assert "everybody" in store.purge()["public"]
         assert not list(problems(store))
         assert store.db.execute("SELECT count(*) FROM answers WHERE release IS NOT NULL").get == 0
         assert store.db.execute("SELECT count(*) FROM requests").get == 0
@@ -194,8 +193,6 @@ class TestStore:
             again.predict(QUERIES[:3], request_id="r2")
             assert again.spent(["person-8"])[0] > spent[1]  # those who remain pay for new statistics
             assert not list(problems(again))
-        with pytest.raises(InvalidInputError, match="derived must be one of 'keep', 'purge', got 'maybe'"):
-            indknn.open(store.path).forget(["person-1"], derived="maybe")
 
 
 def store_answers(store):

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from indknn import IndKNNClassifier
 from indknn.cli import stores
 from indknn.errors import InvalidInputError
+from indknn.figures import guarantee
 from indknn.records.indexes import INDEXES, lsh, sketch
 from indknn.settings import MAX_CLASSES, PARAMETERS, Settings
 from indknn.store.tuning.public import Target
@@ -123,6 +124,7 @@ def test_settings_without_further_words_are_those_of_the_estimator(tmp_path):
     assert facts == {
         "store": str(tmp_path / "a"),
         "budget": plain.budget,
+        "guarantee": guarantee(plain),
         **json.loads(json.dumps(plain.stored(draft=True))),
     }
 

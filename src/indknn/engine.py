@@ -26,7 +26,7 @@ from indknn.models.adviser import Terms
 from indknn.records.indexes import Index, make_index
 from indknn.records.keys import Match
 from indknn.records.shard import Shard
-from indknn.settings import Derived, Settings, as_derived
+from indknn.settings import Settings
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 
@@ -122,14 +122,12 @@ class Engine:
             raise InvalidInputError(f"there may be at most {most:,} records, got {len(match.fresh):,} more")
         return match
 
-    def forget_owners(self, owners: Any, derived: Derived = "keep") -> int:
-        """Remove every record of these owners; how many. `derived` as in `Store.forget`."""
-        names, purge = as_owner_list(owners), as_derived(derived) == "purge"
-        with self.predictor.lock, self.shard.lock:
+    def forget_owners(self, owners: Any) -> int:
+        """Remove every record of these owners; how many."""
+        names = as_owner_list(owners)
+        with self.shard.lock:
             slots = self.shard.slots_of_owners(names)
             self.shard.forget(slots)
-            if purge:
-                self.predictor.purge()
         return len(slots)
 
     def forget_records(self, ids: Sequence[int]) -> int:
@@ -138,6 +136,10 @@ class Engine:
             slots = self.shard.slots_of_records(ids)
             self.shard.forget(slots)
         return len(slots)
+
+    def purge(self) -> None:
+        """Drop all that was released. A public event, see `Store.purge`."""
+        self.predictor.purge()
 
     def predict(self, Q: npt.ArrayLike, analyst: Scope = None) -> npt.NDArray[Any]:
         """The label of each query. Spends."""

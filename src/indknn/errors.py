@@ -8,7 +8,8 @@
     ├── LedgerError                             the ledger's own invariant failed; nothing was released
     └── StoreError                              the file cannot be read, written or trusted
         ├── StoreLockedError                    another process has it
-        └── StaleStoreError                     it is older than its witness: a restored backup
+        ├── StaleStoreError                     it is older than its witness: a restored backup
+        └── DamagedStoreError                   its contents are not what its audit trail says
 
     PrivacyWarning (a UserWarning)              legal, but the answers are not private
 
@@ -53,6 +54,10 @@ class StoreLockedError(StoreError):
 
 class StaleStoreError(StoreError):
     """The store is not the one that its witness saw last: budgets may have been spent that it does not know."""
+
+
+class DamagedStoreError(StoreError):
+    """The contents of the store are not what its audit trail says, or cannot be read."""
 
 
 class PrivacyWarning(UserWarning):

@@ -28,7 +28,8 @@ from indknn.core.noise import Noise, noise_from
 from indknn.core.parameters import numpydoc
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError, PrivacyWarning
-from indknn.settings import PARAMETERS, Derived, Settings
+from indknn.figures import guarantee, statement
+from indknn.settings import PARAMETERS, Settings
 from indknn.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     Attributes
     ----------
     budget_ : float
-        B, in units of ρ (half of μ²).
+        B, in units of ρ (half of μ²): what each owner may spend with one analyst.
     classes_, n_features_in_, owners_, record_ids_, tau_, sigma1_, sigma2_
         What is in force. Owners are text. Records are numbered 0, 1, 2, ... by ``fit``: ``record_ids_`` are the numbers
         of those held, ``new_record_ids_`` those of the latest ``fit`` or ``partial_fit``.
@@ -158,12 +159,11 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         tell(self._seen(rows))
         return self
 
-    def forget(self, owners: Any = None, *, records: Any = None, derived: Derived = "keep") -> int:
+    def forget(self, owners: Any = None, *, records: Any = None) -> int:
         """Remove every record of these owners, or these records by number (`record_ids_`); how many went.
 
         What was spent is kept under a keyed hash of the owner's name, so that coming back refunds nothing.
-        Answers and statistics released while they were here are differentially private and are kept; with
-        derived="purge" they are dropped and made anew from those who remain, who pay again.
+        Answers and statistics that were released before are differentially private and are kept.
         """
         check_is_fitted(self)
         if (owners is None) == (records is None):
@@ -172,8 +172,17 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         names = [] if owners is None else as_owner_list(owners)
         ids = [] if records is None else as_record_numbers(records)
         if isinstance(self._engine, Engine):
-            return self._engine.forget_owners(names, derived) + self._engine.forget_records(ids)
-        return int(self._engine.forget(names, records=ids, derived=derived)["records"])
+            return self._engine.forget_owners(names) + self._engine.forget_records(ids)
+        return int(self._engine.forget(names, records=ids)["records"])
+
+    def purge(self) -> None:
+        """Drop all answers and statistics that were released. They are made anew when asked for, and people pay again.
+
+        Everybody who asks again can see that a purge happened. Do it on a schedule, never because one person was
+        forgotten: that would show that somebody left.
+        """
+        check_is_fitted(self)
+        self._engine.purge()
 
     def predict(self, X: npt.ArrayLike, analyst: str | None = None) -> npt.NDArray[Any]:
         """Answer each row of X, in order. **This spends the budget of the people near the queries.**
@@ -190,10 +199,21 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     def privacy_spent(self, owners: Any = None, *, analyst: str | None = None) -> FloatArray:
         """ρ spent by each owner, forgotten ones included; all of `owners_` by default. For the curator only.
 
-        Without `analyst` it is the sum over all analysts.
+        Without `analyst` it is the sum over all analysts. To show somebody their own, use `statement`.
         """
         check_is_fitted(self)
         return self._engine.spent(None if owners is None else as_owner_list(owners), analyst)
+
+    def statement(self, owner: Any) -> dict[str, Any]:
+        """What one owner may see of themselves: spending rounded up to a whole 1/50 of B, by observer."""
+        check_is_fitted(self)
+        return statement(self._memory, as_owner_list([owner])[0])
+
+    @property
+    def guarantee_(self) -> dict[str, Any]:
+        """What is promised, and for which observer: with `global_epsilon` for all analysts together, else for one."""
+        check_is_fitted(self)
+        return guarantee(self._engine.settings)
 
     @property
     def tau_(self) -> float:

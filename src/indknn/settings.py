@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from indknn.core.calibrate import COUNT_EVERY, PLANNED_QUERIES, sigma1_for, sigm
 from indknn.core.inputs import as_center, as_classes, encode_labels
 from indknn.core.kernels import Kernel, make_kernel
 from indknn.core.mechanism import MAX_SIGMA2, Plan
-from indknn.core.parameters import AT_CREATION, Parameter, check_fields, described, parameter
+from indknn.core.parameters import AT_CREATION, check_fields, described, parameter
 from indknn.core.quantise import quantise
 from indknn.core.statistics import MAX_FEATURES
 from indknn.errors import InvalidInputError
@@ -31,13 +31,7 @@ from indknn.types import Accountant, FloatArray, IntArray, KernelName, Vectors
 Reuse: TypeAlias = Literal["student", "labels", "none"]
 Prior: TypeAlias = Literal["statistics", "none"]
 IndexName: TypeAlias = Literal["exact", "lsh", "sketch"]
-Derived: TypeAlias = Literal["keep", "purge"]
-"""What happens to earlier releases when a person is forgotten."""
 
-RECEIPT: Final = {
-    "keep": "answers and statistics released before are kept: they are differentially private",
-    "purge": "answers and statistics released before were purged, and will be made anew from those who remain",
-}
 MAX_CLASSES = (1 << 16) - 1
 _BITS: Final = {"lsh": 8, "sketch": 512}
 _EPSILON: Final[dict[str, Any]] = {"at_least": accounting.MIN_EPSILON, "below": accounting.MAX_EPSILON}
@@ -100,7 +94,10 @@ class Settings:
         fixed=f"{AT_CREATION}, or by the first records",
     )
     epsilon: float = parameter(
-        "The privacy guarantee for every person, over all answers to one analyst.", 1.0, **_EPSILON
+        "The privacy guarantee for every person, over all answers to one analyst. With global_epsilon it only sets "
+        "what a person may spend with each analyst, and global_epsilon is the guarantee.",
+        1.0,
+        **_EPSILON,
     )
     delta: float = parameter(
         "The probability with which the guarantee may fail.", 1e-5, at_least=accounting.MIN_DELTA, below=1
@@ -291,14 +288,6 @@ PARAMETERS: Final = {
 
 _EARLIER: Final = {"max_queries": 1000, "reuse": "none", "vote": "gaussian", "prior": "none", "prior_share": 0.5}
 """The defaults of earlier versions that are different now, or that the first store files do not have."""
-
-
-def as_derived(value: Any) -> Derived:
-    """A checked answer to what happens to earlier releases when a person is forgotten."""
-    checked: Derived = Parameter("What happens to earlier releases.", "keep", str, get_args(Derived)).check(
-        "derived", value
-    )
-    return checked
 
 
 def _warn_removed(what: str, now: str) -> None:

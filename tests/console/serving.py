@@ -11,9 +11,9 @@ import urllib.request
 
 import numpy as np
 
-from indknn.server import keys
 from indknn.settings import Settings
 from indknn.store import Store
+from indknn.store import keyfile as keys
 
 ROLES = ("admin", "curator", "analyst", "auditor")
 LABELS = ("healthy", "ill", "unclear")

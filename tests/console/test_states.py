@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from indknn.server import keys
+from indknn.store import keyfile as keys
 
 pytestmark = [pytest.mark.chromium, pytest.mark.slow]
 

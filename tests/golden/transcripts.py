@@ -87,11 +87,12 @@ def history(model, forget):
         model.predict(Q[:50]),  # repeats
     ]
     model.add(X[600:], y[600:], owners[600:])
-    forget(["p1", "p2"], derived="keep")
+    forget(["p1", "p2"])
     told.append(model.predict(Q[90:130]))
     model.add(X[:3], y[:3], ["p1", "p1", "somebody new"])
     told += [model.predict(Q[130:170]), model.predict(Q[170:190], "ann")]
-    forget(["p3"], derived="purge")
+    forget(["p3"])
+    model.purge()
     told += [model.predict(Q[:30]), model.predict(Q[80:100], "ann")]
     names = [*sorted(set(owners)), "somebody new"]
     return {

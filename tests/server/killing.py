@@ -15,8 +15,8 @@ import numpy as np
 
 from indknn.core.quantise import quantise
 from indknn.server.infer import scoped_id
-from indknn.server.keys import create, keys_path
 from indknn.store import Store
+from indknn.store.keyfile import create, keys_path
 from indknn.store.verify import problems
 from server.serving import FEATURES, INFER, Server, make_store, question
 

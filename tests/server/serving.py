@@ -13,10 +13,10 @@ import httpx
 import numpy as np
 
 from indknn.server.app import create_app
-from indknn.server.keys import create, keys_path
 from indknn.server.options import Options
 from indknn.settings import Settings
 from indknn.store import Store
+from indknn.store.keyfile import create, keys_path
 
 FEATURES = 4
 INFER = "/v2/models/indknn/infer"

@@ -106,5 +106,5 @@ def test_statistics_are_not_counted_as_answers(tmp_path):
         assert fresh(batch) == [1, 1]
         assert store.db.execute("SELECT count(*) FROM answers").get > 2
         assert answers_by_analyst(store) == {"alice": 2}
-        store.forget(["p1"], derived="purge")
+        store.purge()
         assert answers_by_analyst(store) == {"alice": 2}

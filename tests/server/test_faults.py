@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from indknn.server import keys, protocol
+from indknn.server import protocol
 from indknn.store import Store
+from indknn.store import keyfile as keys
 from indknn.store.verify import problems
 from server.killing import ANALYSTS, ENDLESS, Campaign
 from server.serving import INFER, Server, make_store, question, rows, wait_until

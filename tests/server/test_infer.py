@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from indknn.server.infer import scoped_id, wait_for_tick
-from indknn.server.keys import create, keys_path
 from indknn.store import Store
+from indknn.store.keyfile import create, keys_path
 from indknn.store.verify import problems
 from server.serving import FEATURES, INFER, application, make_store, question, rows, tensor
 

@@ -10,7 +10,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 
-from indknn.server.keys import ROLES
+from indknn.store.keyfile import ROLES
 from indknn.store.verify import problems
 from server.serving import application, make_store
 

@@ -42,7 +42,7 @@ def store(folder):
 
 
 def spent(store):
-    return json.loads(ok("owner", store, "p3", "--json"))["rho"]
+    return json.loads(ok("owner", store, "p3", "--json"))["together"]["spent"]
 
 
 def test_from_init_to_verify(folder, store):
@@ -78,13 +78,11 @@ def test_from_init_to_verify(folder, store):
 def test_analysts_and_exports(folder, store):
     ok("predict", store, folder / "queries.npz", "-o", folder / "a.npz", "--analyst", "alice")
     ok("predict", store, folder / "queries.npz", "-o", folder / "b.npz", "--analyst", "bob")
-    facts = json.loads(ok("owner", store, "p3", "--json"))
-    assert set(facts["rho_by_analyst"]) == {"alice", "bob"}
     for what, count in (("audit", 5), ("answers", 120), ("spent", 200)):
         ok("export", store, "--what", what, "-o", folder / "x.jsonl")
         lines = [json.loads(line) for line in (folder / "x.jsonl").read_text().splitlines()]
         assert len(lines) >= count
-    assert lines[3]["rho"] >= 0
+    assert set(lines[3]["by_analyst"]) == {"alice", "bob"}
 
 
 def test_csv_and_parquet_with_named_columns(folder):

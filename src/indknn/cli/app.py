@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from indknn import __version__
-from indknn.cli.keys import keys
 from indknn.cli.lab import WithLab
 from indknn.cli.options import parameter_options
 from indknn.cli.progress import stages
@@ -86,6 +85,9 @@ def demo_command(queries: int, epsilon: float, tau: float, sigma2: float, out: P
 def budget_command(epsilon: float, delta: float, queries: int) -> None:
     """Show what (epsilon, delta) lets each person spend, under both filters.
 
+    It holds for one observer: for one analyst with --epsilon of a store, for all analysts together with its
+    --global-epsilon.
+
     \b
     Example:
       indknn budget --epsilon 1 --delta 1e-6
@@ -102,17 +104,17 @@ def _add_store_commands() -> None:
         from indknn.cli import inspection, stores  # noqa: PLC0415
         from indknn.cli.doctor import doctor  # noqa: PLC0415
         from indknn.cli.forecast import forecast_command  # noqa: PLC0415
+        from indknn.cli.keys import keys  # noqa: PLC0415
         from indknn.cli.tune import tune_command  # noqa: PLC0415
     except ModuleNotFoundError as missing:
         if missing.name != "apsw":
             raise
         return
-    changing = (stores.init, stores.add, stores.predict, stores.forget)
+    changing = (stores.init, stores.add, stores.predict, stores.forget, stores.purge)
     looking = (inspection.show_status, inspection.show_owner, inspection.export, inspection.verify)
-    for command in (*changing, *looking, doctor, forecast_command, tune_command):
+    for command in (*changing, *looking, doctor, forecast_command, tune_command, keys):
         app.add_command(command)
 
 
 _add_store_commands()
-for command in (serve_command, keys):
-    app.add_command(command)
+app.add_command(serve_command)

@@ -11,9 +11,9 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from indknn.cli.demonstration import load_fashion_mini
 from indknn.cli.options import wanted
-from indknn.core import accounting
 from indknn.errors import InvalidInputError
 from indknn.estimator import IndKNNClassifier
+from indknn.figures import epsilon_of
 from indknn.settings import PARAMETERS
 from indknn.types import FloatArray
 
@@ -103,7 +103,7 @@ def story(r: DemoResult) -> str:
         f"  {low:4.0%} to {high:4.0%}  {'█' * round(_BAR * n / counts.max()):<{_BAR}} {n:,}"
         for n, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
     )
-    median = accounting.epsilon(float(np.median(r.share)) * r.budget, DELTA)
+    median = epsilon_of(float(np.median(r.share)) * r.budget, DELTA, "gdp")
     return f"""
 {len(r.correct):,} queries were answered from the records of {len(r.share):,} people.
 
@@ -112,8 +112,9 @@ def story(r: DemoResult) -> str:
   {r.vote_accuracy:.3f}  its vote without noise and budgets
   {r.plain_accuracy:.3f}  plain kNN (k = 15), no privacy
 
-Every person was promised epsilon = {r.epsilon:g} at delta = {DELTA:g}: a budget of B = {r.budget:.4f}.
-Each paid exactly for what their record contributed. Spent so far, as a share of B:
+Every person was promised epsilon = {r.epsilon:g} at delta = {DELTA:g} (by the filter gdp) against the one analyst
+who asked: a budget of B = {r.budget:.4f}. Each paid exactly for what their record contributed. Spent so far, as a share
+of B:
 
 {bars}
 

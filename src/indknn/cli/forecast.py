@@ -8,6 +8,7 @@ import click
 
 from indknn.cli.options import JSON, STORE, show
 from indknn.errors import InvalidInputError
+from indknn.figures import ledger_words
 from indknn.models.forecast import Forecast, forecast
 from indknn.store import Store
 from indknn.store.outlook import stream
@@ -35,23 +36,25 @@ def forecast_command(store: Path, analyst: str | None, rate: str | None, records
     daily = None if rate is None else per_day(rate, "--rate")
     with Store(store) as opened:
         found, planned = forecast(stream(opened, analyst, records)), opened.settings.max_queries
+        of = ledger_words(opened.settings, analyst)
     days = {
         f"days_{name}": None if count is None else count / daily
         for name, count in (("until_half", found.until_half), ("until_used_up", found.until_used_up))
         if daily
     }
-    facts = {**found.as_dict(), **days, "from": "public information alone"}
-    show(facts, in_json, *words(found, planned, daily))
+    facts = {**found.as_dict(), **days, "of": of, "from": "public information alone"}
+    show(facts, in_json, *words(found, of, planned, daily))
 
 
-def words(found: Forecast, planned: int | None, daily: float | None) -> list[str]:
-    """The forecast, in sentences."""
+def words(found: Forecast, of: str, planned: int | None, daily: float | None) -> list[str]:
+    """The forecast, in sentences. `of` says which ledger it is about."""
     asked = "" if found.ends or not found.answered else f"; people were asked for {found.asked_share:.0%} of the latest"
     lines = [f"{found.answered:,} queries answered so far{asked}."]
     if found.left is None:
-        lines.append("What an average person has left: unknown. The number of records is not public; try --n.")
+        lines.append(f"What an average person has left in {of}: unknown.")
+        lines.append("The number of records is not public; try --n.")
     else:
-        lines.append(f"An average person has about {found.left:.0%} of their budget left, estimated from releases.")
+        lines.append(f"An average person has about {found.left:.0%} left in {of}, estimated from releases.")
     if found.until_half is not None and found.until_used_up is not None:
         half, all_ = found.until_half, found.until_used_up
         lines.append(f"At the present noise half of that lasts for {half:,} more queries{_in_time(half, daily)},")

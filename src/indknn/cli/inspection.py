@@ -3,68 +3,94 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
 from indknn.cli.options import JSON, STORE, WITNESS, show
-from indknn.errors import StoreError, StoreLockedError
+from indknn.errors import DamagedStoreError
+from indknn.figures import exact, statement
 from indknn.store import Store
 from indknn.store.chain import entries
-from indknn.store.reports import statement, status
+from indknn.store.reports import status
 from indknn.store.verify import problems
+
+
+@contextmanager
+def _looking(path: Path, witness: Path | None) -> Iterator[Store]:
+    """A store, open to look at; also where neither it nor its folder can be written."""
+    read_only = path.is_file() and not all(os.access(p, os.W_OK) for p in (path.resolve(), path.resolve().parent))
+    if read_only:
+        click.echo(f"{path} cannot be written: nothing notices another process that changes it now", err=True)
+    with Store(path, witness=witness, read_only=read_only) as opened:
+        yield opened
 
 
 @click.command("status")
 @STORE
+@WITNESS
 @JSON
-def show_status(store: Path, in_json: bool) -> None:
+def show_status(store: Path, witness: Path | None, in_json: bool) -> None:
     """Show how much people have spent. For the curator, not for those who query."""
-    with Store(store) as opened:
+    with _looking(store, witness) as opened:
         facts = status(opened)
-    counts, left = facts["spent_share_histogram"], facts["queries_left_for_median_owner"]
+    counts, left = facts["spent_share_histogram"], facts["forecast"]["queries_left_for_median_owner"]
     bars = [
         f"  {10 * i:3d}% to {10 * i + 10:3d}% spent  {'█' * round(40 * n / max(1, *counts)):<40} {n:,}"
         for i, n in enumerate(counts)
     ]
-    promise = f"epsilon = {facts['epsilon']:g}, delta = {facts['delta']:g} ({facts['filter']})"
     people = f"{facts['records']:,} records of {facts['owners']:,} people, {facts['forgotten']:,} forgotten"
     show(
         facts,
         in_json,
-        f"{facts['store']}: {promise}, B = {facts['budget']:.6g}",
+        f"{facts['store']}: {facts['guarantee']['words']}",
         f"{people}; {facts['answers']:,} answers given",
+        f"figures {facts['whose']}:",
+        *(f"  {_account(facts[who])}" for who in ("one_analyst", "together")),
+        "people by the share that they have spent of the ledger that is fullest:",
         *bars,
         f"exhausted: {facts['exhausted']:,} people",
-        f"queries left for the median person, at the pace so far: {'not known yet' if left is None else f'{left:,}'}",
+        f"queries left for the median person, if all analysts go on as so far: {_known(left)}",
     )
+
+
+def _known(number: int | None) -> str:
+    return "not known yet" if number is None else f"{number:,}"
 
 
 @click.command("owner")
 @STORE
 @click.argument("owner")
+@WITNESS
 @JSON
-def show_owner(store: Path, owner: str, in_json: bool) -> None:
-    """Show a person's own statement: what was spent, and on how many queries."""
-    with Store(store) as opened:
-        facts = statement(opened, owner)
-    promised = f"promised {facts['epsilon_promised']:g}, at delta = {facts['delta']:g}"
-    show(
-        facts,
-        in_json,
-        f"owner {facts['owner']}: {facts['records']} records, part of {facts['queries']:,} answers",
-        f"spent {facts['rho']:.6g} of {facts['budget_per_analyst']:.6g} per analyst",
-        f"epsilon so far {facts['epsilon_so_far']:.4f}, {promised}",
-    )
+def show_owner(store: Path, owner: str, witness: Path | None, in_json: bool) -> None:
+    """Show a person's own statement, which may be given to them: what was spent is rounded up to a whole 1/50 of B."""
+    with _looking(store, witness) as opened:
+        facts = statement(opened.engine, owner)
+    accounts = [_account(facts[who]) for who in ("one_analyst", "together")]
+    show(facts, in_json, f"owner {facts['owner']}: {facts['records']} records", *accounts, facts["rounding"])
+
+
+def _account(facts: dict[str, Any]) -> str:
+    """What was spent as far as it concerns an observer, in a line."""
+    most, promised = "; nothing bounds it", ""
+    if facts["budget"] is not None:
+        most, promised = f" of {facts['budget']:.6g}", f" of {facts['epsilon']:g} promised"
+    so_far = "too large to compute" if facts["epsilon_so_far"] is None else f"{facts['epsilon_so_far']:.4f}"
+    given = f"at delta = {facts['delta']:g}, filter {facts['filter']}"
+    return f"{facts['observer']}: spent {facts['spent']:.6g}{most}, epsilon so far {so_far}{promised} {given}"
 
 
 @click.command("export")
 @STORE
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="A .jsonl file.")
 @click.option("--what", type=click.Choice(["audit", "answers", "spent"]), default="audit", show_default=True)
-def export(store: Path, out: Path, what: str) -> None:
+@WITNESS
+def export(store: Path, out: Path, what: str, witness: Path | None) -> None:
     """Write out the audit trail, the answers given, or what each person has spent, a JSON object a line.
 
     The answers are public to the analyst who got them; what people spent is for the curator only.
@@ -73,7 +99,7 @@ def export(store: Path, out: Path, what: str) -> None:
     Example:
       indknn export patients.store --what audit -o audit.jsonl
     """
-    with Store(store) as opened, out.open("w") as file:
+    with _looking(store, witness) as opened, out.open("w") as file:
         for row in _rows(opened, what):
             file.write(json.dumps(row) + "\n")
     click.echo(f"{what} in {out}")
@@ -89,9 +115,7 @@ def _rows(store: Store, what: str) -> Iterator[dict[str, Any]]:
         for seq, analyst, label in store.db.execute(query):
             yield {"answer": seq, "analyst": analyst[1:] or None, "label": classes[label]}
     else:
-        names = store.engine.ledger.owners()
-        for name, rho in zip(names, store.spent(names).tolist(), strict=True):
-            yield {"owner": name, "rho": rho}
+        yield from exact(store.engine)
 
 
 @click.command("verify")
@@ -106,12 +130,10 @@ def verify(ctx: click.Context, store: Path, witness: Path | None, in_json: bool)
     """
     length = 0
     try:
-        with Store(store, witness=witness) as opened:
+        with _looking(store, witness) as opened:
             found = list(problems(opened))
             length = sum(1 for _ in entries(opened.db))
-    except StoreLockedError:
-        raise
-    except StoreError as error:  # it refuses to open a file that is not as it should be
+    except DamagedStoreError as error:  # it refuses to open a file that is not as it should be
         found = [str(error)]
     verdict = f"{len(found)} problems" if found else f"all is well: {length:,} entries of the audit trail check out"
     show({"ok": not found, "problems": found, "audit_entries": length}, in_json, *found, verdict)

@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from indknn.cli.options import JSON, STORE, show, wanted
+from indknn.cli.options import JSON, STORE, show
 from indknn.errors import InvalidInputError
-
-_ROLES = ["analyst", "curator", "owner", "auditor", "admin"]
+from indknn.store import keyfile
 
 
 @click.group("keys")
@@ -20,16 +19,16 @@ def keys() -> None:
     \b
     Roles:
       analyst   asks for predictions, charged to the ledger of its name
-      curator   adds and removes records, forgets people, sees status and statements
+      curator   adds and removes records, forgets people, purges, sees status and statements
       owner     sees one person's own statement, and can have them forgotten (--owner)
-      auditor   sees status, audit trail, statements and metrics; changes nothing
+      auditor   sees status, audit trail and metrics, no names; changes nothing
       admin     all of it
     """
 
 
 @keys.command("create")
 @STORE
-@click.option("--role", type=click.Choice(_ROLES), required=True)
+@click.option("--role", type=click.Choice(keyfile.ROLES), required=True)
 @click.option("--name", required=True, help="Whose key it is. Keys of one name share one analyst's ledger.")
 @click.option("--owner", help="The person that an owner key is for.")
 @click.option("--rate", type=float, help="Queries per second.")
@@ -43,10 +42,9 @@ def create(store: Path, role: str, name: str, in_json: bool, **limits: Any) -> N
       indknn keys create people.store --role analyst --name alice --rate 50 --max-queries 10000
       indknn keys create people.store --role owner --name ann --owner ann
     """
-    with wanted("server"):
-        from indknn.server import keys as book  # noqa: PLC0415
     _refuse_missing(store)
-    key, text = book.create(book.keys_path(store), role, name, **limits)
+    key, text = keyfile.create(keyfile.keys_path(store), role, name, **limits)
+    keyfile.remember_keys(store.resolve())
     facts = {"id": key.id, "name": name, "role": role, "key": text}
     show(facts, in_json, f"key {key.id} for {name} ({role}); it is shown this once:", text)
 
@@ -56,12 +54,10 @@ def create(store: Path, role: str, name: str, in_json: bool, **limits: Any) -> N
 @JSON
 def show_keys(store: Path, in_json: bool) -> None:
     """List the keys, the revoked ones too. The keys themselves are not known to anybody but their holders."""
-    with wanted("server"):
-        from indknn.server import keys as book  # noqa: PLC0415
     _refuse_missing(store)
-    found = book.read_key_file(book.keys_path(store))
+    found = keyfile.read_key_file(keyfile.keys_path(store))
     rows = [{k: v for k, v in vars(key).items() if k != "digest"} for key in found.keys]
-    nobody = "no keys: a server of this store listens on loopback only, and lets everybody there do everything"
+    nobody = "no keys: a server lets everybody on this machine do everything, unless the store once had keys"
     show(rows, in_json, *([_line(row) for row in rows] or [nobody]))
 
 
@@ -79,10 +75,8 @@ def _line(row: dict[str, Any]) -> str:
 @JSON
 def revoke(store: Path, key: str, in_json: bool) -> None:
     """Revoke a key by its id, or all keys of a name. A running server refuses them within a second."""
-    with wanted("server"):
-        from indknn.server import keys as book  # noqa: PLC0415
     _refuse_missing(store)
-    gone = book.revoke(book.keys_path(store), key)
+    gone = keyfile.revoke(keyfile.keys_path(store), key)
     facts = [{"id": k.id, "name": k.name, "revoked": k.revoked} for k in gone]
     show(facts, in_json, *(f"revoked {k.id} ({k.role} {k.name})" for k in gone))
 

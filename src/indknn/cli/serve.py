@@ -25,6 +25,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--tls-cert", type=_FILE, help="A certificate (PEM), with --tls-key.")
 @click.option("--tls-key", type=_FILE, help="Its private key (PEM).")
 @click.option("--behind-proxy", is_flag=True, help="Something in front encrypts: allow --host without TLS.")
+@click.option("--open-on-loopback", is_flag=True, help="Serve without keys, to this machine, what once had keys.")
 @click.option("--max-batch", default=1024, show_default=True, help="Rows per prediction request.")
 @click.option("--max-body", default=32 << 20, show_default=True, help="Bytes per request.")
 @click.option("--max-records", default=10_000, show_default=True, help="Records per upload.")
@@ -36,12 +37,14 @@ def serve_command(
     tls_cert: Path | None,
     tls_key: Path | None,
     behind_proxy: bool,
+    open_on_loopback: bool,
     **options: Any,
 ) -> None:
     """Answer over HTTP from a store. One process owns it; stop it with SIGTERM and it finishes what was charged.
 
     Without keys everything is allowed, and only to this machine. Make keys with `indknn keys create`; they take
-    effect at once, as does revoking them. A console for the browser is at the server's root.
+    effect at once, as does revoking them. A store that had keys is not served without them. A console for the browser
+    is at the server's root.
 
     \b
     Examples:
@@ -63,5 +66,6 @@ def serve_command(
         witness=witness,
         tls=tls,
         behind_proxy=behind_proxy,
+        open_on_loopback=open_on_loopback,
         ready=lambda url: click.echo(f"{store} at {url}"),
     )

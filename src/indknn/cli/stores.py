@@ -28,6 +28,7 @@ from indknn.cli.options import (
 from indknn.cli.progress import counting
 from indknn.core.inputs import EACH_ROW
 from indknn.errors import InvalidInputError
+from indknn.figures import guarantee
 from indknn.settings import PARAMETERS, Settings
 from indknn.store import Store
 
@@ -51,8 +52,9 @@ def init(store: Path, in_json: bool, classes: str | None, **values: Any) -> None
     names = [] if classes is None else [name.strip() for name in classes.split(",")]
     labels = [int(name) for name in names] if all(name.lstrip("-").isdigit() for name in names) else names
     with Store.create(store, Settings.of(1, labels, **values), draft=True) as made:
-        B, facts = made.settings.budget, made.settings.stored(draft=True)
-    show({"store": str(store), "budget": B, **facts}, in_json, f"{store}: every person may spend B = {B:.6g}")
+        B, facts, promised = made.settings.budget, made.settings.stored(draft=True), guarantee(made.settings)
+    words = f"{store}: every person may spend B = {B:.6g} with each analyst"
+    show({"store": str(store), "budget": B, "guarantee": promised, **facts}, in_json, words, promised["words"])
 
 
 @click.command("add")
@@ -180,12 +182,9 @@ def _answered(store: Store, piece: Piece, request: str, analyst: str | None) -> 
 @STORE
 @click.argument("owners", nargs=-1, required=True, metavar="OWNER...")
 @click.option("--receipt", type=click.Path(path_type=Path), help="Write the receipt to this file as well.")
-@click.option("--purge", is_flag=True, help="Drop what was released while they were here; those who remain pay again.")
 @WITNESS
 @JSON
-def forget(
-    store: Path, owners: tuple[str, ...], receipt: Path | None, purge: bool, witness: Path | None, in_json: bool
-) -> None:
+def forget(store: Path, owners: tuple[str, ...], receipt: Path | None, witness: Path | None, in_json: bool) -> None:
     """Remove every record of these people, and print a receipt.
 
     What they spent stays on the books under a keyed hash.
@@ -195,13 +194,33 @@ def forget(
       indknn forget patients.store patient-17 --receipt receipt.json
     """
     with Store(store, witness=witness) as opened:
-        facts = opened.forget(owners, derived="purge" if purge else "keep")
+        facts = opened.forget(owners)
     if receipt is not None:
         receipt.write_text(as_json(facts) + "\n")
     show(
         facts,
         in_json,
         f"forgotten: {facts['owners_forgotten']} people, {facts['records']} records, at {facts['at']}",
-        facts["derived"],
+        facts["released"],
         f"audit trail: entry {facts['audit_position']}, {facts['audit_hash']}",
     )
+
+
+@click.command("purge")
+@STORE
+@WITNESS
+@JSON
+def purge(store: Path, witness: Path | None, in_json: bool) -> None:
+    """Drop all answers and statistics that were released, to all analysts. People pay again for new ones.
+
+    Everybody who asks again can see that a purge happened. Do it on a schedule, never because one person was
+    forgotten: that would show that somebody left.
+
+    \b
+    Example:
+      indknn purge patients.store
+    """
+    with Store(store, witness=witness) as opened:
+        facts = opened.purge()
+    where = f"audit trail: entry {facts['audit_position']}, {facts['audit_hash']}"
+    show(facts, in_json, f"purged at {facts['at']}: {facts['dropped']}", facts["public"], where)

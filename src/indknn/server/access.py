@@ -10,8 +10,9 @@ from collections.abc import Callable
 from math import ceil
 from urllib.parse import urlsplit
 
-from indknn.server.keys import OPEN, ROLES, Key, Keyring
+from indknn.server.keyring import OPEN, Keyring
 from indknn.server.problems import Problem
+from indknn.store.keyfile import ROLES, Key
 
 PERMISSIONS: dict[str, frozenset[str]] = {
     "session": frozenset(ROLES),
@@ -21,7 +22,7 @@ PERMISSIONS: dict[str, frozenset[str]] = {
     "audit": frozenset({"curator", "auditor", "admin"}),
     "metrics": frozenset({"curator", "auditor", "admin"}),
     "curate": frozenset({"curator", "admin"}),
-    "statement": frozenset({"curator", "auditor", "admin", "owner"}),
+    "statement": frozenset({"curator", "admin", "owner"}),
     "forget": frozenset({"curator", "admin", "owner"}),
 }
 """The roles that have each permission."""
@@ -30,6 +31,7 @@ _BY_PATH = {
     "/v1/status": "status",
     "/v1/audit": "audit",
     "/v1/records": "curate",
+    "/v1/purge": "curate",
     "/metrics": "metrics",
 }
 _PUBLIC = frozenset({"/", "/v2", "/v2/health/live", "/v2/health/ready"})

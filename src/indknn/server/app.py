@@ -20,13 +20,19 @@ from indknn.server.service import Service
 from indknn.store import Store
 
 
-def create_app(store: Store, *, keys: str | Path | None = None, options: Options | None = None) -> Gateway:
+def create_app(
+    store: Store,
+    *,
+    keys: str | Path | None = None,
+    options: Options | None = None,
+    open_on_loopback: bool = False,
+) -> Gateway:
     """An ASGI application over an open store.
 
-    `keys` is the file of API keys. Without one everything is allowed, so use that on loopback only. The caller closes
-    `app.service` and then the store.
+    `keys` is the file of API keys. Without one everything is allowed, so use that on loopback only. A store that had
+    keys is refused without them, unless `open_on_loopback`. The caller closes `app.service` and then the store.
     """
-    service = Service(store, None if keys is None else Path(keys), options or Options())
+    service = Service(store, None if keys is None else Path(keys), options or Options(), open_on_loopback)
     app = FastAPI(
         title="indknn",
         version=__version__,

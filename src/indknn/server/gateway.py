@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from indknn.server.access import authorise, needed_permission
@@ -45,42 +47,52 @@ class Gateway:
         try:
             permission = needed_permission(method, path)
             key = authorise(self.service.keys, permission, headers)
+            await self.service.remember_keys()
+            check_again = partial(self._check_again, permission, headers)
+            receive_all = _receive_and_then(check_again, receive)
             if not is_infer:
                 scope.setdefault("state", {}).update(key=key, permission=permission)
-                await self._pass_on(scope, receive, send)
+                answer = await self._answer(scope, receive_all)
+                if not (permission == "forget" and key is not None and key.role == "owner"):  # erasing ends their key
+                    check_again()
+                self.service.metrics.requests.labels(_route(scope), answer[0]["status"]).inc()
+                for message in answer:
+                    await send(message)
                 return
             if method != "POST":
                 raise Problem(405, f"{method} is not allowed here; use POST", headers=((b"allow", b"POST"),))
             assert key is not None  # predictions are never public
             model = path[len(_MODELS) : -len(_INFER)]
-            await self._send(send, "infer", 200, await infer(self.service, model, headers, receive, key))
+            body = await infer(self.service, model, headers, receive_all, key)
+            check_again()
+            await self._send(send, "infer", 200, body)
         except Exception as error:
             problem = as_problem(error)
             if problem.status >= 500:
                 log_error(error)
             await self._send(send, "infer" if is_infer else "refused", problem.status, problem.body, problem.headers)
 
-    async def _pass_on(self, scope: Any, receive: Any, send: Any) -> None:
-        """Let FastAPI answer, and add to its response what every response carries."""
-        started = False
+    def _check_again(self, permission: str | None, headers: dict[bytes, bytes]) -> None:
+        """Tell nothing to a key that was revoked meanwhile. What it asked for may be charged or done by then."""
+        self.service.keys.refresh(force=True)
+        authorise(self.service.keys, permission, headers)
 
-        async def send_with_headers(message: Any) -> None:
-            nonlocal started
-            if message["type"] == "http.response.start":
-                started = True
-                cached = scope["path"].startswith("/console/")
-                more = _ON_EVERY_RESPONSE if cached else (*_ON_EVERY_RESPONSE, _NO_STORE)
-                message["headers"] = [*message.get("headers", ()), *more]
-                route = getattr(scope.get("route"), "path", "none")
-                self.service.metrics.requests.labels(route, message["status"]).inc()
-            await send(message)
+    async def _answer(self, scope: Any, receive: Any) -> list[Any]:
+        """The response of FastAPI, with what every response carries."""
+        messages: list[Any] = []
+
+        async def collect(message: Any) -> None:
+            messages.append(message)
 
         try:
-            await self.app(scope, receive, send_with_headers)
+            await self.app(scope, receive, collect)
         except Exception as error:
-            if not started:
+            if not messages:
                 raise
-            log_error(error)  # the response has begun, so there can be no other one
+            log_error(error)  # FastAPI has made a response of it
+        more = _ON_EVERY_RESPONSE if scope["path"].startswith("/console/") else (*_ON_EVERY_RESPONSE, _NO_STORE)
+        messages[0]["headers"] = [*messages[0].get("headers", ()), *more]
+        return messages
 
     async def _send(self, send: Any, route: str, status: int, body: bytes, headers: RawHeaders = ()) -> None:
         self.service.metrics.requests.labels(route, status).inc()
@@ -88,6 +100,22 @@ class Gateway:
         start = [*described, *_ON_EVERY_RESPONSE, _NO_STORE, *headers]
         await send({"type": "http.response.start", "status": status, "headers": start})
         await send({"type": "http.response.body", "body": body})
+
+
+def _receive_and_then(check: Callable[[], None], receive: Any) -> Any:
+    """To receive a body, and to check when all of it has arrived, which may take half a minute."""
+
+    async def receive_all() -> Any:
+        message = await receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            check()
+        return message
+
+    return receive_all
+
+
+def _route(scope: Any) -> str:
+    return getattr(scope.get("route"), "path", "none")
 
 
 def log_error(error: BaseException) -> None:

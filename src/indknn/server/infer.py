@@ -18,9 +18,10 @@ import orjson
 from prometheus_client import Counter
 
 from indknn.errors import RequestConflictError
-from indknn.server.keys import OPEN, Key
+from indknn.server.keyring import OPEN
 from indknn.server.problems import Problem
 from indknn.server.service import DATATYPES, Service
+from indknn.store.keyfile import Key
 from indknn.types import FloatArray
 
 Receive: TypeAlias = Callable[[], Awaitable[Any]]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import BaseModel
 
-from indknn.server.keys import OPEN
+from indknn.server.keyring import OPEN
 from indknn.server.records import Record
 
 if TYPE_CHECKING:
@@ -33,25 +33,29 @@ PROBLEMS: Responses = {
     for status in (400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 500, 503)
 }
 TEXT: Responses = {200: {"description": "Prometheus text", "content": {"text/plain": {"schema": _TEXT}}}}
-_GUARANTEE = {"epsilon": 1.0, "delta": 1e-5, "filter": "gdp"}
+_PROMISE = {"observer": "one analyst", "epsilon": 1.0, "delta": 1e-5, "filter": "gdp", "budget": 0.0359}
+_ONE = {**_PROMISE, "spent": 0.00287, "left": 0.0330, "epsilon_so_far": 0.25}
+_TOGETHER = {**_ONE, "observer": "all analysts together", "epsilon": None, "budget": None, "left": None}
 STATUS = {
-    **_GUARANTEE,
     "records": 50000,
     "owners": 48211,
     "answers": 1200,
+    "guarantee": {**_PROMISE, "words": "Whatever one analyst asks, ..."},
+    "one_analyst": _ONE,
+    "together": _TOGETHER,
     "spent_share_histogram": [40100, 6200, 1500, 300, 80, 20, 8, 2, 1, 0],
     "spent_share_median": 0.03,
     "exhausted": 0,
-    "guarantee": {**_GUARANTEE, "words": "Whatever an analyst asks, ..."},
+    "forecast": {"observer": "all analysts together", "queries_left_for_median_owner": 38000},
     "answers_over_time": [{"at": "2026-01-01T12:00:00Z", "answers": 1200}],
-    "forecast": {"queries_left_for_median_owner": 38000},
 }
 _ENTRY = {"position": 7, "at": "2026-01-01T12:00:00Z", "kind": "add", "body": {"records": 3}, "hash": "9f2c..."}
 AUDIT = {"entries": [_ENTRY], "next": None}
 ADDED = {"ids": [0, 1], "records": 2, "owners": 2, "already_here": 0, "warnings": []}
 REMOVED = {"removed": 1, "records": 1, "owners": 1}
-STATEMENT = {"owner": "ann", "records": 2, "queries": 31, "rho": 0.0021, "epsilon_promised": 1.0, "epsilon_so_far": 0.2}
+STATEMENT = {"owner": "ann", "records": 2, "one_analyst": _ONE, "together": _TOGETHER}
 RECEIPT = {"receipt": "erasure", "at": "2026-01-01T12:00:00Z", "records": 2, "owners_forgotten": 1, "owners": ["ann"]}
+PURGED = {"receipt": "purge", "at": "2026-01-01T12:00:00Z", "public": "everybody who asks again can see ..."}
 
 
 def example(value: Any) -> Responses:

@@ -24,21 +24,10 @@ class Reports:
         self._answers: list[tuple[str, int]] = []  # by second, ascending
 
     def status(self) -> dict[str, Any]:
-        """The status of the store, with the guarantee, the answers over time and a forecast."""
+        """The status of the store, with the answers over time."""
         facts = status(self.store)
         facts.pop("store")
-        forecast = {"queries_left_for_median_owner": facts["queries_left_for_median_owner"]}
-        more = {"answers_over_time": self.answers_over_time(), "forecast": forecast}
-        return {**facts, "guarantee": self.guarantee(), **more}
-
-    def guarantee(self) -> dict[str, Any]:
-        """The privacy guarantee, in numbers and in words. All of it is public."""
-        s = self.store.settings
-        words = (
-            f"Whatever an analyst asks, their answers would be almost the same if any one person's records had never "
-            f"been here: within epsilon = {s.epsilon:g}, except with probability delta = {s.delta:g}."
-        )
-        return {"epsilon": s.epsilon, "delta": s.delta, "filter": s.accountant, "budget": s.budget, "words": words}
+        return {**facts, "answers_over_time": self.answers_over_time()}
 
     def answers_over_time(self) -> list[dict[str, Any]]:
         """How many answers were given, in at most 500 steps, the oldest first."""

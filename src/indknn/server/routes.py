@@ -10,16 +10,15 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi import Path as FromPath
 
 from indknn import __version__
+from indknn.figures import statement
 from indknn.server import openapi
 from indknn.server.access import needed_permission
 from indknn.server.infer import check_model, read_body
-from indknn.server.keys import Key
 from indknn.server.metrics import CONTENT_TYPE
 from indknn.server.problems import Problem
 from indknn.server.records import Deletion, Upload, parsed, remove, upsert
 from indknn.server.service import Service
-from indknn.settings import Derived
-from indknn.store.reports import statement
+from indknn.store.keyfile import Key
 
 _CONSOLE = Path(__file__).parent / "console"
 _CONSOLE_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -146,26 +145,33 @@ async def delete_records(service: Served, body: RequestBody) -> dict[str, Any]:
     return await service.worker.run(lambda: remove(service.store, deletion))
 
 
+@router.post("/v1/purge", tags=["curator"], responses=openapi.example(openapi.PURGED))
+async def purge(service: Served) -> dict[str, Any]:
+    """Drop all answers and statistics that were released, to all analysts. People pay again for new ones.
+
+    Everybody who asks again can see that a purge happened. Do it on a schedule, never because one person was forgotten:
+    that would show that somebody left.
+    """
+    return await service.worker.run(service.store.purge)
+
+
 @router.get("/v1/owners/{id:path}", tags=["owner"], responses=openapi.example(openapi.STATEMENT))
 async def owner_statement(owner: OwnerName, service: Served, key: Caller) -> dict[str, Any]:
-    """A person's own statement: what was spent, and on how many queries."""
+    """A person's own statement. What was spent is rounded up to a whole 1/50 of B, for whoever asks."""
     _refuse_other_owners(key, owner)
     store = service.store
-    return await service.worker.run(lambda: statement(store, owner))
+    return await service.worker.run(lambda: statement(store.engine, owner))
 
 
 @router.delete("/v1/owners/{id:path}", tags=["owner"], responses=openapi.example(openapi.RECEIPT))
-async def forget_owner(owner: OwnerName, service: Served, key: Caller, derived: Derived = "keep") -> dict[str, Any]:
+async def forget_owner(owner: OwnerName, service: Served, key: Caller) -> dict[str, Any]:
     """Forget a person: every record is erased, and what was spent stays on the books. Gives a receipt.
 
-    What was released while they were here is kept, or it is purged and made anew from those who remain, who pay again.
-    Only curators may purge.
+    Answers and statistics that were released before are differentially private and are kept.
     """
     _refuse_other_owners(key, owner)
-    if derived == "purge" and key.role == "owner":
-        raise Problem(403, "derived=purge is for curators: those who remain would pay again")
     store = service.store
-    return await service.worker.run(lambda: store.forget([owner], derived=derived))
+    return await service.worker.run(lambda: store.forget([owner]))
 
 
 def _refuse_other_owners(key: Key, owner: str) -> None:

@@ -16,10 +16,10 @@ import uvloop
 
 from indknn.errors import InvalidInputError
 from indknn.server.app import create_app
-from indknn.server.keys import keys_path, read_key_file
 from indknn.server.options import Options
 from indknn.server.protocol import LimitedProtocol, close_overdue
 from indknn.store import Store
+from indknn.store.keyfile import keys_path, read_key_file
 
 
 def is_loopback(host: str) -> bool:
@@ -59,12 +59,13 @@ def serve(
     witness: Path | None = None,
     tls: tuple[Path, Path] | None = None,
     behind_proxy: bool = False,
+    open_on_loopback: bool = False,
     ready: Callable[[str], None] = print,
 ) -> None:
     """Serve a store until SIGTERM or SIGINT. Everything that was charged is answered before this returns."""
     refuse_exposed(path, host, tls is not None, behind_proxy)
     with Store(path, witness=witness) as store:
-        app = create_app(store, keys=keys_path(path), options=options)
+        app = create_app(store, keys=keys_path(path), options=options, open_on_loopback=open_on_loopback)
         if behind_proxy or not is_loopback(host):
             app.service.keys.is_open = False  # even if the file has gone since it was read
         try:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
+from indknn.errors import StoreError
+from indknn.figures import guarantee
 from indknn.server.access import PERMISSIONS, RateLimiter, may
-from indknn.server.keys import OPEN, Key, Keyring
+from indknn.server.keyring import OPEN, Keyring
 from indknn.server.metrics import Metrics
 from indknn.server.options import Options
 from indknn.server.reports import Reports
 from indknn.server.worker import Worker
 from indknn.store import Store
+from indknn.store.keyfile import Key, is_keyed, keys_path, mark_keyed
 
 DATATYPES = {"i": "INT64", "u": "INT64", "b": "BOOL", "f": "FP64"}
 """The protocol's names for NumPy's kinds of labels; everything else is BYTES."""
@@ -23,14 +27,34 @@ DATATYPES = {"i": "INT64", "u": "INT64", "b": "BOOL", "f": "FP64"}
 class Service:
     """One store, served. `close` finishes what was begun, and leaves the store open."""
 
-    def __init__(self, store: Store, keys: Path | None, options: Options):
+    def __init__(self, store: Store, keys: Path | None, options: Options, open_on_loopback: bool):
         self.store = store
         self.options = options
         self.keys = Keyring(keys)
+        with store.reading() as db:
+            self._keyed = is_keyed(db)
+        if self.keys.is_open and self._keyed and not open_on_loopback:
+            raise StoreError(
+                f"{store.path} had keys, but {keys_path(store.path).name} is lost or empty: restore that file, make "
+                "new keys with indknn keys create, or let everybody on this machine in with --open-on-loopback"
+            )
         self.rate_limiter = RateLimiter()
         self.metrics = Metrics()
         self.reports = Reports(store)
         self.closing = False
+        if not self.keys.is_open:
+            self._mark_keyed()
+
+    async def remember_keys(self) -> None:
+        """Have the store remember that it has keys, once the first was made."""
+        if not (self._keyed or self.keys.is_open):
+            await self.worker.run(self._mark_keyed)
+
+    def _mark_keyed(self) -> None:
+        with suppress(StoreError):  # a full disk: the next request tries again
+            with self.store.changing() as change:
+                mark_keyed(change.state.db)
+            self._keyed = True
 
     @cached_property
     def worker(self) -> Worker:
@@ -64,12 +88,13 @@ class Service:
             "classes": self.classes.tolist(),
             "can": [permission for permission in PERMISSIONS if may(key, permission)],
             "owner": key.owner,
-            "guarantee": self.reports.guarantee(),
+            "guarantee": guarantee(self.store.settings),
         }
 
     def metadata(self) -> dict[str, Any]:
         """The public facts about the model: its parameters and the guarantee, nothing that depends on people."""
         settings = self.store.settings
+        promised = {name: value for name, value in guarantee(settings).items() if name != "words"}
         datatype = DATATYPES.get(self.classes.dtype.kind, "BYTES")
         return {
             "name": self.options.name,
@@ -80,9 +105,7 @@ class Service:
             "parameters": {
                 "classes": self.classes.tolist(),
                 "n_features": self.n_features,
-                "epsilon": settings.epsilon,
-                "delta": settings.delta,
-                "filter": settings.accountant,
+                **promised,
                 "tau": settings.tau,
                 "kernel": settings.kernel,
                 "max_batch": self.options.max_batch,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,9 @@ from indknn.core.inputs import EACH_ROW_PREFIX
 from indknn.core.noise import Noise
 from indknn.errors import InvalidInputError
 from indknn.records.keys import KeyArray
-from indknn.settings import RECEIPT
 from indknn.store import chain, database
 from indknn.store.codec import BLOCK
+from indknn.store.keyfile import forget_names
 from indknn.store.opening import State, journaled_engine
 from indknn.store.renaming import note_if_above
 from indknn.types import IntArray, OwnerId, Vectors
@@ -114,8 +115,11 @@ class Change:
             database.set_meta(db, "next_number", str(self.state.engine.ledger.next_number))  # may exceed 63 bits
             chain.append(db, "add", records=self.added, **({"extra": str(self.extra)} if self.extra else {}))
 
-    def erase(self, slots: IntArray) -> dict[int, OwnerId]:
-        """Erase the records in these slots, and whoever has none left; the names of those, by owner slot."""
+    def erase(self, slots: IntArray, staying: Iterable[OwnerId] = ()) -> dict[int, OwnerId]:
+        """Erase the records in these slots, and whoever has none left; the names of those, by owner slot.
+
+        Keys of theirs are revoked. Those who are `staying` get other records in this transaction, and keep their keys.
+        """
         db, engine = self.state.db, self.state.engine
         shard, ledger = engine.shard, engine.ledger
         gone = shard.forget(slots)
@@ -128,6 +132,7 @@ class Change:
         self.fold()
         self.erased += len(slots)
         chain.append(db, "forget", records=len(slots), owners=len(gone))
+        forget_names(Path(db.filename), set(gone.values()).difference(staying))
         return gone
 
     def purge(self) -> None:
@@ -151,16 +156,20 @@ class Change:
         self.state.journal.touched |= {(scope, b) for scope in self.state.engine.ledger.scopes for b in blocks}
 
 
-def receipt_of(state: State, entry: chain.Entry, records: int, owners: int, purged: bool) -> dict[str, Any]:
-    """What a person gets who asked to be forgotten."""
-    return {
-        "receipt": "erasure",
-        "store": state.store_id,
-        "at": entry.at,
-        "records": records,
-        "owners_forgotten": owners,
-        "kept": "what was spent, under a keyed hash of the owner's name",
-        "derived": RECEIPT["purge" if purged else "keep"],
-        "audit_position": entry.position,
-        "audit_hash": entry.hash.hex(),
-    }
+ERASED = {
+    "kept": "what was spent, under a keyed hash of the owner's name",
+    "keys": "keys bound to the owner's name were revoked, and the name in the file of keys was overwritten",
+    "released": "answers and statistics released before are kept: they are differentially private. Scheduled purges "
+    "drop them, for everybody at once",
+}
+PURGED = {
+    "dropped": "all answers and statistics released before; they are made anew when asked for, and people pay again",
+    "public": "everybody who asks again can see that a purge happened, so it must not be tied to one person's erasure",
+}
+
+
+def receipt_of(state: State, what: str, **facts: Any) -> dict[str, Any]:
+    """What somebody is given who asked for an erasure, or for a purge. The audit trail ends with the same hash."""
+    entry = chain.last(state.db)
+    where = {"audit_position": entry.position, "audit_hash": entry.hash.hex()}
+    return {"receipt": what, "store": state.store_id, "at": entry.at, **facts, **where}

@@ -11,20 +11,34 @@ from typing import Any
 
 import apsw
 
+from indknn.engine import new_index
 from indknn.errors import StoreError
+from indknn.settings import Settings
 from indknn.store import chain, database
 from indknn.store.books import Books
-from indknn.store.files import sync_file
+from indknn.store.files import Lock, sync_file
 from indknn.store.schema import VERSION
 
 
-def refuse_existing(path: Path) -> None:
-    """A store is never overwritten."""
+def create(path: Path, settings: Settings, draft: bool) -> None:
+    """Make an empty store file. A store is never overwritten."""
+    new_index(settings)  # refuses bad settings before there is a file
+    settings.plan(settings.tau or 1.0)
+    _refuse_existing(path)
+    lock = Lock(path)
+    try:
+        _refuse_existing(path)  # somebody may have been quicker
+        _write_empty(path, settings.stored(draft=draft))
+    finally:
+        lock.release()
+
+
+def _refuse_existing(path: Path) -> None:
     if path.exists():
         raise StoreError(f"{path} exists already; a store is never overwritten")
 
 
-def write_empty(path: Path, stored: dict[str, Any]) -> None:
+def _write_empty(path: Path, stored: dict[str, Any]) -> None:
     """A store is there as a whole or not at all: it is made under another name, then given its own."""
     draft = path.with_name(path.name + ".new")
     drafts = [draft.with_name(draft.name + end) for end in ("", "-wal", "-journal")]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import apsw
 import numpy as np
@@ -40,11 +41,20 @@ class Balance:
     queries: bytes
 
 
-def connect(path: Path, *, create: bool, synchronous: str = "FULL", vfs: str | None = None) -> apsw.Connection:
+def connect(
+    path: Path, *, create: bool = False, synchronous: str = "FULL", vfs: str | None = None, read_only: bool = False
+) -> apsw.Connection:
     """An open, checked, migrated file. WAL, every commit synced, deleted content overwritten."""
-    flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+    name, flags = str(path), apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+    if read_only:
+        if _log(path).exists() and _log(path).stat().st_size:
+            raise StoreError(
+                f"{_log(path)} holds changes that are not in the store yet: open it where it can be written"
+            )
+        # "immutable" has SQLite write nothing at all, not even a lock
+        name, flags = f"file:{quote(name)}?immutable=1", apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     try:
-        db = apsw.Connection(str(path), flags=flags, vfs=vfs)
+        db = apsw.Connection(name, flags=flags, vfs=vfs)
     except apsw.Error as error:
         raise StoreError(f"{path} cannot be opened as a store: {error}") from error
     try:
@@ -76,6 +86,8 @@ def settle_log(db: apsw.Connection, path: Path) -> None:
 
     The log goes into the file; where that cannot grow, on a full disk, the log is synced where it is.
     """
+    if db.readonly("main"):
+        return
     try:
         empty_log(db, path)
     except apsw.FullError:

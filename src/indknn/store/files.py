@@ -17,20 +17,28 @@ _HOLDER_BYTES = 256
 
 
 class Lock:
-    """One process owns a store. The operating system drops the lock when the process ends, however it ends."""
+    """One process owns a store. The operating system drops the lock when the process ends, however it ends.
 
-    def __init__(self, store: Path):
+    Those who only read share the lock, where there is a file for it.
+    """
+
+    def __init__(self, store: Path, read_only: bool = False):
         self.path = store.with_name(store.name + ".lock")
+        self._file = -1
         try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            self._file = os.open(self.path, os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
+            if read_only:
+                return
             raise StoreError(f"{self.path} cannot be opened: {error.strerror}") from None
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, (fcntl.LOCK_SH if read_only else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(self._file, 4096, 0).decode(errors="replace").strip() or "an unknown process"
             os.close(self._file)
             raise StoreLockedError(f"{store} is in use by {holder}; a store has one writer at a time") from None
+        if read_only:
+            return
         holder = f"process {os.getpid()} on {socket.gethostname()} since {now()}"
         with suppress(OSError):  # a full disk must not keep anybody from being forgotten
             os.pwrite(self._file, holder.encode().ljust(_HOLDER_BYTES), 0)

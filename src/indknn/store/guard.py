@@ -45,6 +45,8 @@ class Guard:
             )
         if seen is not None:
             self._compare(db, seen)
+        if db.readonly("main"):
+            return
         newest = chain.last(db)
         self.saw(newest)  # first: a store that says it has a witness must have one, also after a crash
         if self._witness is not None and not known:

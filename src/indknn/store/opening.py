@@ -11,7 +11,7 @@ import apsw
 
 from indknn.core.noise import Noise
 from indknn.engine import Engine, new_ledger
-from indknn.errors import StoreError
+from indknn.errors import DamagedStoreError, StoreError
 from indknn.settings import Settings
 from indknn.store import chain, database
 from indknn.store.books import Books
@@ -40,7 +40,7 @@ def load(
     **options: Any,
 ) -> State:
     """Open the file and read everything."""
-    db = database.connect(path, create=False, **options)
+    db = database.connect(path, **options)
     try:
         database.settle_log(db, path)
         books = checked_books(db, path)
@@ -67,21 +67,21 @@ def load(
         database.close(db)
         if isinstance(error, StoreError) or not isinstance(error, Exception):
             raise
-        raise StoreError(f"{path} cannot be read as a store: {error!r}") from error
+        raise DamagedStoreError(f"{path} cannot be read as a store: {error!r}") from error
 
 
 def checked_books(db: apsw.Connection, path: Path) -> Books:
     """Refuse a file whose rows are not those that its audit trail tells of. From here on every change is booked."""
     broken = next(chain.breaks(db), None)
     if broken is not None:
-        raise StoreError(f"{path} cannot be read as a store: {broken}")
+        raise DamagedStoreError(f"{path} cannot be read as a store: {broken}")
     books = Books(db, database.get_meta(db, "key"))
     found, told = books.read(), chain.last(db).facts.get("books")
     if told is None and not any("books" in entry.facts for entry in chain.entries(db)):
         with db:  # a file from before there were books
             chain.append(db, "upgrade", schema=VERSION)
     elif told != found:
-        raise StoreError(
+        raise DamagedStoreError(
             f"{path} is not as its audit trail has it: bits were changed, or the file and its log "
             f"({path.name}-wal) do not belong together; restore both from one backup"
         )

@@ -49,6 +49,6 @@ class Space:
                 return dropped
             except (apsw.Error, OSError) as error:
                 if dropped or not self.drop():
-                    text = f"forgotten, but old bytes are still in the log, so forget again: {error}"
+                    text = f"erased, but old bytes are still in the log, so do it again: {error}"
                     raise StoreError(text) from error
         raise AssertionError

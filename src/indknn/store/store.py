@@ -22,14 +22,15 @@ from indknn.answering.predictor import Request
 from indknn.core.advice import Profile, about_copies, about_delta, tell
 from indknn.core.inputs import as_owner_list, as_record_ids, refuse_unwritable
 from indknn.core.noise import Noise, SecureNoise
-from indknn.engine import Engine, new_index
+from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError, StoreError
+from indknn.figures import statement
 from indknn.ledger import Scope
-from indknn.settings import Derived, Settings, as_derived
+from indknn.settings import Settings
 from indknn.store import chain, creation, database, intake
 from indknn.store.batches import Batch, answered
 from indknn.store.books import Books
-from indknn.store.change import Change, receipt_of
+from indknn.store.change import ERASED, PURGED, Change, receipt_of
 from indknn.store.files import Lock
 from indknn.store.guard import Guard
 from indknn.store.opening import State, load
@@ -44,7 +45,7 @@ _FOLD_LEAST = 256 << 10
 class Store:
     """A durable store of records, with every person's ledger. One process owns it at a time.
 
-    Use `Store.create` or `indknn.open`; it is a context manager.
+    Use `Store.create` or `indknn.open`; it is a context manager. With `read_only` nothing can be changed or answered.
     """
 
     _state: State
@@ -58,13 +59,14 @@ class Store:
         noise: Noise | None = None,
         synchronous: str = "FULL",
         vfs: str | None = None,
+        read_only: bool = False,
     ):
         if noise is not None and not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; use an estimator in memory")
         self.path = Path(path).resolve()  # a link to a store is that store, with one lock
         self.noise = SecureNoise() if noise is None else noise
         self.generation = 0
-        self._options = {"synchronous": synchronous, "vfs": vfs}
+        self._options = {"synchronous": synchronous, "vfs": vfs, "read_only": read_only}
         self._lock = RLock()
         self._closed = False
         self._process = os.getpid()  # a fork inherits the lock, and must not write
@@ -72,7 +74,7 @@ class Store:
             raise StoreError(f"{self.path} is a folder; a store is a file")
         if not self.path.exists():
             raise StoreError(f"{self.path} does not exist; make a store with: indknn init {self.path}")
-        self._file_lock = Lock(self.path)
+        self._file_lock = Lock(self.path, read_only)
         self._space = Space(self.path)
         self._guard = Guard(self.path, None if witness is None else Path(witness), new_witness)
         try:
@@ -80,21 +82,13 @@ class Store:
         except BaseException:
             self._file_lock.release()
             raise
-        self._space.fill(self._state.engine, self._fold_bytes)
+        if not read_only:
+            self._space.fill(self._state.engine, self._fold_bytes)
 
     @classmethod
     def create(cls, path: str | Path, settings: Settings, *, draft: bool = False, **options: Any) -> Store:
         """A new, empty store file. A `draft` takes the number of features and the classes from the first records."""
-        path = Path(path).resolve()
-        new_index(settings)  # refuses bad settings before there is a file
-        settings.plan(settings.tau or 1.0)
-        creation.refuse_existing(path)
-        lock = Lock(path)
-        try:
-            creation.refuse_existing(path)  # somebody may have been quicker
-            creation.write_empty(path, settings.stored(draft=draft))
-        finally:
-            lock.release()
+        creation.create(Path(path).resolve(), settings, draft)
         return cls(path, **options)
 
     def __enter__(self) -> Self:
@@ -154,6 +148,12 @@ class Store:
         with self._exclusive():
             yield self._state.db
 
+    @contextmanager
+    def changing(self) -> Iterator[Change]:
+        """The open file, to change in one transaction."""
+        with self._exclusive(), self._transaction() as change:
+            yield change
+
     def spent(self, owners: Any = None, analyst: Scope = None) -> FloatArray:
         """ρ of each owner (of all who have records), with one analyst or with all together."""
         return self.engine.spent(owners, analyst)
@@ -195,11 +195,7 @@ class Store:
     def fold_if_long(self) -> None:
         """Fold when debits have grown. Answers are paid for by then, so a failure can wait."""
         journal = self._state.journal
-        if (
-            journal.failure is None
-            and journal.unfolded_bytes > _FOLD_LEAST
-            and journal.unfolded_bytes > self._fold_bytes
-        ):
+        if journal.failure is None and journal.unfolded_bytes > self._fold_bytes:
             with suppress(StoreError):
                 self.fold()
 
@@ -266,7 +262,7 @@ class Store:
             chosen, slots = as_record_ids(record_ids, len(vectors)), engine.shard.slots()
             with self._adding() as change:
                 if len(slots):
-                    change.erase(slots)
+                    change.erase(slots, staying=names or ())
                 numbers = change.put(vectors, labels, names, chosen)
         tell(change.advice)
         return numbers
@@ -303,35 +299,46 @@ class Store:
 
     # Erasing
 
-    def forget(self, owners: Any = (), *, records: Sequence[int] = (), derived: Derived = "keep") -> dict[str, Any]:
+    def forget(self, owners: Any = (), *, records: Sequence[int] = ()) -> dict[str, Any]:
         """Remove every record of these owners, and these records; gives a receipt.
 
         An owner who has no record left is forgotten: only what they spent stays, under a keyed hash of their name.
-        `derived` says what becomes of answers and statistics that were released while they were here: they are
-        differentially private and may be kept, or are purged and made anew from those who remain, who pay again.
+        Answers and statistics that were released before are differentially private and are kept; see `purge`.
         """
-        names, purge = as_owner_list(owners), as_derived(derived) == "purge"
+        names = as_owner_list(owners)
         try:
-            receipt = self._forget(names, records, purge)
+            receipt = self._forget(names, records)
         except StoreError as error:
-            full = isinstance(error.__cause__, apsw.FullError | apsw.IOError)
+            full = isinstance(error.__cause__, apsw.FullError | apsw.IOError | OSError)
             if not (full and self._space.drop()):
                 raise
-            receipt = self._forget(names, records, purge)  # with the space that the ballast held
+            receipt = self._forget(names, records)  # with the space that the ballast held
             self._space.fill(self._state.engine, self._fold_bytes)
-        return {**receipt, **({"owners": names} if names else {})}
+        if not names:
+            return receipt
+        left = [statement(self._state.engine, name) for name in names]
+        return {**receipt, "owners": [facts["owner"] for facts in left], "on_the_books": left}
 
-    def _forget(self, owners: Sequence[OwnerId], records: Sequence[int], purge: bool) -> dict[str, Any]:
+    def _forget(self, owners: Sequence[OwnerId], records: Sequence[int]) -> dict[str, Any]:
         with self._exclusive():
             shard = self._state.engine.shard
             slots = np.union1d(shard.slots_of_owners(owners), shard.slots_of_records(records))
             with self._transaction() as change:
-                if purge:
-                    change.purge()
                 gone = change.erase(slots)
-                entry = chain.last(self._state.db)
             self._empty_log(1)
-        return receipt_of(self._state, entry, len(slots), len(gone), purge)
+            return receipt_of(self._state, "erasure", records=len(slots), owners_forgotten=len(gone), **ERASED)
+
+    def purge(self) -> dict[str, Any]:
+        """Drop all answers and statistics that were released, to all analysts; gives a receipt.
+
+        People pay again for new ones. **A purge is a public event**: everybody who asks again can see that it happened.
+        Do it on a schedule, never because one person was forgotten (rule 14).
+        """
+        with self._exclusive():
+            with self._transaction() as change:
+                change.purge()
+            self._empty_log(1)
+            return receipt_of(self._state, "purge", **PURGED)
 
     def _empty_log(self, erased: int) -> None:
         """What was erased is still in the log."""

@@ -8,9 +8,9 @@ const FILTERS = {
   rdp: "rdp, Rényi differential privacy: the paper's, a little stricter than needed.",
 };
 
+const POOLING = "That analysts who pool their answers learn no more: the bound is for each analyst.";
 const NOT_PROMISED = [
   "That nothing is learned about people in general: what is true of everybody shows with or without any one person.",
-  "That analysts who pool their answers learn no more: the bound is for each analyst, unless the store was made with a bound on all of them together.",
   "Anything against the operator, who holds the records, or against whoever reads the server's disk or memory.",
   "That the questions stay secret: the store keeps every query with its answer.",
   "Protection of a person who is here under several names: each name has a budget of its own.",
@@ -21,26 +21,26 @@ export function mount(page) {
   let shown = "";
   return {
     show() {
-      const promise = page.session.guarantee ?? page.status?.guarantee;
-      const budget = promise?.budget ?? page.status?.budget;
-      const state = JSON.stringify([promise, budget]);
+      const promise = page.session.guarantee;
+      const state = JSON.stringify(promise);
       if (state === shown) return;
       shown = state;
-      body.replaceChildren(...(promise ? words(promise, budget) : [make("p", {}, "The server did not say what it promises.")]));
+      body.replaceChildren(...(promise ? words(promise) : [make("p", {}, "The server did not say what it promises.")]));
     },
   };
 }
 
-function words({ epsilon, delta, filter, words: said }, budget) {
+function words({ observer, epsilon, delta, filter, budget, words: said }) {
+  const more = observer === "one analyst" ? [POOLING] : [];
   return [
     make("p", { class: "lead" }, said),
     pairs([
-      [`ε = ${figure(epsilon)}`, `bounds what answers tell about one person. ${odds(epsilon, delta, filter, budget)}`],
+      [`ε = ${figure(epsilon)}`, `bounds what answers to ${observer} tell about one person. ${odds(epsilon, delta, filter, budget)}`],
       [`δ = ${figure(delta)}`, `is the chance, for each person, that this bound fails: ${inWords(delta)}.`],
       ["The filter", `keeps each owner's account, and stops their records from taking part before the budget is overdrawn. It is ${FILTERS[filter] ?? filter}`],
     ], { class: "facts" }),
     make("h3", {}, "What it does not promise"),
-    make("ul", {}, ...NOT_PROMISED.map((line) => make("li", {}, line))),
+    make("ul", {}, ...[...more, ...NOT_PROMISED].map((line) => make("li", {}, line))),
   ];
 }
 
@@ -52,7 +52,7 @@ function odds(epsilon, delta, filter, budget) {
   const plain = Math.min(1, (Math.exp(epsilon) + delta) / (1 + Math.exp(epsilon)));
   const exact = filter === "gdp" && budget > 0 ? normal(Math.sqrt(2 * budget) / 2) : plain;
   return "Somebody who knows everything else, and would guess by a coin whether a person is here, is right at most "
-    + `${percentUp(Math.min(plain, exact))} of the time after every answer that one analyst ever gets.`;
+    + `${percentUp(Math.min(plain, exact))} of the time after all of these answers.`;
 }
 
 // Φ by Abramowitz and Stegun 26.2.17; off by less than 1e-7, which is added.

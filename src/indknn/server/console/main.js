@@ -7,6 +7,7 @@ import { clock } from "./format.js";
 import { mount as guarantee } from "./guarantee.js";
 import { mount as overview } from "./overview.js";
 import { mount as owner } from "./owner.js";
+import { mount as purge } from "./purge.js";
 import { mount as query } from "./query.js";
 import { mount as records } from "./records.js";
 import { mountSignIn } from "./signin.js";
@@ -23,7 +24,7 @@ const page = {
 };
 
 const trail = audit(page);
-const panels = [guarantee, overview, mountAnswers, mountSpent, query, owner, records].map((mount) => mount(page));
+const panels = [guarantee, overview, mountAnswers, mountSpent, query, owner, records, purge].map((mount) => mount(page));
 const signIn = mountSignIn(enter);
 let updated = null, running = null;
 

@@ -1,7 +1,7 @@
 // The numbers: who is here, what was answered, who is exhausted, how long it lasts.
 
 import { find, make, tell } from "./dom.js";
-import { count, percent } from "./format.js";
+import { count, figure, percent } from "./format.js";
 
 export function mount(page) {
   const list = find("#numbers"), empty = find("#overview-empty");
@@ -21,6 +21,8 @@ function emptiness(session, facts) {
   return facts.records === 0 ? "This store is empty: answers are noise alone until records are added." : "";
 }
 
+const epsilon = ({ epsilon_so_far: value }) => (value === null ? "too large to compute" : figure(value));
+
 function numbers(facts) {
   const left = facts.forecast?.queries_left_for_median_owner;
   const share = facts.owners > 0 ? facts.exhausted / facts.owners : 0;
@@ -30,6 +32,7 @@ function numbers(facts) {
     ["Queries answered", count(facts.answers), ""],
     ["Exhausted owners", count(facts.exhausted), facts.exhausted > 0 ? `${percent(share)} of owners; they no longer take part` : ""],
     ["Queries left, forecast", left == null ? "not known yet" : left === 0 ? "none" : `about ${count(left)}`,
-      left == null ? "the median owner has spent nothing" : "for the median owner, at the pace so far"],
+      left == null ? "the median owner has spent nothing" : "for the median owner, if all analysts go on as so far"],
+    ["Largest ε so far", epsilon(facts.one_analyst), `to one analyst; ${epsilon(facts.together)} to all analysts together`],
   ];
 }

@@ -1,7 +1,7 @@
 // Look an owner up, forget them, and keep the receipt.
 
 import { call } from "./api.js";
-import { busy, find, pairs, tell } from "./dom.js";
+import { busy, find, make, pairs, tell } from "./dom.js";
 import { count, figure, many, percent, stamp } from "./format.js";
 
 const path = (name) => `/v1/owners/${encodeURIComponent(name)}`;
@@ -99,12 +99,21 @@ export function mount(page) {
 }
 
 function lines(facts) {
-  const share = Math.max(0, ...Object.values(facts.rho_by_analyst)) / facts.budget_per_analyst;
-  return [pairs([
-    ["Owner", facts.owner],
-    ["Records", count(facts.records)],
-    ["Part of", many(facts.queries, "answer")],
-    ["Spent", `${percent(share)} of the budget${facts.records > 0 ? "" : ", kept on the books"}`],
-    ["ε so far", `${figure(facts.epsilon_so_far)} of ${figure(facts.epsilon_promised)} promised, at δ = ${figure(facts.delta)}`],
-  ], { class: "facts" })];
+  const accounts = [facts.one_analyst, facts.together].flatMap((account) => [
+    [`Spent, ${account.observer}`, `${spent(account)}${facts.records > 0 ? "" : ", kept on the books"}`],
+    [`ε so far, ${account.observer}`, soFar(account)],
+  ]);
+  const { rounding } = facts;
+  return [
+    pairs([["Owner", facts.owner], ["Records", count(facts.records)], ...accounts], { class: "facts" }),
+    make("p", { class: "hint" }, `${rounding[0].toUpperCase()}${rounding.slice(1)}.`),
+  ];
+}
+
+const spent = ({ spent: rho, budget }) =>
+  (budget === null ? `${figure(rho)}; nothing bounds it` : `${percent(rho / budget)} of the budget`);
+
+function soFar({ epsilon, epsilon_so_far: value, delta, filter }) {
+  const promised = epsilon === null ? "" : ` of ${figure(epsilon)} promised`;
+  return `${value === null ? "too large to compute" : figure(value)}${promised}, at δ = ${figure(delta)}, filter ${filter}`;
 }

@@ -1,7 +1,8 @@
 """API keys, in a file of their own beside the store, so that `indknn keys` works while a server uses the store.
 
 A key is 256 random bits, shown once. The file holds only a keyed hash of it, under a secret of the file. The server
-reads the file again when it has changed, so a revoked key is refused within a second.
+reads the file again when it has changed, so a revoked key is refused within a second. The store remembers that it has
+keys, so that it is not served to everybody when the file is lost.
 """
 
 from __future__ import annotations
@@ -12,22 +13,24 @@ import json
 import math
 import os
 import secrets
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import apsw
+
 from indknn.core.inputs import as_owner_list
-from indknn.errors import InvalidInputError, StoreError
+from indknn.errors import InvalidInputError, StoreError, StoreLockedError
+from indknn.store import chain, database
 from indknn.store.chain import now
-from indknn.store.files import sync_file
+from indknn.store.files import Lock, sync_file
+from indknn.store.opening import checked_books
 from indknn.types import OwnerId
 
 ROLES = ("analyst", "curator", "owner", "auditor", "admin")
 PREFIX = "indknn_"
-_REFRESH_SECONDS = 1.0
 _LONGEST_NAME = 128
 
 
@@ -44,10 +47,6 @@ class Key:
     rate: float | None = None
     max_queries: int | None = None
     revoked: str | None = None
-
-
-OPEN = Key(id="", name="", role="open", created="", digest="")
-"""Stands for the key of every caller of a server that has no keys: everything is allowed."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def create(
         text = PREFIX + secrets.token_urlsafe(32)
         taken = {key.id for key in file.keys}
         number = next(i for i in iter(lambda: secrets.token_hex(4), None) if i not in taken)
-        key = Key(number, name, role, now(), _digest(file.secret, text), owner, rate, max_queries)
+        key = Key(number, name, role, now(), digest_of(file.secret, text), owner, rate, max_queries)
         _write(path, KeyFile(file.secret, (*file.keys, key)))
     return key, text
 
@@ -108,6 +107,60 @@ def revoke(path: Path, which: str) -> list[Key]:
     return [k for k in keys if k.id in hit]
 
 
+def forget_names(store: Path, names: Iterable[OwnerId]) -> int:
+    """Revoke the keys of these owners, who were forgotten, and overwrite their names; how many keys those were.
+
+    The entries stay, without names, so that a server does not open because its last key is gone.
+    """
+    path, gone = keys_path(store), {str(name) for name in names}
+    if not gone or not path.exists():
+        return 0
+    with _locked(path) as file, open(path, "r+b") as old:
+        keys = tuple(_nameless(k) if k.role == "owner" and k.owner in gone else k for k in file.keys)
+        count = sum(one is not other for one, other in zip(keys, file.keys, strict=True))
+        if count:
+            _write(path, KeyFile(file.secret, keys))
+            old.write(bytes(os.fstat(old.fileno()).st_size))  # the old file has no name any more, but has its bytes
+            old.flush()
+            os.fsync(old.fileno())
+    return count
+
+
+def _nameless(key: Key) -> Key:
+    return replace(key, name="forgotten", owner="", revoked=key.revoked or now())
+
+
+def is_keyed(db: apsw.Connection) -> bool:
+    """Whether the store of this open file has, or had, keys."""
+    return database.get_meta(db, "keyed") is not None
+
+
+def mark_keyed(db: apsw.Connection) -> None:
+    """Have the store remember that it has keys. Inside a transaction."""
+    if not is_keyed(db):
+        database.set_meta(db, "keyed", 1)
+        chain.append(db, "keys")
+
+
+def remember_keys(store: Path) -> None:
+    """Have a store that nobody has open remember that it has keys. Whoever serves it does so by itself."""
+    try:
+        lock = Lock(store)
+    except StoreLockedError:
+        return
+    try:
+        db = database.connect(store)
+        try:
+            if not is_keyed(db):
+                checked_books(db, store)
+                with db:
+                    mark_keyed(db)
+        finally:
+            database.close(db)
+    finally:
+        lock.release()
+
+
 def _check(role: str, name: str, owner: OwnerId | int | None, rate: float | None, max_queries: int | None) -> None:
     if role not in ROLES:
         raise InvalidInputError(f"role must be one of {list(ROLES)}, got {role!r}")
@@ -121,7 +174,8 @@ def _check(role: str, name: str, owner: OwnerId | int | None, rate: float | None
         raise InvalidInputError(f"max_queries must be at least 0, got {max_queries!r}")
 
 
-def _digest(secret: bytes, text: str) -> str:
+def digest_of(secret: bytes, text: str) -> str:
+    """The keyed hash of a key's text."""
     return hashlib.blake2b(text.encode(errors="replace"), key=secret, digest_size=32).hexdigest()
 
 
@@ -149,52 +203,3 @@ def _write(path: Path, file: KeyFile) -> None:
         os.fsync(stream.fileno())
     temporary.replace(path)
     sync_file(path.parent)
-
-
-class Keyring:
-    """The keys as a running server sees them.
-
-    It is open while the file has no entries. Once there was an entry it never opens again: if the file is lost or
-    damaged, nobody is let in.
-    """
-
-    def __init__(self, path: Path | None):
-        self.path = path
-        self.is_open = True
-        self._secret = b""
-        self._by_digest: dict[str, Key] = {}
-        self._seen: object = None
-        self._next_refresh = 0.0
-        self.refresh(force=True)
-
-    def find(self, text: str) -> Key | None:
-        """The key with this text; None for a wrong or a revoked one."""
-        key = self._find(text)
-        if key is None:  # it may have been made this moment
-            self.refresh(force=True)
-        return key or self._find(text)
-
-    def refresh(self, *, force: bool = False) -> None:
-        """Read the file again if it has changed; look at most once a second unless forced."""
-        moment = time.monotonic()
-        if self.path is None or (moment < self._next_refresh and not force):
-            return
-        self._next_refresh = moment + _REFRESH_SECONDS
-        try:
-            stat = os.stat(self.path)
-            mark: object = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-        except OSError:
-            mark = None
-        if mark == self._seen:
-            return
-        try:
-            file = read_key_file(self.path)
-        except StoreError:
-            file, self.is_open = KeyFile(), False  # a damaged file lets nobody in
-        self._seen = mark
-        self.is_open = self.is_open and not file.keys
-        self._secret = file.secret
-        self._by_digest = {k.digest: k for k in file.keys if k.revoked is None}
-
-    def _find(self, text: str) -> Key | None:
-        return self._by_digest.get(_digest(self._secret, text)) if self._secret else None

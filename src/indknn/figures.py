@@ -1,0 +1,205 @@
+"""Every ε, B, "spent" and "left" that is printed, with the observer for whom it holds (rule 15).
+
+The estimator, the command line, the HTTP service, the console, receipts and exports all take their figures from here.
+Two observers are told apart:
+
+- **one analyst** sees the answers to one analyst. Their own ledger counts. Where there is a global ledger, what others
+  ask decides who is exhausted, so only the global bound is proven for one analyst too (rule 11).
+- **all analysts together** see all answers. The sum over all ledgers counts. Only a global ledger bounds it.
+
+An owner reads their own figures, rounded up to a whole 1/50 of B. The exact figures would tell the K of other people's
+queries (rule 8). The exact ones, and everything about more than one person, are for the curator alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from indknn.core import accounting
+from indknn.core.mechanism import charge_units
+from indknn.engine import Engine
+from indknn.ledger import MemoryLedger
+from indknn.settings import Settings
+from indknn.types import Accountant, FloatArray, IntArray, OwnerId
+
+ONE = "one analyst"
+TOGETHER = "all analysts together"
+STEPS = 50
+"""What an owner is told is a whole number of B/STEPS (rule 8)."""
+_BINS = 10
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What an observer can learn about any one person at most. None: nothing bounds it."""
+
+    observer: str
+    epsilon: float | None
+    delta: float
+    filter: Accountant
+    budget: float | None
+
+
+@dataclass(frozen=True)
+class Account(Promise):
+    """The same, with what a person has spent so far."""
+
+    spent: float
+    left: float | None
+    epsilon_so_far: float | None
+    """None: more than can be computed."""
+
+
+def promise(settings: Settings, observer: str) -> Promise:
+    """The promise that holds for an observer."""
+    epsilon, budget = settings.global_epsilon, settings.global_budget
+    if budget is None and observer == ONE:
+        epsilon, budget = settings.epsilon, settings.budget
+    return Promise(observer, epsilon, settings.delta, settings.accountant, budget)
+
+
+def guarantee(settings: Settings) -> dict[str, Any]:
+    """The promise in numbers and in words. It is public. With a global ledger it holds for all analysts together."""
+    together = settings.global_budget is not None
+    found = promise(settings, TOGETHER if together else ONE)
+    who = "analysts ask, alone or all together" if together else "one analyst asks"
+    words = (
+        f"Whatever {who}, the answers would be almost the same if any one person's records had never been here: within "
+        f"epsilon = {found.epsilon:g}, except with probability delta = {found.delta:g} (by the filter {found.filter})."
+    )
+    rest = "" if together else " Analysts who pool their answers are not bounded together."
+    return {**asdict(found), "words": words + rest}
+
+
+def ledger_words(settings: Settings, analyst: str | None) -> str:
+    """Which ledger an estimate for one analyst is about."""
+    who = "the analyst without a name" if analyst is None else f"analyst {analyst!r}"
+    rest = ""
+    if settings.global_budget is not None:
+        rest = f"; the global one, {settings.global_budget:.6g}, may end earlier, as others spend from it too"
+    return f"the ledger of {who}, B = {settings.budget:.6g}{rest}"
+
+
+def by_observer(ledger: MemoryLedger, spent: IntArray) -> dict[str, IntArray]:
+    """What counts for each observer, given what people have spent: a row per scope, in ledger units."""
+    together = np.zeros(spent.shape[1], dtype=np.int64)
+    for row in spent:
+        together = np.minimum(together + row, accounting.MAX_UNITS)  # hundreds of analysts must not wrap around
+    return {ONE: together if ledger.global_budget is not None else spent.max(axis=0), TOGETHER: together}
+
+
+def account(settings: Settings, observer: str, units: int, *, rounded: bool) -> Account:
+    """What a person has spent so far, exactly for the curator, rounded up for the person."""
+    bound, spent = promise(settings, observer), float(accounting.from_units(units))
+    within = bound.budget is not None and spent <= bound.budget  # not if the budget was lowered after it was spent
+    if rounded:
+        spent = -(-units * STEPS // accounting.to_units(settings.budget)) * settings.budget / STEPS
+    if within:
+        spent = min(spent, bound.budget or inf)
+    so_far = epsilon_of(spent, bound.delta, bound.filter)
+    if within and so_far is not None:
+        so_far = min(so_far, bound.epsilon or inf)
+    left = None if bound.budget is None else max(bound.budget - spent, 0.0)
+    return Account(**vars(bound), spent=spent, left=left, epsilon_so_far=so_far)
+
+
+def statement(engine: Engine, owner: OwnerId) -> dict[str, Any]:
+    """What a person may see of themselves. In how many answers they took part is left out: that counts queries."""
+    ledger, settings = engine.ledger, engine.settings
+    with engine.shard.lock:
+        records = engine.shard.slots_of_owners([owner])
+        spent = by_observer(ledger, np.array([ledger.spent([owner], scope) for scope in ledger.scopes]))
+    one, together = (asdict(account(settings, who, int(units[0]), rounded=True)) for who, units in spent.items())
+    rounding = f"spent is rounded up to a whole 1/{STEPS} of B = {settings.budget:.6g}"
+    return {
+        "owner": str(owner),
+        "records": len(records),
+        "one_analyst": one,
+        "together": together,
+        "rounding": rounding,
+    }
+
+
+def exact(engine: Engine) -> Iterator[dict[str, Any]]:
+    """What every person who has records has spent, exactly, by observer and by analyst. For the curator alone."""
+    ledger = engine.ledger
+    with engine.shard.lock:
+        names, table = ledger.owners(), np.array([ledger.column(s)[ledger.taken()] for s in ledger.scopes])
+        queries = ledger.participation[ledger.taken()].tolist()
+    found = {who: accounting.from_units(units).tolist() for who, units in by_observer(ledger, table).items()}
+    one, together = (promise(engine.settings, who).budget for who in (ONE, TOGETHER))
+    for i, name in enumerate(names):
+        yield {
+            "owner": name if isinstance(name, int | str) else name.hex(),
+            "queries": queries[i],
+            "one_analyst": {"observer": ONE, "spent": found[ONE][i], "budget": one},
+            "together": {"observer": TOGETHER, "spent": found[TOGETHER][i], "budget": together},
+            "by_analyst": {
+                scope or "": float(accounting.from_units(row[i]))
+                for scope, row in zip(ledger.scopes, table, strict=True)
+                if row[i]
+            },
+        }
+
+
+def status(engine: Engine, answers: int) -> dict[str, Any]:
+    """The curator's view of all people. `answers` is how many were given."""
+    settings, ledger = engine.settings, engine.ledger
+    with engine.shard.lock:
+        taken, scopes = ledger.taken(), ledger.scopes
+        table = np.array([ledger.column(scope)[taken] for scope in scopes])
+        graves = np.array([[t.spent.get(scope, 0) for t in ledger.tombstones.values()] for scope in scopes], np.int64)
+        room = np.min([ledger.remaining(taken, scope) for scope in scopes], axis=0)
+    most = {who: int(units.max(initial=0)) for who, units in by_observer(ledger, np.hstack([table, graves])).items()}
+    one, together = (asdict(account(settings, who, units, rounded=False)) for who, units in most.items())
+    used = [(accounting.from_units(table.max(axis=0)) / settings.budget, 1.0)]
+    if settings.global_budget is not None:
+        analysts = int(table.any(axis=1).sum())
+        spent = accounting.from_units(by_observer(ledger, table)[TOGETHER])
+        used.append((spent / settings.global_budget, analysts * settings.budget / settings.global_budget))
+    share = np.max([each for each, _ in used], axis=0)
+    return {
+        "guarantee": guarantee(settings),
+        "one_analyst": one,
+        "together": together,
+        "whose": "of whoever has spent most, forgotten or not",
+        "spent_share_histogram": np.histogram(share, bins=_BINS, range=(0.0, 1.0))[0].tolist(),
+        "spent_share_median": float(np.median(share)) if len(share) else 0.0,
+        "exhausted": int((room < _least_price(settings, ledger)).sum()),
+        "forecast": {
+            "observer": TOGETHER,
+            "queries_left_for_median_owner": min(
+                (left for left in (_left(settings, answers, *each) for each in used) if left is not None), default=None
+            ),
+        },
+    }
+
+
+def _least_price(settings: Settings, ledger: MemoryLedger) -> int:
+    """Whoever has less than this left no longer takes part."""
+    if settings.advised:  # where counts are rare, one with next to nothing left is out
+        return ledger.budget // 100
+    return int(charge_units(np.array([float(1 << 40)]), settings.plan(settings.tau or 1.0).scale1)[0])
+
+
+def _left(settings: Settings, answers: int, share: FloatArray, statistics: float) -> int | None:
+    """Queries that a kind of ledger lasts for the median person, if analysts go on as so far.
+
+    Only answers tell the pace. Statistics were paid for before them, once per analyst: `statistics` is their price as a
+    share of this ledger, were `prior_share` all of B.
+    """
+    median = float(np.median(share)) if len(share) else 0.0
+    paid = median - (settings.prior_share * statistics if settings.prior == "statistics" else 0.0)
+    return round(answers * (1.0 - median) / paid) if paid > 0 else None
+
+
+@lru_cache(maxsize=1024)
+def epsilon_of(spent: float, delta: float, accountant: Accountant) -> float | None:
+    """ε of what was spent; None where it is more than can be computed."""
+    return accounting.epsilon(spent, delta, accountant) if spent < accounting.MAX_BUDGET else None
