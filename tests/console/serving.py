@@ -57,8 +57,9 @@ class House:
 
     def start(self):
         command = [sys.executable, "-m", "indknn", "serve", str(self.path), "--port", str(self.port)]
-        log = self.path.with_suffix(".log").open("ab")
-        self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        with self.path.with_suffix(".log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             if self.process.poll() is not None:
