@@ -142,3 +142,37 @@ def test_the_trail_is_paged(house, visit):
         expect(page.locator("#audit-range")).not_to_have_text(before)
     assert seen == [str(entry["position"]) for entry in reversed(entries)]
     assert len(seen) > 20
+
+
+def test_a_statement_is_rounded_and_names_its_observers(house, visit):
+    page = visit(house.url).sign_in(house.keys["curator"])
+    page.get_by_label("Name of the owner").fill("patient-3")
+    page.get_by_role("button", name="Look up").click()
+    facts = house.ask("v1/owners/patient-3")
+    one, together = facts["one_analyst"], facts["together"]
+    share = f"{100 * one['spent'] / one['budget']:g} % of the budget"
+    shown = page.locator("#statement")
+    for words in (
+        f"Spent, one analyst{share}",
+        f"Spent, all analysts together{together['spent']:.4g}; nothing bounds it",
+        f"ε so far, one analyst{one['epsilon_so_far']:.4g} of 1 promised, at δ = 1e-5, filter gdp",
+        "rounded up to a whole 1/50 of B",
+    ):
+        expect(shown).to_contain_text(words)
+    expect(shown).not_to_contain_text("Part of")
+
+
+def test_purge_wants_a_word_and_says_what_everybody_sees(house, visit):
+    page = visit(house.url).sign_in(house.keys["curator"])
+    button = page.get_by_role("button", name="Purge")
+    expect(page.locator("#purge-hint")).to_contain_text("Everybody who asks again can see that a purge happened.")
+    expect(page.locator("#purge-hint")).to_contain_text("never because one person was forgotten")
+    page.get_by_label("type the word purge").fill("purg")
+    expect(button).to_be_disabled()
+    page.get_by_label("type the word purge").fill("purge")
+    button.click()
+    expect(page.locator("#purge-result")).to_contain_text("everybody who asks again can see that a purge happened")
+    assert house.ask("v1/audit?limit=1000")["entries"][-1]["kind"] == "purge"
+    expect(page.locator("#audit-rows tr").first).to_contain_text("Purged")
+    expect(button).to_be_disabled()
+    assert visit(house.url).sign_in(house.keys["auditor"]).locator("#purge").is_hidden()

@@ -51,7 +51,7 @@ def show_status(store: Path, witness: Path | None, in_json: bool) -> None:
         f"{people}; {facts['answers']:,} answers given",
         f"figures {facts['whose']}:",
         *(f"  {_account(facts[who])}" for who in ("one_analyst", "together")),
-        "people by the share that they have spent of the ledger that is fullest:",
+        "people by the share spent of their fullest ledger (one analyst's B, or the global budget):",
         *bars,
         f"exhausted: {facts['exhausted']:,} people",
         f"queries left for the median person, if all analysts go on as so far: {_known(left)}",

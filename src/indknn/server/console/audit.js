@@ -65,6 +65,8 @@ function words({ kind, body }) {
     case "answers": return facts.count === 1
       ? `Answered query ${count(facts.first)}.`
       : `Answered ${count(facts.count)} queries, ${count(facts.first)} to ${count(facts.last)}.`;
+    case "purge": return "Purged all that was released. Everybody who asks again can see it.";
+    case "keys": return "First key made.";
     default: return `${kind} ${JSON.stringify(facts)}`;
   }
 }

@@ -33,6 +33,6 @@ function numbers(facts) {
     ["Exhausted owners", count(facts.exhausted), facts.exhausted > 0 ? `${percent(share)} of owners; they no longer take part` : ""],
     ["Queries left, forecast", left == null ? "not known yet" : left === 0 ? "none" : `about ${count(left)}`,
       left == null ? "the median owner has spent nothing" : "for the median owner, if all analysts go on as so far"],
-    ["Largest ε so far", epsilon(facts.one_analyst), `to one analyst; ${epsilon(facts.together)} to all analysts together`],
+    ["Largest ε so far", epsilon(facts.one_analyst), `to one analyst; ${epsilon(facts.together)} to all analysts together; at δ = ${figure(facts.together.delta)}, filter ${facts.together.filter}`],
   ];
 }

@@ -35,11 +35,11 @@ export function mountSpent(page) {
       const values = facts.spent_share_histogram;
       find(".chart", panel).hidden = find("details", panel).hidden = facts.owners === 0;
       if (facts.owners === 0) return tell(find(".sentence", panel), "There are no owners yet.");
-      const sentence = `The median owner has spent ${percent(facts.spent_share_median)} of the ledger that is fullest; `
+      const sentence = `The median owner has spent ${percent(facts.spent_share_median)} of their fullest ledger; `
         + `${many(facts.exhausted, "owner is", "owners are")} exhausted.`;
       tell(find(".sentence", panel), sentence);
       const labels = values.map((_, i) => `${(100 * i) / values.length} to ${(100 * (i + 1)) / values.length} %`);
-      show({ title: `Owners by share of budget spent. ${sentence}`, values, labels, axis: "share of the fullest ledger spent; height: owners" });
+      show({ title: `Owners by share of budget spent. ${sentence}`, values, labels, axis: "share spent of the fullest ledger; height: owners" });
       tabulate(["Share spent", "Owners"], values.map((value, i) => [labels[i], count(value)]));
     },
   };
