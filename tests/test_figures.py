@@ -18,8 +18,8 @@ from indknn.cli.app import app
 from indknn.core import accounting
 from indknn.core.accounting import UNIT, from_units, to_units
 from indknn.core.noise import SecureNoise
-from indknn.figures import ONE, STEPS, TOGETHER, account, by_observer, exact, guarantee, promise, statement
 from indknn.ledger import MemoryLedger
+from indknn.ledger.figures import ONE, STEPS, TOGETHER, account, by_observer, exact, guarantee, promise, statement
 from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.reports import status

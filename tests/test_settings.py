@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from indknn import IndKNNClassifier
 from indknn.cli import stores
 from indknn.errors import InvalidInputError
-from indknn.figures import guarantee
+from indknn.ledger.figures import guarantee
 from indknn.records.indexes import INDEXES, lsh, sketch
 from indknn.settings import MAX_CLASSES, PARAMETERS, Settings
 from indknn.store.tuning.public import Target

@@ -28,7 +28,7 @@ from indknn.core.noise import Noise, noise_from
 from indknn.core.parameters import numpydoc
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError, PrivacyWarning
-from indknn.figures import guarantee, statement
+from indknn.ledger.figures import guarantee, statement
 from indknn.settings import PARAMETERS, Settings
 from indknn.types import FloatArray, IntArray
 

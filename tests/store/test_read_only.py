@@ -11,7 +11,7 @@ import pytest
 
 from conftest import blobs
 from indknn.errors import StoreError, StoreLockedError
-from indknn.figures import statement
+from indknn.ledger.figures import statement
 from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.reports import status

@@ -13,7 +13,7 @@ from conftest import blobs
 from indknn import IndKNNClassifier, InvalidInputError, PrivacyError, UnknownOwnerError
 from indknn.core.noise import SeededNoise
 from indknn.errors import StaleStoreError, StoreError, StoreLockedError
-from indknn.figures import statement
+from indknn.ledger.figures import statement
 from indknn.settings import Settings
 from indknn.store import Store, chain
 from indknn.store.change import Change

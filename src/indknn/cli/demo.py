@@ -13,7 +13,7 @@ from indknn.cli.demonstration import load_fashion_mini
 from indknn.cli.options import wanted
 from indknn.errors import InvalidInputError
 from indknn.estimator import IndKNNClassifier
-from indknn.figures import epsilon_of
+from indknn.ledger.figures import epsilon_of
 from indknn.settings import PARAMETERS
 from indknn.types import FloatArray
 

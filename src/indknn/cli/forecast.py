@@ -8,7 +8,7 @@ import click
 
 from indknn.cli.options import JSON, STORE, show
 from indknn.errors import InvalidInputError
-from indknn.figures import ledger_words
+from indknn.ledger.figures import ledger_words
 from indknn.models.forecast import Forecast, forecast
 from indknn.store import Store
 from indknn.store.outlook import stream

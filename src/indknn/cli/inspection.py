@@ -13,7 +13,7 @@ import click
 
 from indknn.cli.options import JSON, STORE, WITNESS, show
 from indknn.errors import DamagedStoreError
-from indknn.figures import exact, statement
+from indknn.ledger.figures import exact, statement
 from indknn.store import Store
 from indknn.store.chain import entries
 from indknn.store.reports import status

@@ -28,7 +28,7 @@ from indknn.cli.options import (
 from indknn.cli.progress import counting
 from indknn.core.inputs import EACH_ROW
 from indknn.errors import InvalidInputError
-from indknn.figures import guarantee
+from indknn.ledger.figures import guarantee
 from indknn.settings import PARAMETERS, Settings
 from indknn.store import Store
 

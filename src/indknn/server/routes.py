@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi import Path as FromPath
 
 from indknn import __version__
-from indknn.figures import statement
+from indknn.ledger.figures import statement
 from indknn.server import openapi
 from indknn.server.access import needed_permission
 from indknn.server.infer import check_model, read_body

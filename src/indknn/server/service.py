@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from indknn.errors import StoreError
-from indknn.figures import guarantee
+from indknn.ledger.figures import guarantee
 from indknn.server.access import PERMISSIONS, RateLimiter, may
 from indknn.server.keyring import OPEN, Keyring
 from indknn.server.metrics import Metrics

@@ -1,11 +1,10 @@
-"""What the file of a store tells its curator, besides the figures of `indknn.figures`."""
+"""What the file of a store tells its curator, besides the figures of `indknn.ledger.figures`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from indknn import figures
-from indknn.ledger import Scope
+from indknn.ledger import Scope, figures
 from indknn.store.store import Store
 
 

@@ -24,8 +24,8 @@ from indknn.core.inputs import as_owner_list, as_record_ids, refuse_unwritable
 from indknn.core.noise import Noise, SecureNoise
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError, StoreError
-from indknn.figures import statement
 from indknn.ledger import Scope
+from indknn.ledger.figures import statement
 from indknn.settings import Settings
 from indknn.store import chain, creation, database, intake
 from indknn.store.batches import Batch, answered

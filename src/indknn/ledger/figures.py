@@ -17,14 +17,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from indknn.core import accounting
 from indknn.core.mechanism import charge_units
-from indknn.engine import Engine
-from indknn.ledger import MemoryLedger
+from indknn.ledger.memory import MemoryLedger
 from indknn.settings import Settings
 from indknn.types import Accountant, FloatArray, IntArray, OwnerId
 
@@ -33,6 +32,14 @@ TOGETHER = "all analysts together"
 STEPS = 50
 """What an owner is told is a whole number of B/STEPS (rule 8)."""
 _BINS = 10
+
+
+class Served(Protocol):
+    """The engine: settings, people and records."""
+
+    settings: Settings
+    ledger: MemoryLedger
+    shard: Any
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,7 @@ def account(settings: Settings, observer: str, units: int, *, rounded: bool) -> 
     return Account(**vars(bound), spent=spent, left=left, epsilon_so_far=so_far)
 
 
-def statement(engine: Engine, owner: OwnerId) -> dict[str, Any]:
+def statement(engine: Served, owner: OwnerId) -> dict[str, Any]:
     """What a person may see of themselves. In how many answers they took part is left out: that counts queries."""
     ledger, settings = engine.ledger, engine.settings
     with engine.shard.lock:
@@ -126,7 +133,7 @@ def statement(engine: Engine, owner: OwnerId) -> dict[str, Any]:
     }
 
 
-def exact(engine: Engine) -> Iterator[dict[str, Any]]:
+def exact(engine: Served) -> Iterator[dict[str, Any]]:
     """What every person who has records has spent, exactly, by observer and by analyst. For the curator alone."""
     ledger = engine.ledger
     with engine.shard.lock:
@@ -136,7 +143,7 @@ def exact(engine: Engine) -> Iterator[dict[str, Any]]:
     one, together = (promise(engine.settings, who).budget for who in (ONE, TOGETHER))
     for i, name in enumerate(names):
         yield {
-            "owner": name if isinstance(name, int | str) else name.hex(),
+            "owner": name,
             "queries": queries[i],
             "one_analyst": {"observer": ONE, "spent": found[ONE][i], "budget": one},
             "together": {"observer": TOGETHER, "spent": found[TOGETHER][i], "budget": together},
@@ -148,7 +155,7 @@ def exact(engine: Engine) -> Iterator[dict[str, Any]]:
         }
 
 
-def status(engine: Engine, answers: int) -> dict[str, Any]:
+def status(engine: Served, answers: int) -> dict[str, Any]:
     """The curator's view of all people. `answers` is how many were given."""
     settings, ledger = engine.settings, engine.ledger
     with engine.shard.lock:
