@@ -170,6 +170,10 @@ def test_the_witness_from_the_command_line(folder, store):
     old = store.read_bytes()
     ok("forget", store, "p0", "--witness", witness)
     store.write_bytes(old)
+    lost = run("verify", store)
+    assert lost.exit_code == 3
+    assert "--new-witness" in lost.output
+    ok("verify", store, "--witness", folder / "w2", "--new-witness")
     result = run("verify", store, "--witness", witness)
     assert result.exit_code == 3
     assert "old copy" in result.output

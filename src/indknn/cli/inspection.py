@@ -21,12 +21,12 @@ from indknn.store.verify import problems
 
 
 @contextmanager
-def _looking(path: Path, witness: Path | None) -> Iterator[Store]:
+def _looking(path: Path, witness: Path | None, new_witness: bool = False) -> Iterator[Store]:
     """A store, open to look at; also where neither it nor its folder can be written."""
     read_only = path.is_file() and not all(os.access(p, os.W_OK) for p in (path.resolve(), path.resolve().parent))
     if read_only:
         click.echo(f"{path} cannot be written: nothing notices another process that changes it now", err=True)
-    with Store(path, witness=witness, read_only=read_only) as opened:
+    with Store(path, witness=witness, new_witness=new_witness, read_only=read_only) as opened:
         yield opened
 
 
@@ -121,16 +121,19 @@ def _rows(store: Store, what: str) -> Iterator[dict[str, Any]]:
 @click.command("verify")
 @STORE
 @WITNESS
+@click.option(
+    "--new-witness", is_flag=True, help="Start the witness anew: only if you know that this is the latest copy."
+)
 @JSON
 @click.pass_context
-def verify(ctx: click.Context, store: Path, witness: Path | None, in_json: bool) -> None:
+def verify(ctx: click.Context, store: Path, witness: Path | None, new_witness: bool, in_json: bool) -> None:
     """Check the audit trail, the answers and their debits, all budgets, and memory against disk.
 
     Exit code 1 if anything is wrong.
     """
     length = 0
     try:
-        with _looking(store, witness) as opened:
+        with _looking(store, witness, new_witness) as opened:
             found = list(problems(opened))
             length = sum(1 for _ in entries(opened.db))
     except DamagedStoreError as error:  # it refuses to open a file that is not as it should be

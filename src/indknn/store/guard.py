@@ -40,8 +40,8 @@ class Guard:
         if known and seen is None and not self._new_witness:
             where = "none was given" if self._witness is None else f"{self._witness.path} does not exist"
             raise StaleStoreError(
-                f"{self._path} has a witness, and {where}: give the file that was used before, or start a new one with "
-                "--new-witness (new_witness=True) if you are sure that this is the latest copy"
+                f"{self._path} has a witness, and {where}: give the file that was used before. If it is lost, "
+                "and you are sure that this is the latest copy: indknn verify STORE --witness FILE --new-witness"
             )
         if seen is not None:
             self._compare(db, seen)
