@@ -109,7 +109,7 @@ def _records(file: Path, named: Columns, store: Store, each_row: bool, count: An
             where = "an array owners, or a column named by --owner"
             raise InvalidInputError(f"{file} has no owners: {where}; or --each-row, if every row is a new person")
         owners = EACH_ROW if each_row else piece.owners
-        yield piece.X, piece.y if store.draft else as_stored(piece.y, store.settings), owners, piece.record_ids
+        yield piece.X, as_stored(piece.y, store.settings), owners, piece.record_ids
         count(piece.first + len(piece.X))
 
 

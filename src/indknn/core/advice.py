@@ -28,7 +28,7 @@ def tell(found: Iterable[Warning]) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("indknn."):
         level, frame = level + 1, frame.f_back
     for one in found:
-        warnings.warn(one, stacklevel=level - 1)
+        warnings.warn(one, stacklevel=level)
 
 
 def about_labels() -> list[Warning]:
