@@ -125,7 +125,7 @@ class TestForgottenOwners:
                 assert self.NAME.encode() not in file.read_bytes(), file
         kept, gone = sorted(keys.read_key_file(keys.keys_path(store.path)).keys, key=lambda k: k.revoked is not None)
         assert kept == self.other
-        assert (gone.owner, gone.role) == ("", "owner")
+        assert (gone.owner, gone.role) == (None, "owner")
         with application(store) as client:
             assert client("GET", f"/v1/owners/{self.NAME}", self.text).status_code == 401
 
@@ -166,7 +166,7 @@ class TestForgottenOwners:
         model.fit(X[:30], y[:30], owners=names[:30])
         stays, leaves = keys.read_key_file(keys.keys_path(path)).keys
         assert (stays.owner, stays.revoked) == ("p1", None)
-        assert leaves.owner == ""
+        assert leaves.owner is None
         assert leaves.revoked is not None
         model._engine.close()
 

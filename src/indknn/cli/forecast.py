@@ -51,10 +51,10 @@ def words(found: Forecast, of: str, planned: int | None, daily: float | None) ->
     asked = "" if found.ends or not found.answered else f"; people were asked for {found.asked_share:.0%} of the latest"
     lines = [f"{found.answered:,} queries answered so far{asked}."]
     if found.left is None:
-        lines.append(f"What an average person has left in {of}: unknown.")
-        lines.append("The number of records is not public; try --n.")
+        lines.append("What an average person has left: unknown. The number of records is not public; try --n.")
     else:
-        lines.append(f"An average person has about {found.left:.0%} left in {of}, estimated from releases.")
+        lines.append(f"An average person has about {found.left:.0%} of their budget left, estimated from releases.")
+    lines.append(f"That is {of}.")
     if found.until_half is not None and found.until_used_up is not None:
         half, all_ = found.until_half, found.until_used_up
         lines.append(f"At the present noise half of that lasts for {half:,} more queries{_in_time(half, daily)},")

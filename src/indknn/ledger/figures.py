@@ -94,7 +94,10 @@ def ledger_words(settings: Settings, analyst: str | None) -> str:
 
 
 def by_observer(ledger: MemoryLedger, spent: IntArray) -> dict[str, IntArray]:
-    """What counts for each observer, given what people have spent: a row per scope, in ledger units."""
+    """What counts for each observer, given what people have spent: a row per scope, in ledger units.
+
+    A ledger that all analysts share would be added here, to the row of one analyst as well.
+    """
     together = np.zeros(spent.shape[1], dtype=np.int64)
     for row in spent:
         together = np.minimum(together + row, accounting.MAX_UNITS)  # hundreds of analysts must not wrap around
@@ -102,7 +105,13 @@ def by_observer(ledger: MemoryLedger, spent: IntArray) -> dict[str, IntArray]:
 
 
 def account(settings: Settings, observer: str, units: int, *, rounded: bool) -> Account:
-    """What a person has spent so far, exactly for the curator, rounded up for the person."""
+    """What a person has spent so far, exactly for the curator, rounded up for the person.
+
+    >>> settings = Settings(n_features=2, classes=("no", "yes"))
+    >>> third = accounting.to_units(settings.budget) // 3
+    >>> round(account(settings, ONE, third, rounded=True).spent / settings.budget, 6)
+    0.34
+    """
     bound, spent = promise(settings, observer), float(accounting.from_units(units))
     within = bound.budget is not None and spent <= bound.budget  # not if the budget was lowered after it was spent
     if rounded:

@@ -127,7 +127,7 @@ def forget_names(store: Path, names: Iterable[OwnerId]) -> int:
 
 
 def _nameless(key: Key) -> Key:
-    return replace(key, name="forgotten", owner="", revoked=key.revoked or now())
+    return replace(key, name="forgotten", owner=None, revoked=key.revoked or now())
 
 
 def is_keyed(db: apsw.Connection) -> bool:
