@@ -231,7 +231,7 @@ def test_several_shards_answer_as_one(seed, advised):
 
     def shard_of(rows):
         shard = Shard(make_index("exact", kernel, D), MemoryLedger(B))
-        shard.add(X[rows], y[rows], owners[rows].tolist())
+        shard.add(X[rows], y[rows], owners[rows].astype(str).tolist())
         return shard
 
     one = Predictor([shard_of(np.arange(n))], plan, SeededNoise(seed), **advice)
@@ -239,8 +239,8 @@ def test_several_shards_answer_as_one(seed, advised):
     ((a,), (b,)) = (predictor.compute([Request(Q)]) for predictor in (one, three))
     assert (a.labels == b.labels).all()
     for owner in set(owners.tolist()):
-        (whole,) = one.shards[0].ledger.total_spent([owner])
-        (part,) = three.shards[owner % 3].ledger.total_spent([owner])
+        (whole,) = one.shards[0].ledger.total_spent([str(owner)])
+        (part,) = three.shards[owner % 3].ledger.total_spent([str(owner)])
         assert whole == part
 
 

@@ -18,8 +18,8 @@ from indknn.server.problems import Problem
 from indknn.server.worker import Worker
 from indknn.store import Store
 from indknn.store.database import read_answers
-from indknn.store.outlook import stream
 from indknn.store.intake import Item
+from indknn.store.outlook import stream
 from indknn.store.reports import answers_by_analyst
 from indknn.store.verify import problems
 from indknn_lab.audits.served import Repeatable

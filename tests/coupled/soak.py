@@ -22,7 +22,11 @@ from coupled.worlds import couple, smallest
 
 def described(history, finding):
     """A finding that somebody can repeat."""
-    lines = [f"{finding}", f"  road {history.road}, seed {history.seed}, small {history.small}", f"  {history.settings}"]
+    lines = [
+        f"{finding}",
+        f"  road {history.road}, seed {history.seed}, small {history.small}",
+        f"  {history.settings}",
+    ]
     return "\n".join([*lines, *(f"  {event}" for event in history.events)])
 
 

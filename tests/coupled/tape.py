@@ -22,7 +22,6 @@ from indknn.types import GRID
 from indknn_lab.audits.patches import patched
 from indknn_lab.audits.tap import halves
 
-
 ALL = object()
 """All analysts."""
 

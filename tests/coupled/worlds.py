@@ -129,7 +129,9 @@ class World:
         for query in event.requests:
             Q = np.array(query.Q) + (0.1 * self._last.get(query.analyst, 0) if query.adaptive else 0.0)
             requests.append((Q, query.analyst, query.name, query.most))
-        answers = [(query.analyst, answer) for query, answer in zip(event.requests, self.road.ask(requests), strict=True)]
+        answers = [
+            (query.analyst, answer) for query, answer in zip(event.requests, self.road.ask(requests), strict=True)
+        ]
         self._last |= {analyst: answer[-1] for analyst, answer in answers if isinstance(answer, list)}
         return answers
 

@@ -66,7 +66,7 @@ def words(found: Forecast, of: str, planned: int | None, daily: float | None) ->
         lines.append(f"The noise is planned for {planned:,} queries: {more:,} more{_in_time(more, daily)}.")
     if found.ends:
         lines.append("Then people drop out one by one, and answers become noise. The guarantee stays.")
-        lines.append("Accuracy: unknown, because nothing public shows it. `indknn tune STORE --paid FILE` measures it.")
+        lines.append("Accuracy: unknown, because nothing public shows it. Ask labelled queries with indknn predict.")
         return lines
     lines.append("Noise grows as budgets shrink, so the budget is never fully used.")
     if found.accuracy_alone is None:

@@ -47,7 +47,7 @@ def one_run(canaries: int, seed: int, error: float, epsilon: float = 8.0) -> One
     inside = np.flatnonzero(coins)
     engine = Engine(settings, SeededNoise(seed))
     for block in np.array_split(inside, max(1, len(inside) // 256)):
-        engine.add(_directions(block, canaries), labels[block], block.tolist())
+        engine.add(_directions(block, canaries), labels[block], block.astype(str).tolist())
     scores = _scores(engine, labels, canaries)
     order = np.argsort(scores)
     half = max(1, int(GUESSED * canaries / 2))
@@ -65,7 +65,7 @@ def _scores(engine: Engine, labels: IntArray, canaries: int) -> FloatArray:
         queries = _directions(block, canaries)
         # A canary's own ledger, had they been there, follows the released counts. All are alike but for the label.
         alone = Shard(new_index(settings), new_ledger(settings))
-        alone.add(settings.quantise(queries, "X"), labels[block], block.tolist())
+        alone.add(settings.quantise(queries, "X"), labels[block], block.astype(str).tolist())
         for _ in range(2):
             with tap() as tape:
                 engine.predict(queries)

@@ -112,7 +112,10 @@ def nothing_refunded(ways: Sequence[str] = WAYS) -> str | None:
                 model.predict(near(0)[None, :], analyst)
                 model.forget(["ann"])
                 model.restart()
+                model.add(-AXIS[None, :], [1], ["bob"])  # takes her place
                 model.add(AXIS[None, :], [1], ["ann"])
+                model.restart()
+                model.forget(["bob"])
                 after = int(model.engine.ledger.spent(["ann"], analyst)[0])
                 if after < before or after == 0:
                     return f"{way}: {before} units were spent before she left, {after} after she came back"
