@@ -59,7 +59,7 @@ def queries(folder: Path, n: int, d: int, rounds: int) -> dict[str, float]:
     engine = Engine(settings, SecureNoise())
     engine.add(X, y)
     store = Store.create(folder / "queries.store", settings)
-    store.add(X, y)
+    store.add(X, y, "each-row")
     times: dict[str, list[float]] = {name: [] for name in ("memory", "durable", "fsync", "memory64", "durable64")}
     sizes = []
     for i in range(rounds + 3):

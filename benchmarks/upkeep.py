@@ -69,7 +69,7 @@ def private_query(n: int, d: int, rounds: int, share: float = 0.02) -> list[Row]
     index = filled("exact", records[slice(0, 0)])
     shard = Shard(index, MemoryLedger(accounting.to_units(budget)))
     labels = np.random.default_rng(0).integers(0, 10, n)
-    shard.add(records, labels, range(n))
+    shard.add(records, labels, [str(i) for i in range(n)])
     predictor = Predictor([shard], plan, SecureNoise(), free_repeats=False)
     turn = [one(queries, i) for i in range(8)]
     grid = tau_on_grid(tau)

@@ -101,13 +101,13 @@ class Engine:
         given = None if owners is None or says_each_row(owners) else as_owner_list(owners, length=len(vectors))
         chosen = as_record_ids(record_ids, len(vectors))
         with self.shard.lock:
-            before = len(self.ledger.taken())
+            before = self.ledger.n_owners
             names = self.ledger.new_names(len(vectors)) if given is None else given
             match = self.match(vectors, labels, names, chosen)
             match.ids[match.fresh] = self.shard.add(*match.pick(vectors, labels, names))
             if len(match.stale):
                 self.shard.forget(match.stale)
-            people = len(self.ledger.taken())
+            people = self.ledger.n_owners
         advice.tell(advice.about_delta(self.settings.delta, before, people))
         advice.tell(advice.about_copies(match.copies, len(vectors)))
         return match.ids

@@ -170,6 +170,9 @@ def test_a_store_takes_rows_without_owners_only_while_nobody_is_or_was_in_it(sto
     ):
         with pytest.raises(InvalidInputError, match="a store needs the owner of every row"):
             call()
+    with pytest.raises(PrivacyError, match="name the owners"):
+        store.add_batches([(X[:3], Y[:3], ["a", "b", "c"]), (X[3:5], Y[3:5], "each-row")])
+    assert trail(store) == ["init"]
     ids = store.add_batches([(X[:3], Y[:3], "each-row"), (X[3:5], Y[3:5], "each-row")])
     assert len(ids) == 5
     assert store.engine.ledger.owners() == [f"each-row:{i}" for i in range(5)]

@@ -94,7 +94,7 @@ def add(
         known = labels_in(file, named) if opened.draft else None
         with counting("records", not in_json) as count:
             ids = opened.add_batches(_records(file, named, opened, each_row, count), known)
-        records, owners = len(opened.engine.shard), len(opened.engine.ledger.owners())
+        records, owners = len(opened.engine.shard), opened.engine.ledger.n_owners
     facts = {"added": len(ids), "records": records, "owners": owners}
     show(facts, in_json, f"added {len(ids):,}; now {records:,} records of {owners:,} people")
 

@@ -174,6 +174,11 @@ class MemoryLedger:
         """Those who have slots, by slot."""
         return list(self._roster)
 
+    @property
+    def n_owners(self) -> int:
+        """How many have slots."""
+        return len(self._roster)
+
     def taken(self) -> IntArray:
         """The slots that are somebody's. For counts over everybody, which need no names."""
         return self._roster.taken()

@@ -16,6 +16,7 @@ from indknn.types import IntArray, OwnerId
 
 _FREE, _NUMBER, _EACH_ROW, _NAMED = range(4)  # what a byte says of its slot
 _PREFIX = {_NUMBER: "", _EACH_ROW: EACH_ROW_PREFIX}
+_FIRST = "0123456789" + EACH_ROW_PREFIX[0]  # how such names begin
 
 
 class Roster:
@@ -57,8 +58,12 @@ class Roster:
         """Take up the given slots and their names; the slots between them are free."""
         self._taken, self._slot, self._name = bytearray(), {}, {}
         for slot, name in names:
-            self._taken.extend(bytes(max(slot + 1 - len(self._taken), 0)))
-            self._set(slot, name)
+            if slot >= len(self._taken):
+                self._taken.extend(bytes(slot + 1 - len(self._taken)))
+            if name[:1] in _FIRST:
+                self._set(slot, name)
+            else:  # the same for most names, in half the time
+                self._taken[slot], self._slot[name], self._name[slot] = _NAMED, slot, name
         self._free = [slot for slot, kind in enumerate(self._taken) if not kind]
 
     def name(self, slot: int) -> OwnerId:

@@ -43,7 +43,7 @@ class Added:
 
 def is_vacant(engine: Engine) -> bool:
     """Whether nobody is here, and nobody who was here has spent anything."""
-    return not len(engine.ledger.taken()) and not engine.ledger.anything_spent()
+    return not engine.ledger.n_owners and not engine.ledger.anything_spent()
 
 
 class Intake:
@@ -52,7 +52,7 @@ class Intake:
     def __init__(self, engine: Engine):
         self.profile = Profile()
         self._rows = 0
-        self._vacant = is_vacant(engine)  # before the first batch
+        self._vacant = is_vacant(engine)  # but for new people of earlier batches
 
     def __call__(self, engine: Engine, X: Any, y: Any, owners: Any = None, record_ids: Any = None) -> Ready:
         """Records as they are kept, or an error that tells the row, counted from the first of all batches."""
@@ -64,6 +64,7 @@ class Intake:
             raise InvalidInputError(f"{error}, counting from row {self._rows}" if self._rows else str(error)) from None
         self.profile.see(np.asarray(X, dtype=np.float64))
         self._rows += len(vectors)
+        self._vacant &= names is None
         return ready
 
 

@@ -285,7 +285,7 @@ class Store:
     @contextmanager
     def _adding(self, profile: Profile | None = None) -> Iterator[Change]:
         """A transaction that adds records, and what is to be told of them afterwards."""
-        before = len(self._state.engine.ledger.taken())
+        before = self._state.engine.ledger.n_owners
         with self._transaction() as change:
             yield change
             change.note_added()
@@ -294,7 +294,7 @@ class Store:
         self._space.fill_if_grown(engine, self._fold_bytes)
         if profile is not None:
             change.advice += profile.advice(engine.settings.center_)
-        change.advice += about_delta(engine.settings.delta, before, len(engine.ledger.taken()))
+        change.advice += about_delta(engine.settings.delta, before, engine.ledger.n_owners)
         change.advice += about_copies(change.copies, sum(map(len, change.slots)))
 
     # Erasing

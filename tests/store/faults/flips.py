@@ -24,6 +24,7 @@ from indknn.store.verify import problems
 from store.faults import law
 
 D = 6
+LEAVING = "somebody-who-will-be-forgotten"
 
 
 def store_in_use(path, people=60):
@@ -32,7 +33,9 @@ def store_in_use(path, people=60):
     settings = Settings(n_features=D, classes=("a", "b", "c"), epsilon=2.0, reuse="student", prior="statistics")
     with Store.create(path, settings, noise=Replayed()) as store:
         store.add(
-            rng.normal(size=(people, D)), rng.choice(["a", "b", "c"], size=people), [f"p{i}" for i in range(people)]
+            rng.normal(size=(people, D)),
+            rng.choice(["a", "b", "c"], size=people),
+            [LEAVING, *(f"p{i}" for i in range(1, people))],
         )
         for analyst in (None, "ann"):
             for i in range(6):
@@ -48,10 +51,10 @@ def what_it_does(path):
         held = {table: sorted(map(repr, store.db.execute(f"SELECT * FROM {table}"))) for table in (*TABLES, "audit")}
         rng = np.random.default_rng(9)
         told = [store.predict(rng.normal(size=(4, D)), who).tolist() for who in (None, "ann", "new")]
-        store.forget(["p7"])
+        store.forget([LEAVING])
         told += [store.spent().tolist(), [store.spent(analyst=who).tolist() for who in ("ann", "new")]]
         found = list(problems(store))
-    return held, told, found, b"p7" in path.read_bytes()
+    return held, told, found, LEAVING.encode() in path.read_bytes()
 
 
 def outcome(path, expected):
