@@ -205,6 +205,8 @@ def _part(seen, event, only):
         outcome = [answer for analyst, answer in outcome if analyst == only]
     elif isinstance(event, Statement):
         outcome = None
+    elif isinstance(event, Forget) and isinstance(outcome, dict):  # what a person is told of all analysts together
+        outcome = {name: what for name, what in outcome.items() if name != "on_the_books"}
     view = {name: what for name, what in seen.views[only].items() if name != "epochs"}
     others = {name: (spent.get(only, 0), records) for name, (spent, _, records) in seen.others.items()}
     return {"outcome": outcome, "settings": seen.settings, "view": view, "others": others}

@@ -140,7 +140,7 @@ def test_forgetting_and_coming_back_over_processes(store):
     json.dumps(receipt)
     again = reopened(store)
     entry = chain.last(again.db)
-    assert (entry.position, entry.hash.hex()) == (receipt["audit_position"], receipt["audit_hash"])
+    assert entry.hash.hex() == receipt["audit_hash"]
     assert again.spent(["person-7"])[0] == rho
     again.add(RECORDS[:1], Y[:1], ["person-7"])
     assert again.spent(["person-7"])[0] == rho

@@ -202,7 +202,7 @@ def forget(store: Path, owners: tuple[str, ...], receipt: Path | None, witness: 
         in_json,
         f"forgotten: {facts['owners_forgotten']} people, {facts['records']} records, at {facts['at']}",
         facts["released"],
-        f"audit trail: entry {facts['audit_position']}, {facts['audit_hash']}",
+        f"audit trail: entry with hash {facts['audit_hash']}",
     )
 
 
@@ -222,5 +222,5 @@ def purge(store: Path, witness: Path | None, in_json: bool) -> None:
     """
     with Store(store, witness=witness) as opened:
         facts = opened.purge()
-    where = f"audit trail: entry {facts['audit_position']}, {facts['audit_hash']}"
+    where = f"audit trail: entry with hash {facts['audit_hash']}"
     show(facts, in_json, f"purged at {facts['at']}: {facts['dropped']}", facts["public"], where)

@@ -75,11 +75,11 @@ export function mount(page) {
     const text = `${JSON.stringify(paper, null, 2)}\n`;
     tell(find("#receipt-title"), `Receipt for ${gone}`);
     tell(find("#receipt-words"), `Erased ${many(paper.records, "record")} at ${stamp(paper.at)} UTC. `
-      + `Entry ${count(paper.audit_position)} of the audit trail has the same hash. This page keeps no copy.`);
+      + "An entry of the audit trail has the same hash. This page keeps no copy.");
     find("#receipt-json").textContent = text;
     hideReceipt();
     link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-    link.download = `receipt-${paper.audit_position}.json`; // no name in it: file names travel further than files
+    link.download = `receipt-${paper.audit_hash.slice(0, 12)}.json`; // no name in it: file names travel further than files
     receipt.hidden = false;
     find("#receipt-title").focus();
     link.click();

@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { busy, find, tell } from "./dom.js";
-import { count, stamp } from "./format.js";
+import { stamp } from "./format.js";
 
 export function mount(page) {
   const form = find("#purge form"), word = find("#purge-word"), button = find("button", form);
@@ -21,7 +21,7 @@ export function mount(page) {
       const paper = await call("POST", "/v1/purge");
       word.value = "";
       button.disabled = true;
-      tell(result, `Purged at ${stamp(paper.at)} UTC, entry ${count(paper.audit_position)} of the audit trail: ${paper.public}.`);
+      tell(result, `Purged at ${stamp(paper.at)} UTC: ${paper.public}.`);
       page.refresh();
     } catch (failure) {
       tell(error, failure.unsure ? `${failure.message} It is not known whether it was done. Look at the audit trail.` : failure.message);
