@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indknn.core.advice import about_labels
 from indknn.core.inputs import EACH_ROW_PREFIX
 from indknn.core.noise import Noise
 from indknn.errors import InvalidInputError
@@ -43,14 +42,13 @@ class Change:
     slots: list[IntArray] = field(default_factory=list)
     """Of the records that were put."""
     advice: list[Warning] = field(default_factory=list)
+    """What to tell whoever adds the records."""
 
     def complete(self, X: npt.NDArray[Any], classes: npt.NDArray[Any]) -> None:
         """The first records of a draft settle what it left open."""
         state, settings = self.state, self.state.engine.settings
         if X.ndim != 2:
             raise InvalidInputError(f"X must be a table of shape (rows, features), got shape {X.shape}")
-        if not settings.classes:
-            self.advice += about_labels()
         labels = settings.classes or tuple(np.unique(classes).tolist())
         settings = replace(settings, n_features=X.shape[1], classes=labels)
         database.set_meta(state.db, "settings", json.dumps(settings.stored()))

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.answering.predictor import Request
-from indknn.core.advice import Profile, about_copies, about_delta, tell
+from indknn.core.advice import Profile, about_copies, about_delta, about_labels, tell
 from indknn.core.inputs import as_owner_list, as_record_ids, refuse_unwritable
 from indknn.core.noise import Noise, SecureNoise
 from indknn.engine import Engine, new_index
@@ -242,7 +242,7 @@ class Store:
                 numbers = [change.put(*records) for records in first]
                 for X, y, *names in batches:
                     if self._state.draft:
-                        change.complete(np.asarray(X), np.asarray(y if classes is None else classes))
+                        self._complete(change, X, y, classes)
                     numbers.append(change.put(*ready(self._state.engine, X, y, *names)))
         tell(change.advice)
         return np.concatenate([np.zeros(0, dtype=np.int64), *numbers])
@@ -280,11 +280,17 @@ class Store:
             prepared = None if self._state.draft else self._state.engine.settings.prepare(X, y)
             with self._adding(profile) as change:
                 if prepared is None:
-                    change.complete(X, y)
+                    self._complete(change, X, y, None)
                     prepared = self._state.engine.settings.prepare(X, y)
                 numbers = change.put(*prepared, names, chosen, replaced)
                 profile.see(X)
         return intake.Added(numbers, change.copies, change.advice)
+
+    def _complete(self, change: Change, X: Any, y: Any, classes: Any) -> None:
+        """Settle what a draft left open."""
+        if classes is None and not self._state.engine.settings.classes:
+            change.advice += about_labels()
+        change.complete(np.asarray(X), np.asarray(y if classes is None else classes))
 
     @contextmanager
     def _adding(self, profile: Profile | None = None) -> Iterator[Change]:

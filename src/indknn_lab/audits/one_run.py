@@ -78,7 +78,7 @@ def _scores(engine: Engine, labels: IntArray, canaries: int) -> FloatArray:
         queries = _directions(block, canaries)
         # A canary's own ledger, had they been there, follows the released counts. All are alike but for the label.
         alone = Shard(new_index(settings), new_ledger(settings))
-        alone.add(settings.quantise(queries, "X"), labels[block], block.tolist())
+        alone.add(settings.quantise(queries, "X"), labels[block], [str(i) for i in block.tolist()])
         for _ in range(2):
             with tap() as releases:
                 engine.predict(queries)

@@ -11,7 +11,6 @@ import numpy as np
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.settings import Settings
-from indknn.types import OwnerId
 
 _VOTES: tuple[dict[str, Any], ...] = (
     {"reuse": "none", "prior": "none", "tau": 0.4, "sigma2": 0.4, "max_queries": 100},
@@ -40,7 +39,7 @@ def transcript(settings: dict[str, Any]) -> list[Any]:
     y = rng.integers(3, size=1200)
     X = rng.normal(size=(3, 6))[y] + 0.7 * rng.normal(size=(1200, 6))
     engine = Engine(Settings(n_features=6, classes=(0, 1, 2), epsilon=1.0, delta=1e-5, **settings), SeededNoise(1))
-    people: list[OwnerId] = list(range(800))
+    people = list(range(800))
     engine.add(X[:700], y[:700], people[:700])
     answers = engine.predict(X[800:1000]).tolist()
     engine.forget_owners(people[:50])
