@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.answering.predictor import Request
-from indknn.core.advice import Profile, about_copies, about_delta, about_labels, tell
+from indknn.core.advice import Profile, about_copies, about_delta, tell
 from indknn.core.inputs import as_owner_list, as_record_ids, refuse_unwritable
 from indknn.core.noise import Noise, SecureNoise
 from indknn.engine import Engine, new_index
@@ -242,7 +242,7 @@ class Store:
                 numbers = [change.put(*records) for records in first]
                 for X, y, *names in batches:
                     if self._state.draft:
-                        self._complete(change, X, y, classes)
+                        change.complete(np.asarray(X), y, classes)
                     numbers.append(change.put(*ready(self._state.engine, X, y, *names)))
         tell(change.advice)
         return np.concatenate([np.zeros(0, dtype=np.int64), *numbers])
@@ -250,11 +250,11 @@ class Store:
     def put(self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None) -> IntArray:
         """Add prepared records, all or none; their numbers."""
         with self._exclusive():
-            engine = self._state.engine
+            engine, chosen = self._state.engine, as_record_ids(record_ids, len(vectors))
             names = intake.people_of(owners, len(vectors), engine.ledger, intake.is_vacant(engine))
-            chosen = as_record_ids(record_ids, len(vectors))
+            match = None if names is None else engine.match(vectors, labels, names, chosen)
             with self._adding() as change:
-                numbers = change.put(vectors, labels, names, chosen)
+                numbers = change.put(vectors, labels, names, chosen, match)
         tell(change.advice)
         return numbers
 
@@ -277,20 +277,17 @@ class Store:
         with self._exclusive():
             replaced = self._state.engine.shard.slots_of_records([item.id for item in items if item.id is not None])
             names = intake.people_of_items(items, self._state.engine, each_row)
-            prepared = None if self._state.draft else self._state.engine.settings.prepare(X, y)
+            prepared = match = None
+            if not self._state.draft:
+                prepared = self._state.engine.settings.prepare(X, y)
+                match = None if names is None else self._state.engine.match(*prepared, names, chosen)
             with self._adding(profile) as change:
                 if prepared is None:
-                    self._complete(change, X, y, None)
+                    change.complete(X, y)
                     prepared = self._state.engine.settings.prepare(X, y)
-                numbers = change.put(*prepared, names, chosen, replaced)
+                numbers = change.put(*prepared, names, chosen, match, replaced)
                 profile.see(X)
         return intake.Added(numbers, change.copies, change.advice)
-
-    def _complete(self, change: Change, X: Any, y: Any, classes: Any) -> None:
-        """Settle what a draft left open."""
-        if classes is None and not self._state.engine.settings.classes:
-            change.advice += about_labels()
-        change.complete(np.asarray(X), np.asarray(y if classes is None else classes))
 
     @contextmanager
     def _adding(self, profile: Profile | None = None) -> Iterator[Change]:
