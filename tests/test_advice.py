@@ -103,7 +103,7 @@ def test_the_command_line_says_it_in_a_line_each(tmp_path):
     assert json.loads(result.stdout) == {"added": 400, "records": 400, "owners": 400}
     lines = result.stderr.splitlines()
     assert len(lines) == 3
-    for line, words in zip(lines, ("label set", "standardised", "delta = 0.01"), strict=True):
+    for line, words in zip(lines, ("standardised", "delta = 0.01", "label set"), strict=True):
         assert line.startswith("indknn: ")
         assert words in line
 

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.answering.predictor import Journal, Predictor, Request
-from indknn.core import accounting, advice
+from indknn.core import accounting
+from indknn.core.advice import about_copies, tell
 from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, plan_from_queries, tau_from_queries
 from indknn.core.inputs import as_owner_list, as_record_ids, says_each_row
 from indknn.core.noise import Noise
@@ -101,15 +102,12 @@ class Engine:
         given = None if owners is None or says_each_row(owners) else as_owner_list(owners, length=len(vectors))
         chosen = as_record_ids(record_ids, len(vectors))
         with self.shard.lock:
-            before = self.ledger.n_owners
             names = self.ledger.new_names(len(vectors)) if given is None else given
             match = self.match(vectors, labels, names, chosen)
             match.ids[match.fresh] = self.shard.add(*match.pick(vectors, labels, names))
             if len(match.stale):
                 self.shard.forget(match.stale)
-            people = self.ledger.n_owners
-        advice.tell(advice.about_delta(self.settings.delta, before, people))
-        advice.tell(advice.about_copies(match.copies, len(vectors)))
+        tell(about_copies(match.copies, len(vectors)))
         return match.ids
 
     def match(

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
-from indknn.core.advice import Profile, about_labels, tell
+from indknn.core.advice import Profile, about_delta, about_labels, tell
 from indknn.core.inputs import (
     NEEDS_OWNERS,
     as_classes,
@@ -127,7 +127,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         taken = about_labels() if self.classes is None and not hasattr(self, "_engine") else []
         self._start(X, settings, named=isinstance(names, list))
         self.new_record_ids_ = self._engine.replace_all(*records, names, ids)
-        tell(taken + self._seen(rows))
+        tell(taken + self._advice(rows, 0))
         return self
 
     def partial_fit(
@@ -155,8 +155,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         records = settings.prepare(rows, targets)
         if first:
             self._start(X, settings, named=True)
+        before = self._memory.ledger.n_owners
         self.new_record_ids_ = self._engine.put(*records, names, ids)
-        tell(self._seen(rows))
+        tell(self._advice(rows, before))
         return self
 
     def forget(self, owners: Any = None, *, records: Any = None) -> int:
@@ -296,10 +297,12 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             raise InvalidInputError(NEEDS_OWNERS)
         return owners if owners is None or says_each_row(owners) else as_owner_list(owners, length=rows)
 
-    def _seen(self, rows: FloatArray) -> list[Warning]:
-        profile = Profile()
+    def _advice(self, rows: FloatArray, people: int) -> list[Warning]:
+        """What to tell of these rows, which came to so many people. A store tells the rest itself."""
+        profile, settings = Profile(), self._engine.settings
         profile.see(rows)
-        return profile.advice(self._engine.settings.center_)
+        now = self._engine.ledger.n_owners if isinstance(self._engine, Engine) else 0
+        return profile.advice(settings.center_) + about_delta(settings.delta, people, now)
 
     def _store_path(self) -> Path | None:
         """Where the records are kept, which stays where it was when this object was fitted."""

@@ -120,6 +120,15 @@ def test_what_is_no_name_is_refused_by_name(store, bad):
     assert trail(store) == ["init"]
 
 
+def test_names_that_look_the_same_are_not_two_people(store):
+    """As they come from files of two programs: with a space at the end, or with an accent apart from its letter."""
+    store.add(X[:2], Y[:2], ["17", "Jos\u00e9"])
+    for twin in ("17 ", " 17", "17\n", "Jose\u0301"):
+        with pytest.raises(InvalidInputError, match="is new here, and must have a name of another form"):
+            store.add(X[2:3], Y[2:3], [twin])
+    assert store.engine.ledger.owners() == ["17", "Jos\u00e9"]
+
+
 def test_arrays_are_read_by_their_kind():
     assert as_owner_list(np.array([3, -4], dtype=np.int16)) == ["3", "-4"]
     assert as_owner_list(np.array(["a", "7"])) == ["a", "7"]
@@ -193,7 +202,7 @@ def test_a_store_takes_rows_without_owners_only_while_nobody_is_or_was_in_it(sto
 def test_names_that_are_made_up_are_nobody_elses(store):
     store.add(X[:3], Y[:3], "each-row")
     for name in ("each-row:3", "each-row:", "each-row:ann", "each-row:02"):
-        with pytest.raises(InvalidInputError, match="as the store makes them up"):
+        with pytest.raises(InvalidInputError, match="is new here, and must have a name of another form"):
             store.add(X[5:7], Y[5:7], ["ann", name])
     store.predict(X[100:110])
     store.forget(["each-row:1"])
@@ -277,8 +286,10 @@ def test_adding_another_record_with_the_same_id_replaces_it(store):
 def test_an_id_stays_with_its_owner_and_is_given_once(store):
     by_id(store, [0, 1], [0, 1], ["ann", "bob"], ["a", "b"])
     before = everything(store)
+    engine = store.engine
     with pytest.raises(InvalidInputError, match="record id 'a' is of a record of another owner than 'bob'"):
         by_id(store, [2], [0], ["bob"], ["a"])
+    assert store.engine is engine  # refused before anything was touched
     with pytest.raises(InvalidInputError, match="record id 'c' must not be given twice"):
         by_id(store, [2, 3], [0, 0], ["bob", "bob"], ["c", "c"])
     for again in (2, 3):  # equal or not
@@ -329,9 +340,11 @@ def test_ids_of_records_over_http_and_from_files(path, tmp_path):
         csv.writer(file).writerows([[*"abcde", "y", "owner", "visit"], *rows])
     ids = np.arange(100, 120)
     np.savez(tmp_path / "a.npz", X=X[:20], y=Y[:20], owners=[f"p{i}" for i in range(20)], record_ids=ids)
-    for words in (["a.csv", "--record-id", "visit"], ["a.npz"], ["a.csv", "--record-id", "visit"]):
+    first = ["a.csv", "--record-id", "visit"]
+    for words in (first, ["a.npz"], list(first)):
         result = run("add", path, tmp_path / words[0], *words[1:])
         assert "now 20 records of 20 people" in result.output
+        assert result.output.startswith("added 20" if words is first else "added 0")
         assert "already" not in result.output
     with Store(path) as store, application(store) as client:
         visit = {"features": X[3].tolist(), "label": int(Y[3]), "owner": "p3", "record_id": 103}

@@ -345,12 +345,17 @@ def test_verify_notices_what_was_tampered_with(store):
         "UPDATE answers SET scale = scale * 2",
         "DELETE FROM debits WHERE seq = (SELECT max(seq) FROM debits)",
         "UPDATE audit SET at = '2000-01-01T00:00:00Z' WHERE position = 2",
+        "UPDATE record_keys SET digests = zeroblob(length(digests))",
+        "DELETE FROM record_keys",
+        "INSERT INTO joined VALUES (zeroblob(32), '{}')",
+        "UPDATE meta SET value = 'other' WHERE name = 'names'",
     ],
 )
 def test_a_file_that_was_edited_is_refused(store, change):
     for analyst in (None, "ann", "bob"):
         store.predict(QUERIES[:20], analyst, request_id=f"request of {analyst}")
     store.forget(["person-9"])
+    store.add(RECORDS[:2], Y[:2], ["ann", "bob"], ["visit 1", "visit 2"])
     store.predict(QUERIES[20:30])
     copy = store.path.with_name("copy")
     store.db.execute("VACUUM INTO ?", (str(copy),))

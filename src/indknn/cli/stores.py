@@ -26,6 +26,7 @@ from indknn.cli.options import (
     show,
 )
 from indknn.cli.progress import counting
+from indknn.core.advice import about_labels, tell
 from indknn.core.inputs import EACH_ROW
 from indknn.errors import InvalidInputError
 from indknn.ledger.figures import guarantee
@@ -91,12 +92,14 @@ def add(
     """
     named = columns(label, owner, features, record)
     with Store(store, witness=witness) as opened:
-        known = labels_in(file, named) if opened.draft else None
+        known = labels_in(file, named) if opened.draft and not opened.settings.classes else None
+        before = len(opened.engine.shard)
         with counting("records", not in_json) as count:
-            ids = opened.add_batches(_records(file, named, opened, each_row, count), known)
+            opened.add_batches(_records(file, named, opened, each_row, count), known)
+        tell([] if known is None else about_labels())
         records, owners = len(opened.engine.shard), opened.engine.ledger.n_owners
-    facts = {"added": len(ids), "records": records, "owners": owners}
-    show(facts, in_json, f"added {len(ids):,}; now {records:,} records of {owners:,} people")
+    facts = {"added": records - before, "records": records, "owners": owners}
+    show(facts, in_json, f"added {records - before:,}; now {records:,} records of {owners:,} people")
 
 
 def _records(file: Path, named: Columns, store: Store, each_row: bool, count: Any) -> Iterator[tuple[Any, ...]]:

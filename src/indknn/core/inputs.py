@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -91,7 +92,7 @@ def as_record_ids(record_ids: Any, length: int) -> list[str] | None:
         return None
     ids = as_owner_list(record_ids, length=length, what="record id")
     if len(set(ids)) < len(ids):
-        raise InvalidInputError(f"record id {next(i for i in ids if ids.count(i) > 1)!r} must not be given twice")
+        raise InvalidInputError(f"record id {Counter(ids).most_common(1)[0][0]!r} must not be given twice")
     return ids
 
 

@@ -55,6 +55,9 @@ class RecordKeys:
     def __init__(self) -> None:
         self._rows: KeyArray = np.zeros((0, 2), dtype=np.uint64)
 
+    def __setstate__(self, state: dict[str, KeyArray]) -> None:
+        self._rows = state["_rows"].copy()  # may be a read-only map
+
     def set(self, slots: IntArray, keys: KeyArray) -> None:
         """The records in these slots have these hashes."""
         need, have = int(slots.max(initial=-1)) + 1, len(self._rows)

@@ -18,7 +18,7 @@ from indknn.core.advice import about_labels
 from indknn.core.inputs import EACH_ROW_PREFIX
 from indknn.core.noise import Noise
 from indknn.errors import InvalidInputError
-from indknn.records.keys import KeyArray
+from indknn.records.keys import KeyArray, Match
 from indknn.store import chain, database
 from indknn.store.codec import BLOCK
 from indknn.store.keyfile import forget_names
@@ -44,15 +44,16 @@ class Change:
     slots: list[IntArray] = field(default_factory=list)
     """Of the records that were put."""
     advice: list[Warning] = field(default_factory=list)
+    """What to tell whoever adds the records."""
 
-    def complete(self, X: npt.NDArray[Any], classes: npt.NDArray[Any]) -> None:
-        """The first records of a draft settle what it left open."""
+    def complete(self, X: npt.NDArray[Any], y: npt.ArrayLike, classes: npt.ArrayLike | None = None) -> None:
+        """The first records of a draft settle what it left open; their labels too, if nobody has named the classes."""
         state, settings = self.state, self.state.engine.settings
         if X.ndim != 2:
             raise InvalidInputError(f"X must be a table of shape (rows, features), got shape {X.shape}")
-        if not settings.classes:
+        if not settings.classes and classes is None:
             self.advice += about_labels()
-        labels = settings.classes or tuple(np.unique(classes).tolist())
+        labels = settings.classes or tuple(np.unique(np.asarray(y if classes is None else classes)).tolist())
         settings = replace(settings, n_features=X.shape[1], classes=labels)
         database.set_meta(state.db, "settings", json.dumps(settings.stored()))
         chain.append(state.db, "settings", n_features=settings.n_features, classes=list(labels))
@@ -65,6 +66,7 @@ class Change:
         labels: IntArray,
         owners: list[OwnerId] | None,
         record_ids: Sequence[str | None] | None = None,
+        match: Match | None = None,
         replaced: IntArray | None = None,
     ) -> IntArray:
         """Add records; their numbers. Whoever comes back resumes what they had spent.
@@ -74,7 +76,7 @@ class Change:
         """
         engine, ledger = self.state.engine, self.state.engine.ledger
         names = ledger.new_names(len(vectors), EACH_ROW_PREFIX) if owners is None else owners
-        match = engine.match(vectors, labels, names, record_ids)
+        match = match or engine.match(vectors, labels, names, record_ids)
         kept = match.ids[match.ids >= 0] & _SLOT
         if len(held := np.union1d(kept, match.stale)) and np.isin(held, np.concatenate([held[:0], *self.slots])).any():
             raise InvalidInputError("a record id must not be given twice")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from unicodedata import is_normalized
 
 import numpy as np
 
@@ -13,10 +14,11 @@ from indknn.core.inputs import EACH_ROW, EACH_ROW_PREFIX, NEEDS_OWNERS, as_owner
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger import MemoryLedger
+from indknn.records.keys import Match
 from indknn.types import IntArray, OwnerId, Vectors
 
-Ready: TypeAlias = tuple[Vectors, IntArray, list[OwnerId] | None, list[str] | None]
-"""Features, labels, owners (None for new people) and record ids."""
+Ready: TypeAlias = tuple[Vectors, IntArray, list[OwnerId] | None, list[str] | None, Match | None]
+"""Features, labels, owners (None for new people), record ids, and what of it is here already, if that is known."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,14 @@ class Intake:
         try:
             vectors, labels = engine.settings.prepare(X, y)
             names = people_of(owners, len(vectors), engine.ledger, self._vacant)
-            ready = vectors, labels, names, as_record_ids(record_ids, len(vectors))
+            chosen = as_record_ids(record_ids, len(vectors))
+            match = engine.match(vectors, labels, names, chosen) if names is not None and not self._rows else None
         except InvalidInputError as error:
             raise InvalidInputError(f"{error}, counting from row {self._rows}" if self._rows else str(error)) from None
         self.profile.see(np.asarray(X, dtype=np.float64))
         self._rows += len(vectors)
         self._vacant &= names is None
-        return ready
+        return vectors, labels, names, chosen, match
 
 
 def people_of(owners: Any, n: int, ledger: MemoryLedger, vacant: bool) -> list[OwnerId] | None:
@@ -83,10 +86,19 @@ def people_of(owners: Any, n: int, ledger: MemoryLedger, vacant: bool) -> list[O
             )
         return None
     names = as_owner_list(owners, length=n)
-    for name in ledger.strangers([name for name in names if name.startswith(EACH_ROW_PREFIX)]):
+    for name in ledger.strangers([name for name in names if _is_odd(name)]):
         if not ledger.graves(name):
-            raise InvalidInputError(f"owner {name!r} has a name as the store makes them up: choose another")
+            form = (
+                f"{EACH_ROW_PREFIX}..." if name.startswith(EACH_ROW_PREFIX) else "spaces at an end, or no Unicode NFC"
+            )
+            raise InvalidInputError(f"owner {name!r} is new here, and must have a name of another form ({form})")
     return names
+
+
+def _is_odd(name: OwnerId) -> bool:
+    """Whether somebody else may have this name, or this person another one that looks the same."""
+    same = name.isascii() or is_normalized("NFC", name)
+    return name.startswith(EACH_ROW_PREFIX) or name != name.strip() or not same
 
 
 def people_of_items(items: Sequence[Item], engine: Engine, each_row: bool) -> list[OwnerId] | None:

@@ -238,7 +238,7 @@ class Store:
                 numbers = [change.put(*records) for records in first]
                 for X, y, *names in batches:
                     if self._state.draft:
-                        change.complete(np.asarray(X), np.asarray(y if classes is None else classes))
+                        change.complete(np.asarray(X), y, classes)
                     numbers.append(change.put(*ready(self._state.engine, X, y, *names)))
         tell(change.advice)
         return np.concatenate([np.zeros(0, dtype=np.int64), *numbers])
@@ -246,11 +246,11 @@ class Store:
     def put(self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None) -> IntArray:
         """Add prepared records, all or none; their numbers."""
         with self._exclusive():
-            engine = self._state.engine
+            engine, chosen = self._state.engine, as_record_ids(record_ids, len(vectors))
             names = intake.people_of(owners, len(vectors), engine.ledger, intake.is_vacant(engine))
-            chosen = as_record_ids(record_ids, len(vectors))
+            match = None if names is None else engine.match(vectors, labels, names, chosen)
             with self._adding() as change:
-                numbers = change.put(vectors, labels, names, chosen)
+                numbers = change.put(vectors, labels, names, chosen, match)
         tell(change.advice)
         return numbers
 
@@ -273,12 +273,15 @@ class Store:
         with self._exclusive():
             replaced = self._state.engine.shard.slots_of_records([item.id for item in items if item.id is not None])
             names = intake.people_of_items(items, self._state.engine, each_row)
-            prepared = None if self._state.draft else self._state.engine.settings.prepare(X, y)
+            prepared = match = None
+            if not self._state.draft:
+                prepared = self._state.engine.settings.prepare(X, y)
+                match = None if names is None else self._state.engine.match(*prepared, names, chosen)
             with self._adding(profile) as change:
                 if prepared is None:
                     change.complete(X, y)
                     prepared = self._state.engine.settings.prepare(X, y)
-                numbers = change.put(*prepared, names, chosen, replaced)
+                numbers = change.put(*prepared, names, chosen, match, replaced)
                 profile.see(X)
         return intake.Added(numbers, change.copies, change.advice)
 

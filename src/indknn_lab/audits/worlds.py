@@ -21,6 +21,7 @@ import numpy as np
 from scipy.special import log_ndtr, logsumexp
 
 from indknn.answering.transcript import Transcript, keys_of
+from indknn.core.inputs import as_owner_list
 from indknn.core.kernels import tau_on_grid
 from indknn.core.mechanism import MIN_K
 from indknn.core.noise import Noise
@@ -54,12 +55,12 @@ class Add:
 
     X: FloatArray
     y: tuple[int, ...]
-    owner: OwnerId | tuple[OwnerId, ...] = TARGET
+    owner: OwnerId | tuple[OwnerId | int, ...] = TARGET
 
     @property
     def owners(self) -> list[OwnerId]:
         """One per record."""
-        return list(self.owner) if isinstance(self.owner, tuple) else [self.owner] * len(self.y)
+        return as_owner_list(self.owner) if isinstance(self.owner, tuple) else [self.owner] * len(self.y)
 
 
 @dataclass(frozen=True)

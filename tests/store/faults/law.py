@@ -62,9 +62,9 @@ def labels(name, n):
 
 
 def add_owner(store, name, version=0, n=2):
-    """Records of one owner. Another version has other features."""
+    """Records of one owner, with ids. Another version has other features."""
     key = f"{name}/{version}"
-    store.add(rows(key, n), labels(key, n), [name] * n)
+    store.add(rows(key, n), labels(key, n), [name] * n, [f"{key}/{i}" for i in range(n)])
 
 
 def new_store(path, owners=OWNERS, **changes):
