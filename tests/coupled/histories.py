@@ -1,0 +1,298 @@
+"""Random histories of everything that a user can do, with one person in them who is called `TARGET`.
+
+An event is the same in both worlds, but for the target's part in it. Names of owners and of records are the script's own.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from indknn.settings import Settings
+
+TARGET = "target"
+ANALYSTS = (None, "ann", "bob")
+MODES = {
+    "algorithm 3": {"reuse": "none", "prior": "none"},
+    "labels": {"reuse": "labels", "prior": "none"},
+    "models": {"reuse": "student", "prior": "statistics"},
+    "student": {"reuse": "student", "prior": "none"},
+    "statistics": {"reuse": "none", "prior": "statistics"},
+}
+INDEXES = {"exact": {}, "lsh": {"seed": 1, "n_tables": 4, "n_bits": 3}, "sketch": {"seed": 1, "n_bits": 64}}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A record: its name in the script, whose it is, features, label. `old` is the record that it replaces.
+
+    Names of the target's records begin with a t.
+    """
+
+    name: str
+    owner: str
+    x: tuple
+    label: int
+    old: str | None = None
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records come. `how` is add, upsert, replace_all or fit; the last two take the place of all others."""
+
+    how: str
+    rows: tuple
+    settings: Settings | None = None
+    """What a fit in memory goes on with."""
+
+    @property
+    def of_others(self):
+        return any(row.owner != TARGET for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Forget:
+    """These people go, or these records."""
+
+    owners: tuple = ()
+    records: tuple = ()
+
+    @property
+    def of_others(self):
+        """Whether it is about nobody else than others."""
+        return TARGET not in self.owners and not any(name.startswith("t") for name in self.records)
+
+
+@dataclass(frozen=True)
+class Query:
+    """A request. `adaptive` moves the queries by what was answered last."""
+
+    Q: tuple
+    analyst: str | None
+    name: str | None = None
+    most: int | None = None
+    adaptive: bool = False
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Requests that come together."""
+
+    requests: tuple
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Somebody asks what they have spent."""
+
+    owner: str
+
+    @property
+    def of_others(self):
+        return self.owner != TARGET
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Something that concerns nobody in particular: purge, restart or fail."""
+
+    how: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Something that is not allowed: an unknown person or record, a wrong label, too many features."""
+
+    how: str
+
+
+@dataclass(frozen=True)
+class History:
+    """What happens, on which road, under which settings."""
+
+    seed: int
+    road: str
+    settings: Settings
+    events: tuple
+    small: bool = False
+    """With tiny blocks, so that every loop over blocks turns more than once."""
+
+
+@dataclass
+class Writer:
+    """Writes a history. It knows who would be there if everything was done."""
+
+    rng: np.random.Generator
+    road: str
+    settings: Settings
+    apart: bool
+    held: dict = field(default_factory=dict)  # record name -> owner
+    asked: list = field(default_factory=list)
+    requests: list = field(default_factory=list)
+    people: int = 0
+    made: int = 0
+
+    def __post_init__(self):
+        self.centres = self.rng.normal(size=(3, self.settings.n_features))
+        self.orderly = bool(self.rng.random() < 0.7)  # near each other, near in label: models can learn it
+
+    def points(self, n):
+        """Points around the centres; around the first of them, where the target lives, more than elsewhere."""
+        which = self.rng.choice(3, size=n, p=[0.6, 0.2, 0.2])
+        return self.centres[which] + 0.35 * self.rng.normal(size=(n, self.settings.n_features))
+
+    def rows(self, owners, old=None):
+        """New records of these owners."""
+        X, found = self.points(len(owners)), []
+        for owner, x in zip(owners, X, strict=True):
+            self.made += 1
+            label = np.abs(self.centres - x).sum(axis=1).argmin() if self.orderly else self.rng.integers(99)
+            name = f"{'t' if owner == TARGET else 'r'}{self.made}"
+            found.append(Row(name, owner, tuple(x.tolist()), int(label) % len(self.settings.classes), old))
+        self.held |= {row.name: row.owner for row in found}
+        return found
+
+    def newcomers(self, n):
+        """People who were never here, some of them with several records."""
+        self.people += n
+        names = [f"p{i}" for i in range(self.people - n, self.people)]
+        return [name for name in names for _ in range(int(self.rng.choice([1, 1, 2, 4])))]
+
+    def somebody(self, n=1):
+        """Owners who were here at some time."""
+        names = [f"p{i}" for i in range(self.people)]
+        return self.rng.choice(names, size=min(n, len(names)), replace=False).tolist()
+
+    def start(self):
+        crowd = self.newcomers(int(self.rng.choice([3, 12, 45, 120])))
+        mine = [TARGET] * int(self.rng.choice([0, 1, 1, 3]))
+        return [Records("add", self._shuffled(self.rows([*crowd, *mine])))]
+
+    def _shuffled(self, rows):
+        return tuple(rows[i] for i in self.rng.permutation(len(rows)))
+
+    def event(self):
+        kinds = {
+            self.ask: 45,
+            self.add: 10,
+            self.target_comes: 6,
+            self.upsert: 8,
+            self.forget: 6,
+            self.target_goes: 4,
+            self.forget_records: 3,
+            self.replace: 2,
+            self.statement: 4,
+            self.moment: 9,
+            self.refused: 3,
+        }
+        weights = np.array(list(kinds.values())) / sum(kinds.values())
+        return list(kinds)[self.rng.choice(len(kinds), p=weights)]()
+
+    def ask(self):
+        requests = []
+        for _ in range(int(self.rng.choice([1, 1, 1, 2, 3]))):
+            analyst = ANALYSTS[self.rng.choice(len(ANALYSTS), p=[0.2, 0.5, 0.3])]
+            kind = self.rng.choice(["new", "again", "named", "replayed", "conflict"], p=[0.68, 0.14, 0.08, 0.05, 0.05])
+            name = f"q{len(self.requests)}" if kind == "named" else None
+            Q = tuple(map(tuple, self.points(int(self.rng.choice([1, 2, 5, 9]))).tolist()))
+            if kind == "again" and self.asked:
+                Q = self.asked[self.rng.integers(len(self.asked))]
+            elif kind in {"replayed", "conflict"} and self.requests:
+                earlier = self.requests[self.rng.integers(len(self.requests))]
+                name, analyst = earlier.name, earlier.analyst
+                Q = earlier.Q if kind == "replayed" else Q
+            most = int(self.rng.integers(30, 120)) if self.rng.random() < 0.1 else None
+            requests.append(Query(Q, analyst, name, most, adaptive=kind == "new" and bool(self.rng.random() < 0.3)))
+            self.asked.append(Q)
+            if kind == "named":
+                self.requests.append(requests[-1])
+        return Ask(tuple(requests))
+
+    def add(self):
+        owners = self.newcomers(int(self.rng.choice([1, 2, 20]))) + self.somebody(int(self.rng.integers(3)))
+        mine = [TARGET] * int(self.rng.choice([0, 0, 1, 2]))
+        return Records("add", self._shuffled(self.rows([*owners, *mine])))
+
+    def target_comes(self):
+        return Records("add", tuple(self.rows([TARGET] * int(self.rng.choice([1, 2, 5])))))
+
+    def upsert(self):
+        names = [str(name) for name in self.rng.permutation(sorted(self.held))[:4]]
+        mine = [name for name, owner in self.held.items() if owner == TARGET][:1]
+        rows = [row for name in dict.fromkeys([*names, *mine]) for row in self.rows([self.held[name]], old=name)]
+        rows += self.rows(self.newcomers(1))
+        self.held = {name: owner for name, owner in self.held.items() if name not in {row.old for row in rows}}
+        return Records("upsert", self._shuffled(rows))
+
+    def replace(self):
+        self.held.clear()
+        owners = [*self.somebody(8), *self.newcomers(15), *[TARGET] * int(self.rng.choice([0, 1, 2]))]
+        how = str(self.rng.choice(["replace_all", "fit"]))
+        if how == "fit" and self.road == "engine" and self.rng.random() < 0.5:
+            mode, index = (str(self.rng.choice(list(names))) for names in (MODES, INDEXES))
+            self.settings = settings_of(mode, index, self.rng, apart=self.apart)
+            self.asked.clear()
+            self.__post_init__()
+        return Records(how, self._shuffled(self.rows(owners)), self.settings)
+
+    def forget(self):
+        mine = [TARGET] * int(self.rng.choice([0, 0, 1]))
+        return self._gone(Forget(owners=(*self.somebody(int(self.rng.choice([1, 1, 5]))), *mine)))
+
+    def target_goes(self):
+        return self._gone(Forget(owners=(TARGET,)))
+
+    def forget_records(self):
+        return self._gone(Forget(records=tuple(self.rng.permutation(sorted(self.held))[:3].tolist())))
+
+    def _gone(self, event):
+        self.held = {n: o for n, o in self.held.items() if n not in event.records and o not in event.owners}
+        return event
+
+    def statement(self):
+        return Statement(self.somebody()[0] if self.rng.random() < 0.8 else TARGET)
+
+    def moment(self):
+        return Moment(str(self.rng.choice(["purge", "restart", "fail"], p=[0.2, 0.45, 0.35])))
+
+    def refused(self):
+        return Refused(str(self.rng.choice(["owner", "record", "label", "features", "queries"])))
+
+
+def settings_of(mode, index, rng, *, apart=False):
+    """Settings of this mode, under which budgets run out within a history or last, as it comes.
+
+    Where analysts are seen `apart`, there is no global ledger.
+    """
+    pick = lambda *values: values[rng.choice(len(values))]  # noqa: E731
+    epsilon = pick(0.5, 2.0, 8.0, 30.0, 120.0)
+    kernel, normalize = pick(("cosine", True), ("rbf", True), ("rbf", index == "sketch"))  # a sketch is of angles
+    d, c = pick(2, 4, 7), pick(1, 2, 3, 5)
+    return Settings(
+        d,
+        tuple(range(c)),
+        epsilon=epsilon,
+        max_queries=pick(None, 6, 40, 400),
+        kernel=kernel,
+        normalize=normalize,
+        bandwidth=pick(None, 2.0),
+        tau=pick(None, 0.2, 0.6),
+        sigma2=pick(None, 0.1, 0.5, 2.0, 20.0),
+        accountant=pick("gdp", "rdp"),
+        index=index,
+        index_options=INDEXES[index],
+        center=pick(None, None, tuple([0.1] * d)),
+        max_records_per_query=pick(None, None, 2),
+        free_repeats=pick(True, True, False),
+        global_epsilon=None if apart else pick(None, None, 0.7 * epsilon, 1.3 * epsilon),
+        prior_share=pick(0.1, 0.5, 0.95),
+        **MODES[mode],
+    )
+
+
+def random_history(seed, road, mode, index, *, events=30, apart=False):
+    """A history of about so many events."""
+    rng = np.random.default_rng([seed, *map(ord, road + mode + index)])
+    settings = settings_of(mode, index, rng, apart=apart)
+    writer = Writer(rng, road, settings, apart)
+    script = [*writer.start(), *(writer.event() for _ in range(events))]
+    return History(seed, road, settings, tuple(script), small=bool(rng.random() < 0.5))

@@ -1,0 +1,60 @@
+"""Random histories in two worlds for as long as you like, and a summary in JSON.
+
+    python -m coupled.soak --histories 2000        (with PYTHONPATH=tests)
+
+The control is the same on broken variants of the product. All of them must be caught, or the rest proves nothing.
+"""
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections import Counter
+from itertools import count, islice, product
+
+from coupled.histories import INDEXES, MODES, random_history
+from coupled.mutants import CAUGHT, first_finding
+from coupled.roads import ROADS
+from coupled.tape import ALL, Divergence
+from coupled.worlds import couple, smallest
+
+
+def described(history, finding):
+    """A finding that somebody can repeat."""
+    lines = [f"{finding}", f"  road {history.road}, seed {history.seed}, small {history.small}", f"  {history.settings}"]
+    return "\n".join([*lines, *(f"  {event}" for event in history.events)])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--histories", type=int, default=1000)
+    parser.add_argument("--events", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    start, found, reached = time.monotonic(), [], Counter()
+    kinds = ((seed, *kind) for seed in count(asked.seed) for kind in product(ROADS, MODES, INDEXES))
+    for done, kind in enumerate(islice(kinds, asked.histories), 1):
+        only = "ann" if done % 3 == 0 else ALL  # every third time the view of one analyst
+        history = random_history(*kind, events=asked.events, apart=only is not ALL)
+        try:
+            tape = couple(history, only)
+            reached.update(release.kind for release in tape.releases)
+            reached["answered by models alone"] += tape.alone
+            reached["histories that cost the target something"] += any(tape.cost.values())
+        except Divergence:
+            found.append(described(*smallest(history, only)))
+            print(found[-1], file=sys.stderr, flush=True)
+        if not done % 45:
+            print(f"  {done} histories, {len(found)} findings", file=sys.stderr, flush=True)
+    missed = [mutant.name for mutant in CAUGHT if first_finding(mutant) is None]
+    summary = {"histories": asked.histories, "findings": len(found), "mutants_caught": len(CAUGHT) - len(missed)}
+    summary |= {"mutants_missed": missed, "reached": dict(reached)}
+    print(json.dumps({**summary, "seed": asked.seed, "seconds": round(time.monotonic() - start)}, indent=2))
+    if found or missed:
+        sys.exit("the worlds diverge" if found else "a broken variant was not caught: this harness does not bite")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""One history in two worlds, with and without the target, the second forced to the releases of the first.
+
+The proof of the theorem in docs/privacy.md, executed. After every event three things must hold. What others see is the
+same to the bit. So is everybody else's ledger. And what all releases so far cost the target, as an exact fraction, is at
+most what the target was charged.
+"""
+
+import tempfile
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from coupled.histories import ANALYSTS, TARGET, Ask, Forget, Moment, Records, Refused, Statement
+from coupled.roads import REFUSALS, Road
+from coupled.tape import ALL, Divergence, Tape
+from indknn.answering import by_models, predictor
+from indknn.core import statistics
+from indknn.core.accounting import UNIT, to_units
+from indknn.core.releases import decode
+from indknn.errors import IndKNNError
+from indknn.models import adviser, density
+from indknn.server import worker
+from indknn.settings import Settings
+from indknn.store import store
+from indknn_lab.audits.patches import patched
+from indknn_lab.audits.worlds import hurried
+
+SMALL = [
+    (statistics, "_BLOCK", 3),
+    (statistics, "_GRAM", 2),
+    (by_models, "_BLOCK", 3),
+    (predictor, "MAX_QUERIES", 4),
+    (worker, "ROWS", 4),
+    (store, "FOLD_BYTES", 200),
+    (store, "_FOLD_LEAST", 200),
+]
+_HURRY = [(density, "_FIRST_COUNTS", 3), (density, "COUNT_EVERY", 4), (adviser, "FRESH_PRICE", 0.03)]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """After an event: what came of it, what analysts see, everybody's ledger, and how much anybody may have paid."""
+
+    outcome: object
+    settings: Settings
+    views: dict
+    others: dict
+    target: tuple
+    limits: tuple
+
+
+class World:
+    """One of the two worlds. It skips the target's part of every event where the target is not `present`."""
+
+    def __init__(self, history, present, folder):
+        self.road = Road(history.road, history.settings, folder, history.seed)
+        self.present = present
+        self.ids, self.owners = {}, {}  # of the records that are held, by their names in the script
+        self.others = {}
+        self.target_came = False
+        self.settings = [history.settings]
+        self._last = {}
+
+    def play(self, event):
+        """What others see of this event."""
+        step = {
+            Records: self._records,
+            Forget: self._forget,
+            Ask: self._ask,
+            Statement: self._statement,
+            Moment: lambda moment: getattr(self.road, moment.how)(),
+            Refused: self._refused,
+        }[type(event)]
+        try:
+            outcome = step(event)
+        except REFUSALS as error:
+            outcome = type(error).__name__
+        return outcome if getattr(event, "of_others", True) else None
+
+    def seen(self, outcome):
+        others = self.road.balances(self.others)
+        target = self.road.balances([TARGET])[TARGET] if self.target_came else ({}, 0, 0)
+        views = {analyst: self.road.view(analyst) for analyst in ANALYSTS}
+        return Seen(outcome, self.road.engine.settings, views, others, target, self._limits())
+
+    def _limits(self):
+        """What somebody may have paid in one scope, and in all: under earlier settings it may have been more."""
+        budgets = [to_units(settings.budget) for settings in self.settings]
+        behind = [s.global_budget for s in self.settings]
+        return max(budgets), None if None in behind else max(map(to_units, behind))
+
+    def _records(self, event):
+        rows = [row for row in event.rows if self.present or row.owner != TARGET]
+        if not rows:
+            return
+        plain = [(row.owner, row.x, row.label) for row in rows]
+        if event.how == "upsert":
+            made = self.road.upsert(plain, [self.ids.get(row.old) for row in rows])
+        elif event.how == "fit":
+            made = self.road.fit(plain, event.settings)
+            self.settings.append(self.road.settings)
+        else:
+            made = getattr(self.road, event.how)(plain)
+        self._drop([row.old for row in rows] if event.how in {"add", "upsert"} else list(self.ids))
+        self.ids |= {row.name: int(i) for row, i in zip(rows, made, strict=True)}
+        self.owners |= {row.name: row.owner for row in rows}
+        self.others |= dict.fromkeys(row.owner for row in rows if row.owner != TARGET)
+        self.target_came |= any(row.owner == TARGET for row in rows)
+
+    def _forget(self, event):
+        owners = [name for name in event.owners if name != TARGET or self.target_came]
+        names = [name for name in event.records if name in self.ids]
+        if not owners and not names:
+            return None
+        receipt = self.road.forget(owners, [self.ids[name] for name in names])
+        self._drop([*names, *(name for name, owner in self.owners.items() if owner in owners)])
+        return receipt
+
+    def _drop(self, names):
+        for name in names:
+            self.ids.pop(name, None)
+            self.owners.pop(name, None)
+
+    def _ask(self, event):
+        requests = []
+        for query in event.requests:
+            Q = np.array(query.Q) + (0.1 * self._last.get(query.analyst, 0) if query.adaptive else 0.0)
+            requests.append((Q, query.analyst, query.name, query.most))
+        answers = [(query.analyst, answer) for query, answer in zip(event.requests, self.road.ask(requests), strict=True)]
+        self._last |= {analyst: answer[-1] for analyst, answer in answers if isinstance(answer, list)}
+        return answers
+
+    def _statement(self, event):
+        return self.road.statement(event.owner)
+
+    def _refused(self, event):
+        x = (0.5,) * self.road.settings.n_features
+        return {
+            "owner": lambda: self.road.forget(["nobody"]),
+            "record": lambda: self.road.forget([], [1 << 40]),
+            "label": lambda: self.road.add([("p0", x, 0), ("p0", x, 99)]),
+            "features": lambda: self.road.add([("p0", (*x, 1.0), 0)]),
+            "queries": lambda: self.road.ask([(np.ones((1, len(x) + 1)), None, None, None)]),
+        }[event.how]()
+
+
+def couple(history, only=ALL):
+    """Play the history twice. Gives the tape of the second world; raises `Divergence` where the theorem fails.
+
+    With `only` it is about the view of that analyst. Then everything else that is released is drawn anew.
+    """
+    first, seen = Tape(), []
+    with hurried(), patched([*_HURRY, *(SMALL if history.small else [])]):
+        with closing(_played(history, True, first)) as world:
+            for at, after in enumerate(world):
+                with _event(at):
+                    _keeps_the_law(history.events[at], seen[-1] if seen else None, after)
+                seen.append(after)
+        second = Tape(first, only)
+        again = history if only is ALL else replace(history, seed=history.seed + 1)
+        with closing(_played(again, False, second)) as world:
+            for at, after in enumerate(world):
+                with _event(at):
+                    _same_to_others(*(_part(one, history.events[at], only) for one in (seen[at], after)))
+                    _paid_for(seen[at].target[0], second.cost)
+        second.finish()
+    return second
+
+
+def _played(history, present, tape):
+    """What there is to see after every event."""
+    with tempfile.TemporaryDirectory() as folder, tape():
+        world = World(history, present, Path(folder))
+        try:
+            for at, event in enumerate(history.events):
+                with _event(at):
+                    after = world.seen(world.play(event))
+                yield after
+            if wrong := world.road.problems():
+                raise Divergence(f"the store is not in order: {wrong}")
+        finally:
+            world.road.close()
+
+
+@contextmanager
+def _event(at):
+    """A divergence tells at which event. So does an error that nothing in a history should lead to."""
+    try:
+        yield
+    except (Divergence, IndKNNError) as error:
+        raise Divergence(f"event {at}: {error}") from error
+
+
+def _part(seen, event, only):
+    """What must be the same: all of it, or what concerns one analyst."""
+    if only is ALL:
+        return {"outcome": seen.outcome, "settings": seen.settings, "views": seen.views, "others": seen.others}
+    outcome = seen.outcome
+    if isinstance(event, Ask):
+        outcome = [answer for analyst, answer in outcome if analyst == only]
+    elif isinstance(event, Statement):
+        outcome = None
+    view = {name: what for name, what in seen.views[only].items() if name != "epochs"}
+    others = {name: (spent.get(only, 0), records) for name, (spent, _, records) in seen.others.items()}
+    return {"outcome": outcome, "settings": seen.settings, "view": view, "others": others}
+
+
+def _same_to_others(told, after):
+    for what in told:
+        if told[what] != after[what]:
+            raise Divergence("{}: {} with, {} without".format(what, *_difference(told[what], after[what])))
+
+
+def _difference(x, z):
+    """Where two values that are not the same differ."""
+    if isinstance(x, dict) and isinstance(z, dict):
+        x, z = list(x.items()), list(z.items())
+    if isinstance(x, list | tuple) and type(x) is type(z) and len(x) == len(z):
+        return next((_difference(a, b) for a, b in zip(x, z, strict=True) if a != b), (x, z))
+    return tuple(decode(one) if isinstance(one, bytes) and one else one for one in (x, z))
+
+
+def _paid_for(paid, cost):
+    for scope, rho in cost.items():
+        if rho > Fraction(paid.get(scope, 0), UNIT):
+            raise Divergence(f"the target paid {paid.get(scope, 0) / UNIT:.9g} for {float(rho):.9g} of {scope}")
+
+
+def _keeps_the_law(event, before, after):
+    """Nothing that was spent comes back, whatever happens; nobody spends more than they have."""
+    each, everything = after.limits
+    for name, (spent, queries, _) in [*after.others.items(), (TARGET, after.target)]:
+        if max(spent.values(), default=0) > each or (everything is not None and sum(spent.values()) > everything):
+            raise Divergence(f"{name} paid {spent} of {after.limits}")
+        then = before and (before.target if name == TARGET else before.others.get(name))
+        if then and (queries < then[1] or any(spent.get(scope, 0) < units for scope, units in then[0].items())):
+            raise Divergence(f"{name} had paid {then[:2]}, and has paid {spent, queries} now")
+    if isinstance(event, Moment) and before and (before.others, before.target) != (after.others, after.target):
+        raise Divergence(f"{event.how} changed ledgers: {before.others} to {after.others}")
+
+
+def smallest(history, only=ALL, tries=400):
+    """The same history with as few events as still diverge, and what then diverges."""
+    found, events = _finding(history, only), list(history.events)
+    size = max(len(events) // 2, 1)
+    while size and tries > 0:
+        start = 0
+        while start < len(events) and tries > 0:
+            fewer = replace(history, events=(*events[:start], *events[start + size :]))
+            finding, tries = _finding(fewer, only), tries - 1
+            if finding is None:
+                start += size
+            else:
+                found, events = finding, list(fewer.events)
+        size //= 2
+    return replace(history, events=tuple(events)), found
+
+
+def _finding(history, only):
+    try:
+        couple(history, only)
+    except Divergence as error:
+        return str(error)
+    return None
