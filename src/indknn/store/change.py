@@ -84,6 +84,7 @@ class Change:
         """Drop all that was released: answers, statistics, and what was learned from them."""
         state = self.state
         database.purge_answers(state.db)
+        database.set_meta(state.db, "epoch", state.engine.shard.epoch)  # no release tells it any more
         chain.append(state.db, "purge", upto=state.journal.last_noted)
         state.journal.forget_requests()
         state.engine.predictor.purge()

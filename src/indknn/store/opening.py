@@ -56,6 +56,7 @@ def load(
         journal.touched = touched
         engine = journaled_engine(settings, noise, journal)
         database.read_records(db, settings.n_features, engine.shard)
+        engine.shard.epoch = max(engine.shard.epoch, int(database.get_meta(db, "epoch") or 0))
         for scope, query, label, release in database.read_answers(db, settings.n_features):
             engine.predictor.remember(scope, query, label, release)
         return State(db, books, engine, journal, draft, store_id)
