@@ -1,6 +1,5 @@
 """Which broken variants of the product two worlds must tell from the product, and the first history that does."""
 
-
 from coupled.histories import MODES, random_history
 from coupled.tape import ALL, Divergence
 from coupled.worlds import couple

@@ -21,7 +21,6 @@ from indknn.store.outlook import stream
 from indknn.store.reports import answers_by_analyst, statement
 from indknn.store.upsert import Item
 from indknn.store.verify import problems
-from indknn_lab.audits.served import Repeatable
 
 ROADS = ("engine", "store", "server")
 REFUSALS = (InvalidInputError, Problem)
@@ -31,9 +30,8 @@ _RECEIPT = ("records", "owners_forgotten", "kept", "derived", "owners")  # what 
 class Road:
     """One model. `rows` are (owner, features, label)."""
 
-    def __init__(self, name, settings, folder, seed):
-        self.name, self.settings, self.path = name, settings, folder / "people.store"
-        self.noise = Repeatable(seed)
+    def __init__(self, name, settings, folder, noise):
+        self.name, self.settings, self.path, self.noise = name, settings, folder / "people.store", noise
         self.worker = None
         if name == "engine":
             self.model = Engine(settings, self.noise)
@@ -129,9 +127,10 @@ class Road:
 
     def view(self, analyst):
         """What an analyst sees besides labels: the threshold, a forecast, counters, and what was released to them."""
-        adviser = self.engine.predictor.adviser(analyst)
+        predictor = self.engine.predictor
+        adviser = predictor.adviser(analyst)
         told = getattr(adviser, "told", [])
-        seen = {"released": list(map(_shown, told)), "tau": getattr(adviser, "tau", None)}
+        seen = {"released": list(map(_shown, told)), "tau": (adviser or predictor).tau}
         seen["epochs"] = [release.epoch for release in told if isinstance(release, MomentsRelease)]
         if self.stored:
             return seen | self._in_turn(lambda: self._stored_view(analyst))

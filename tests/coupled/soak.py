@@ -20,10 +20,11 @@ from coupled.tape import ALL, Divergence
 from coupled.worlds import couple, smallest
 
 
-def described(history, finding):
+def described(history, finding, only):
     """A finding that somebody can repeat."""
-    lines = [f"{finding}", f"  road {history.road}, seed {history.seed}, small {history.small}", f"  {history.settings}"]
-    return "\n".join([*lines, *(f"  {event}" for event in history.events)])
+    about = "" if only is ALL else f", the view of {only}"
+    head = [finding, f"road {history.road}, seed {history.seed}, small {history.small}{about}", history.settings]
+    return "\n  ".join(map(str, [*head, *history.events]))
 
 
 def main():
@@ -36,7 +37,7 @@ def main():
     start, found, reached = time.monotonic(), [], Counter()
     kinds = ((seed, *kind) for seed in count(asked.seed) for kind in product(ROADS, MODES, INDEXES))
     for done, kind in enumerate(islice(kinds, asked.histories), 1):
-        only = "ann" if done % 3 == 0 else ALL  # every third time the view of one analyst
+        only = "ann" if done % 4 == 0 else ALL  # every fourth time the view of one analyst
         history = random_history(*kind, events=asked.events, apart=only is not ALL)
         try:
             tape = couple(history, only)
@@ -44,7 +45,7 @@ def main():
             reached["answered by models alone"] += tape.alone
             reached["histories that cost the target something"] += any(tape.cost.values())
         except Divergence:
-            found.append(described(*smallest(history, only)))
+            found.append(described(*smallest(history, only), only))
             print(found[-1], file=sys.stderr, flush=True)
         if not done % 45:
             print(f"  {done} histories, {len(found)} findings", file=sys.stderr, flush=True)

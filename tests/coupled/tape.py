@@ -22,12 +22,11 @@ from indknn.types import GRID
 from indknn_lab.audits.patches import patched
 from indknn_lab.audits.tap import halves
 
-
 ALL = object()
 """All analysts."""
 
 
-class Divergence(AssertionError):
+class Divergence(AssertionError):  # noqa: N818 - a finding
     """The two worlds are not the same to others, or somebody was charged less than they gave away."""
 
 
@@ -55,6 +54,15 @@ class Recording:
         self._release.scales.append(int(scale))
         self._release.noise.append(values)
         return values
+
+
+class Silent:
+    """The noise of a world in which every release is forced."""
+
+    secure = True
+
+    def draw(self, scale, size):
+        raise Divergence(f"noise was drawn at {scale} for a release that the tape does not know")
 
 
 class Forcing:

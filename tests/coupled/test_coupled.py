@@ -7,7 +7,6 @@ import pytest
 from coupled.histories import INDEXES, MODES, TARGET, Ask, Forget, History, Moment, Query, Records, Row, random_history
 from coupled.mutants import CAUGHT, first_finding
 from coupled.roads import ROADS
-from coupled.tape import Divergence
 from coupled.worlds import couple, smallest
 from indknn.settings import Settings
 from indknn.store import Store
@@ -55,7 +54,11 @@ def test_the_histories_are_about_everything():
     assert {type(event).__name__ for event in events} == {"Records", "Forget", "Ask", "Statement", "Moment", "Refused"}
     assert {event.how for event in events if isinstance(event, Records)} == {"add", "upsert", "replace_all", "fit"}
     assert {event.how for event in events if isinstance(event, Moment)} == {"purge", "restart", "fail"}
-    assert {query.analyst for event in events if isinstance(event, Ask) for query in event.requests} == {None, "ann", "bob"}
+    assert {query.analyst for event in events if isinstance(event, Ask) for query in event.requests} == {
+        None,
+        "ann",
+        "bob",
+    }
     settings = [history.settings for history in written]
     assert {(s.accountant, s.kernel) for s in settings} == set(product(("gdp", "rdp"), ("cosine", "rbf")))
     assert {s.global_epsilon is None for s in settings} == {True, False}

@@ -15,17 +15,17 @@ import numpy as np
 
 from coupled.histories import ANALYSTS, TARGET, Ask, Forget, Moment, Records, Refused, Statement
 from coupled.roads import REFUSALS, Road
-from coupled.tape import ALL, Divergence, Tape
+from coupled.tape import ALL, Divergence, Silent, Tape
 from indknn.answering import by_models, predictor
 from indknn.core import statistics
 from indknn.core.accounting import UNIT, to_units
-from indknn.core.releases import decode
 from indknn.errors import IndKNNError
 from indknn.models import adviser, density
 from indknn.server import worker
 from indknn.settings import Settings
 from indknn.store import store
 from indknn_lab.audits.patches import patched
+from indknn_lab.audits.served import Repeatable
 from indknn_lab.audits.worlds import hurried
 
 SMALL = [
@@ -55,8 +55,8 @@ class Seen:
 class World:
     """One of the two worlds. It skips the target's part of every event where the target is not `present`."""
 
-    def __init__(self, history, present, folder):
-        self.road = Road(history.road, history.settings, folder, history.seed)
+    def __init__(self, history, present, folder, noise):
+        self.road = Road(history.road, history.settings, folder, noise)
         self.present = present
         self.ids, self.owners = {}, {}  # of the records that are held, by their names in the script
         self.others = {}
@@ -105,7 +105,7 @@ class World:
         else:
             made = getattr(self.road, event.how)(plain)
         self._drop([row.old for row in rows] if event.how in {"add", "upsert"} else list(self.ids))
-        self.ids |= {row.name: int(i) for row, i in zip(rows, made, strict=True)}
+        self.ids |= dict(zip((row.name for row in rows), made.tolist(), strict=True))
         self.owners |= {row.name: row.owner for row in rows}
         self.others |= dict.fromkeys(row.owner for row in rows if row.owner != TARGET)
         self.target_came |= any(row.owner == TARGET for row in rows)
@@ -129,7 +129,9 @@ class World:
         for query in event.requests:
             Q = np.array(query.Q) + (0.1 * self._last.get(query.analyst, 0) if query.adaptive else 0.0)
             requests.append((Q, query.analyst, query.name, query.most))
-        answers = [(query.analyst, answer) for query, answer in zip(event.requests, self.road.ask(requests), strict=True)]
+        answers = [
+            (query.analyst, answer) for query, answer in zip(event.requests, self.road.ask(requests), strict=True)
+        ]
         self._last |= {analyst: answer[-1] for analyst, answer in answers if isinstance(answer, list)}
         return answers
 
@@ -154,14 +156,14 @@ def couple(history, only=ALL):
     """
     first, seen = Tape(), []
     with hurried(), patched([*_HURRY, *(SMALL if history.small else [])]):
-        with closing(_played(history, True, first)) as world:
+        with closing(_played(history, True, first, Repeatable(history.seed))) as world:
             for at, after in enumerate(world):
                 with _event(at):
                     _keeps_the_law(history.events[at], seen[-1] if seen else None, after)
                 seen.append(after)
         second = Tape(first, only)
-        again = history if only is ALL else replace(history, seed=history.seed + 1)
-        with closing(_played(again, False, second)) as world:
+        noise = Silent() if only is ALL else Repeatable(history.seed + 1)
+        with closing(_played(history, False, second, noise)) as world:
             for at, after in enumerate(world):
                 with _event(at):
                     _same_to_others(*(_part(one, history.events[at], only) for one in (seen[at], after)))
@@ -170,10 +172,10 @@ def couple(history, only=ALL):
     return second
 
 
-def _played(history, present, tape):
+def _played(history, present, tape, noise):
     """What there is to see after every event."""
     with tempfile.TemporaryDirectory() as folder, tape():
-        world = World(history, present, Path(folder))
+        world = World(history, present, Path(folder), noise)
         try:
             for at, event in enumerate(history.events):
                 with _event(at):
@@ -220,7 +222,7 @@ def _difference(x, z):
         x, z = list(x.items()), list(z.items())
     if isinstance(x, list | tuple) and type(x) is type(z) and len(x) == len(z):
         return next((_difference(a, b) for a, b in zip(x, z, strict=True) if a != b), (x, z))
-    return tuple(decode(one) if isinstance(one, bytes) and one else one for one in (x, z))
+    return x, z
 
 
 def _paid_for(paid, cost):
