@@ -20,7 +20,8 @@ help:
 	@echo "make coverage    all tests, and which lines they reach: a page in $(OUT)/coverage"
 	@echo "make lint        ruff, mypy --strict, import-linter"
 	@echo "make bench       benchmarks, as ratios to peers"
-	@echo "make soak        crash a store a few thousand times: kill -9, power cuts; kill a server a hundred times"
+	@echo "make soak        crash a store a few thousand times: kill -9, power cuts; kill a server a hundred times;"
+	@echo "                 play a thousand histories with and without one person"
 	@echo "make setup       only the environment"
 	@echo "make clean       remove everything made"
 
@@ -62,6 +63,7 @@ bench: setup
 soak: setup
 	PYTHONPATH=tests $(BIN)/python -m store.faults.soak
 	PYTHONPATH=tests $(BIN)/python -m server.soak
+	PYTHONPATH=tests $(BIN)/python -m coupled.soak
 
 clean:
 	rm -rf $(VENV) $(OUT) .coverage build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
