@@ -93,7 +93,7 @@ def test_a_person_has_one_name_from_every_door(path, tmp_path):
 def test_an_owners_key_is_for_the_one_person_of_that_name(store):
     """Row 3 of the review: with a key for the number 7, `DELETE /v1/owners/7` erased somebody who was the text "7"."""
     store.add(X[:3], Y[:3], [7, 8, 9])
-    from indknn.server.keys import create, keys_path
+    from indknn.store.keyfile import create, keys_path
 
     _, key = create(keys_path(store.path), "owner", "seven", owner=7)
     with application(store, roles=("curator",)) as client:

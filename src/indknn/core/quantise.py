@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.errors import InvalidInputError
-from indknn.types import FloatArray, Int8Array, Vectors
+from indknn.types import Float32Array, FloatArray, Int8Array, Vectors
 
 LEVELS = 127
 EXACT_FEATURES = (1 << 24) // (LEVELS * LEVELS)
@@ -59,8 +59,15 @@ def integer_dots(left: Int8Array, right: Int8Array) -> FloatArray:
     total = np.zeros((len(left), len(right)))
     for low in range(0, right.shape[1], EXACT_FEATURES):
         piece = slice(low, low + EXACT_FEATURES)
-        total += left[:, piece].astype(np.float32) @ right[:, piece].astype(np.float32).T
+        total += whole_product(left[:, piece].astype(np.float32), right[:, piece].astype(np.float32).T)
     return total
+
+
+def whole_product(left: Float32Array, right: Float32Array) -> Float32Array:
+    """The product of matrices of whole numbers. BLAS may flag an invalid value in lanes that it then throws away."""
+    with np.errstate(invalid="ignore"):
+        result: Float32Array = left @ right
+    return result
 
 
 def _refuse(what: str, bad: npt.NDArray[np.bool_], wrong: str, allowed: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from indknn.core.quantise import whole_product
 from indknn.types import Float32Array, FloatArray, Int8Array
 
 NEAR = 0.03
@@ -27,7 +28,7 @@ class Neighbours:
         centred = scores - scores.mean(axis=0)
         self._size = max(float(np.abs(centred).max(initial=0.0)), 1e-12) / _SCORE
         self._scores = np.rint(centred / self._size).astype(np.float32)
-        sample = (self._rows[:256] @ self._rows.T) / (_UNIT * _UNIT)
+        sample = whole_product(self._rows[:256], self._rows.T) / (_UNIT * _UNIT)
         self._near = max(float(np.quantile(sample, 1.0 - NEAR)), 1.0 / _KAPPA)
 
     def of_queries(self, Q: FloatArray) -> FloatArray:
@@ -45,10 +46,10 @@ class Neighbours:
         found = np.zeros((len(rows), self._scores.shape[1]))
         for first in range(0, len(rows), _BLOCK):
             here = slice(first, first + _BLOCK)
-            kappa = rows[here] @ self._rows.T  # below 2^24 by Cauchy and Schwarz
+            kappa = whole_product(rows[here], self._rows.T)  # below 2^24 by Cauchy and Schwarz
             kappa *= (_KAPPA / (roots[here] * _UNIT)).astype(np.float32)[:, None]
             kappa *= kappa >= np.float32(self._near * _KAPPA)
             np.trunc(kappa, out=kappa)
             total = np.maximum(kappa.sum(axis=1, dtype=np.float64), 1.0)
-            found[here] = (kappa @ self._scores).astype(np.float64) * (self._size / total)[:, None]
+            found[here] = whole_product(kappa, self._scores).astype(np.float64) * (self._size / total)[:, None]
         return found

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from indknn.core.quantise import EXACT_FEATURES, integer_dots
+from indknn.core.quantise import EXACT_FEATURES, integer_dots, whole_product
 from indknn.records.indexes.scanner import CodeArray, Codes, Found, Int32Array, Rows
 from indknn.types import BoolArray, Float32Array, FloatArray, Int8Array, IntArray
 
@@ -107,9 +107,8 @@ def tile_dots(rows: Int8Array, queries: Int8Array) -> npt.NDArray[np.floating]:
     if rows.shape[1] > EXACT_FEATURES:
         return integer_dots(queries, rows)
     if len(queries) == 1:
-        dots: Float32Array = rows.astype(np.float32) @ queries[0].astype(np.float32)
-        return dots[None]
-    return queries.astype(np.float32) @ rows.astype(np.float32).T
+        return whole_product(rows.astype(np.float32), queries[0].astype(np.float32))[None]
+    return whole_product(queries.astype(np.float32), rows.astype(np.float32).T)
 
 
 def ones(words: npt.NDArray[np.uint64]) -> IntArray:
