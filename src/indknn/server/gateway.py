@@ -47,8 +47,9 @@ class Gateway:
         try:
             permission = needed_permission(method, path)
             key = authorise(self.service.keys, permission, headers)
-            await self.service.remember_keys()
-            check_again = partial(self._check_again, permission, headers)
+            if not (self.service.keyed or self.service.keys.is_open):
+                await self.service.remember_keys()
+            check_again = partial(self._check_again, permission, headers, self.service.keys.version)
             receive_all = _receive_and_then(check_again, receive)
             if not is_infer:
                 scope.setdefault("state", {}).update(key=key, permission=permission)
@@ -72,10 +73,11 @@ class Gateway:
                 log_error(error)
             await self._send(send, "infer" if is_infer else "refused", problem.status, problem.body, problem.headers)
 
-    def _check_again(self, permission: str | None, headers: dict[bytes, bytes]) -> None:
+    def _check_again(self, permission: str | None, headers: dict[bytes, bytes], version: int) -> None:
         """Tell nothing to a key that was revoked meanwhile. What it asked for may be charged or done by then."""
         self.service.keys.refresh(force=True)
-        authorise(self.service.keys, permission, headers)
+        if self.service.keys.version != version:
+            authorise(self.service.keys, permission, headers)
 
     async def _answer(self, scope: Any, receive: Any) -> list[Any]:
         """The response of FastAPI, with what every response carries."""

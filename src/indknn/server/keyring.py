@@ -27,6 +27,7 @@ class Keyring:
         self._secret = b""
         self._by_digest: dict[str, Key] = {}
         self._seen: object = None
+        self.version = 0  # goes up whenever the file was read again
         self._next_refresh = 0.0
         self.refresh(force=True)
 
@@ -55,6 +56,7 @@ class Keyring:
         except StoreError:
             file, self.is_open = KeyFile(), False  # a damaged file lets nobody in
         self._seen = mark
+        self.version += 1
         self.is_open = self.is_open and not file.keys
         self._secret = file.secret
         self._by_digest = {k.digest: k for k in file.keys if k.revoked is None}

@@ -32,8 +32,8 @@ class Service:
         self.options = options
         self.keys = Keyring(keys)
         with store.reading() as db:
-            self._keyed = is_keyed(db)
-        if self.keys.is_open and self._keyed and not open_on_loopback:
+            self.keyed = is_keyed(db)
+        if self.keys.is_open and self.keyed and not open_on_loopback:
             raise StoreError(
                 f"{store.path} had keys, but {keys_path(store.path).name} is lost or empty: restore that file, make "
                 "new keys with indknn keys create, or let everybody on this machine in with --open-on-loopback"
@@ -47,14 +47,13 @@ class Service:
 
     async def remember_keys(self) -> None:
         """Have the store remember that it has keys, once the first was made."""
-        if not (self._keyed or self.keys.is_open):
-            await self.worker.run(self._mark_keyed)
+        await self.worker.run(self._mark_keyed)
 
     def _mark_keyed(self) -> None:
         with suppress(StoreError):  # a full disk: the next request tries again
             with self.store.changing() as change:
                 mark_keyed(change.state.db)
-            self._keyed = True
+            self.keyed = True
 
     @cached_property
     def worker(self) -> Worker:

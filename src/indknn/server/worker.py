@@ -22,6 +22,7 @@ from indknn.errors import InvalidInputError, StoreError
 from indknn.ledger import Scope
 from indknn.server.metrics import Metrics
 from indknn.server.problems import Problem
+from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.batches import Batch
 from indknn.store.reports import answers_by_analyst
@@ -151,14 +152,15 @@ class Worker:
 
     def _admitted(self, jobs: list[Job], done: Done) -> list[Job]:
         """Those jobs that are well-formed and within their analyst's number of queries; the others are told."""
-        if self.store.draft:
+        draft, settings = self.store.draft, self.store.settings
+        if draft:
             raise Problem(409, "the store has never held records, so nothing is known of its features", "no_records")
         if self.store.generation != self._generation:  # it was read anew after a failure
             self.store.flush()  # a batch may have been computed since that is not written yet, and counts
             self._given, self._generation = answers_by_analyst(self.store), self.store.generation
         asked = dict(self._given)
         ready = []
-        for job in _quantised(self.store, jobs, done):
+        for job in _quantised(settings, jobs, done):
             replay = job.request_id is not None and self.store.knows(job.request_id)
             if job.most is not None and not replay:
                 total = asked.get(job.analyst, 0) + len(job.rows)
@@ -206,15 +208,15 @@ class Worker:
 _NOTHING: Any = object()
 
 
-def _quantised(store: Store, jobs: list[Job], done: Done) -> list[Job]:
+def _quantised(settings: Settings, jobs: list[Job], done: Done) -> list[Job]:
     """Quantise the rows of all jobs at once; where one is wrong, each by itself, to tell whose it was."""
     try:
-        all_rows = store.settings.quantise(np.concatenate([job.rows for job in jobs]), "the queries")
+        all_rows = settings.quantise(np.concatenate([job.rows for job in jobs]), "the queries")
     except (InvalidInputError, ValueError):
         good = []
         for job in jobs:
             try:
-                job.queries = store.settings.quantise(job.rows, "the queries")
+                job.queries = settings.quantise(job.rows, "the queries")
                 good.append(job)
             except InvalidInputError as error:
                 done.results.append((job.future, error))

@@ -184,11 +184,11 @@ class StoreJournal:
             if fold is not None:
                 write_balances(self.db, *fold)
                 self.unfolded_bytes = 0
-            self.db.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             for answer in paid:
                 body = answer.debits.encode() if answer.debits is not None else b""
                 self.db.execute("INSERT INTO debits VALUES (?, ?)", (answer.seq, body))
                 self.unfolded_bytes += len(body)
+            self.db.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             self.db.executemany("INSERT INTO requests VALUES (?, ?, ?)", values)
             if batch:
                 entry = chain.append(self.db, "answers", **told)

@@ -37,9 +37,8 @@ from indknn.store.opening import State, load
 from indknn.store.space import Space
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
-FOLD_BYTES = 8 << 20
+FOLD_BYTES, _FOLD_LEAST = 8 << 20, 256 << 10
 """Debits are folded into balances when they have grown to this; earlier in a small store."""
-_FOLD_LEAST = 256 << 10
 
 
 class Store:
@@ -194,8 +193,8 @@ class Store:
 
     def fold_if_long(self) -> None:
         """Fold when debits have grown. Answers are paid for by then, so a failure can wait."""
-        journal = self._state.journal
-        if journal.failure is None and journal.unfolded_bytes > self._fold_bytes:
+        long, failure = self._state.journal.unfolded_bytes, self._state.journal.failure
+        if failure is None and long > _FOLD_LEAST and long > self._fold_bytes:
             with suppress(StoreError):
                 self.fold()
 
@@ -377,8 +376,7 @@ class Store:
             raise
 
     @property
-    def _fold_bytes(self) -> int:
-        """How long debits may become before they are folded: many times the balances, within bounds."""
+    def _fold_bytes(self) -> int:  # many times the balances, within bounds
         return min(FOLD_BYTES, max(_FOLD_LEAST, 64 * 12 * len(self._state.engine.ledger.participation)))
 
     # Opening
