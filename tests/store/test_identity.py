@@ -20,7 +20,7 @@ from indknn.engine import Engine
 from indknn.settings import Settings
 from indknn.store import Store, chain
 from indknn.store.verify import problems
-from server.serving import application
+from server.serving import application, create, keys_path
 
 X, Y = blobs(400, 3, 5, seed=3)
 SETTINGS = Settings(n_features=5, classes=(0, 1, 2), tau=0.3, sigma2=0.6, max_queries=60, reuse="none")
@@ -93,8 +93,6 @@ def test_a_person_has_one_name_from_every_door(path, tmp_path):
 def test_an_owners_key_is_for_the_one_person_of_that_name(store):
     """Row 3 of the review: with a key for the number 7, `DELETE /v1/owners/7` erased somebody who was the text "7"."""
     store.add(X[:3], Y[:3], [7, 8, 9])
-    from indknn.server.keys import create, keys_path
-
     _, key = create(keys_path(store.path), "owner", "seven", owner=7)
     with application(store, roles=("curator",)) as client:
         record = {"features": X[3].tolist(), "label": 0, "owner": "7"}
