@@ -20,7 +20,7 @@ from indknn.engine import Engine
 from indknn.settings import Settings
 from indknn.store import Store, chain
 from indknn.store.verify import problems
-from server.serving import application
+from server.serving import application, create, keys_path
 
 X, Y = blobs(400, 3, 5, seed=3)
 SETTINGS = Settings(n_features=5, classes=(0, 1, 2), tau=0.3, sigma2=0.6, max_queries=60, reuse="none")
@@ -93,8 +93,6 @@ def test_a_person_has_one_name_from_every_door(path, tmp_path):
 def test_an_owners_key_is_for_the_one_person_of_that_name(store):
     """Row 3 of the review: with a key for the number 7, `DELETE /v1/owners/7` erased somebody who was the text "7"."""
     store.add(X[:3], Y[:3], [7, 8, 9])
-    from indknn.store.keyfile import create, keys_path
-
     _, key = create(keys_path(store.path), "owner", "seven", owner=7)
     with application(store, roles=("curator",)) as client:
         record = {"features": X[3].tolist(), "label": 0, "owner": "7"}
@@ -121,12 +119,13 @@ def test_what_is_no_name_is_refused_by_name(store, bad):
 
 
 def test_names_that_look_the_same_are_not_two_people(store):
-    """As they come from files of two programs: with a space at the end, or with an accent apart from its letter."""
+    """As other programs write them: with a space at the end, as a float, with an accent apart from its letter."""
     store.add(X[:2], Y[:2], ["17", "Jos\u00e9"])
-    for twin in ("17 ", " 17", "17\n", "Jose\u0301"):
+    for twin in ("17 ", " 17", "17\n", "17.0", "17.", "+17", "Jose\u0301"):
         with pytest.raises(InvalidInputError, match="is new here, and must have a name of another form"):
             store.add(X[2:3], Y[2:3], [twin])
-    assert store.engine.ledger.owners() == ["17", "Jos\u00e9"]
+    store.add(X[2:5], Y[2:5], ["017", "17.5", "Jos\u00e9 "[:4]])
+    assert store.engine.ledger.owners() == ["17", "Jos\u00e9", "017", "17.5"]
 
 
 def test_arrays_are_read_by_their_kind():

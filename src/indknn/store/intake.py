@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -17,6 +18,8 @@ from indknn.ledger import MemoryLedger
 from indknn.records.keys import Match
 from indknn.types import IntArray, OwnerId, Vectors
 
+_WHOLE = re.compile(r"[+-]?[0-9]+\.0*|\+[0-9]+")
+_ODD = f"no space at an end, no 17.0 for 17, in Unicode NFC, not {EACH_ROW_PREFIX}..."
 Ready: TypeAlias = tuple[Vectors, IntArray, list[OwnerId] | None, list[str] | None, Match | None]
 """Features, labels, owners (None for new people), record ids, and what of it is here already, if that is known."""
 
@@ -88,17 +91,14 @@ def people_of(owners: Any, n: int, ledger: MemoryLedger, vacant: bool) -> list[O
     names = as_owner_list(owners, length=n)
     for name in ledger.strangers([name for name in names if _is_odd(name)]):
         if not ledger.graves(name):
-            form = (
-                f"{EACH_ROW_PREFIX}..." if name.startswith(EACH_ROW_PREFIX) else "spaces at an end, or no Unicode NFC"
-            )
-            raise InvalidInputError(f"owner {name!r} is new here, and must have a name of another form ({form})")
+            raise InvalidInputError(f"owner {name!r} is new here, and must have a name of another form: {_ODD}")
     return names
 
 
 def _is_odd(name: OwnerId) -> bool:
     """Whether somebody else may have this name, or this person another one that looks the same."""
-    same = name.isascii() or is_normalized("NFC", name)
-    return name.startswith(EACH_ROW_PREFIX) or name != name.strip() or not same
+    alike = name != name.strip() or not (name.isascii() or is_normalized("NFC", name)) or _WHOLE.fullmatch(name)
+    return bool(alike) or name.startswith(EACH_ROW_PREFIX)
 
 
 def people_of_items(items: Sequence[Item], engine: Engine, each_row: bool) -> list[OwnerId] | None:
