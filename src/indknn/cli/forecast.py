@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from indknn.cli.options import JSON, STORE, show
+from indknn.cli.options import JSON, STORE, WITNESS, show
 from indknn.errors import InvalidInputError
 from indknn.ledger.figures import ledger_words
 from indknn.models.forecast import Forecast, forecast
@@ -21,8 +21,11 @@ _DAYS = {"hour": 1 / 24, "day": 1.0, "week": 7.0, "month": 365.25 / 12, "year": 
 @click.option("--analyst", help="Whose queries. Default: the analyst without a name.")
 @click.option("--rate", help="How many queries there will be, as 1000/day; durations are then told as well.")
 @click.option("--n", "records", type=int, help="About how many records there are, where that is public.")
+@WITNESS
 @JSON
-def forecast_command(store: Path, analyst: str | None, rate: str | None, records: int | None, in_json: bool) -> None:
+def forecast_command(
+    store: Path, analyst: str | None, rate: str | None, records: int | None, witness: Path | None, in_json: bool
+) -> None:
     """Tell how many more queries there can be, and how good the answers will be.
 
     Everything is estimated from what was released to the analyst, so it may be shown to them: nobody's budget is
@@ -34,7 +37,7 @@ def forecast_command(store: Path, analyst: str | None, rate: str | None, records
       indknn forecast patients.store --analyst alice --rate 1000/day
     """
     daily = None if rate is None else per_day(rate, "--rate")
-    with Store(store) as opened:
+    with Store(store, witness=witness) as opened:
         found, planned = forecast(stream(opened, analyst, records)), opened.settings.max_queries
         of = ledger_words(opened.settings, analyst)
     days = {
