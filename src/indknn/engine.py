@@ -6,7 +6,7 @@ writes down what this one does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,21 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.answering.predictor import Journal, Predictor, Request
+from indknn.answering.training import Progress
 from indknn.core import accounting
 from indknn.core.advice import about_copies, tell
 from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, plan_from_queries, tau_from_queries
 from indknn.core.inputs import as_owner_list, as_record_ids, says_each_row
 from indknn.core.noise import Noise
-from indknn.core.statistics import most_records
+from indknn.core.statistics import MAX_RECORDS
 from indknn.errors import InvalidInputError
-from indknn.ledger import MemoryLedger, Scope
-from indknn.models import Adviser, RidgeStudent
-from indknn.models.adviser import Terms
+from indknn.ledger import SHARED, MemoryLedger, Scope
+from indknn.models import SharedModel, shared_model
+from indknn.models.adviser import Adviser, Terms
 from indknn.records.indexes import Index, make_index
 from indknn.records.keys import Match
 from indknn.records.shard import Shard
 from indknn.settings import Settings
-from indknn.types import FloatArray, IntArray, OwnerId, Vectors
+from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Vectors
 
 
 def new_index(settings: Settings) -> Index:
@@ -39,22 +40,28 @@ def new_index(settings: Settings) -> Index:
 def new_ledger(settings: Settings, key: bytes | None = None) -> MemoryLedger:
     """A ledger in which nobody has spent anything."""
     behind = None if settings.global_budget is None else accounting.to_units(settings.global_budget)
-    return MemoryLedger(accounting.to_units(settings.budget), behind, key=key)
+    shared = accounting.to_units(settings.shared_budget) if settings.shared_budget else 0
+    return MemoryLedger(accounting.to_units(settings.budget), behind, shared_budget=shared, key=key)
 
 
-def new_adviser(settings: Settings) -> Adviser:
-    """What answers from releases, before anything was released."""
+def new_model(settings: Settings) -> SharedModel:
+    """The shared model, before anything was released."""
+    classes = max(len(settings.class_array), 1)
+    return SharedModel(shared_model.Terms(settings.n_features, classes, settings.shared_budget))
+
+
+def new_adviser(settings: Settings, model: SharedModel) -> Adviser:
+    """What decides about the queries of an analyst, before anything was released to them."""
     terms = Terms(
         settings.n_features,
         max(len(settings.class_array), 1),
-        settings.budget,
+        settings.budget - settings.shared_budget,
         settings.max_queries,
-        settings.prior_share if settings.prior == "statistics" else None,
         settings.sigma2,
         settings.tau,
     )
     choose = partial(tau_from_queries, kernel=settings.kernel_, share=NEAR_SHARE)
-    return Adviser(terms, settings.kernel_, RidgeStudent() if settings.reuse == "student" else None, choose)
+    return Adviser(terms, settings.kernel_, model, choose)
 
 
 class Engine:
@@ -73,6 +80,7 @@ class Engine:
         noise: Noise,
         ledger: MemoryLedger | None = None,
         journal: Journal | None = None,
+        public: Int8Array | None = None,
     ):
         self.settings = settings
         self.noise = noise
@@ -85,7 +93,9 @@ class Engine:
             else settings.plan(settings.tau or DEFAULT_TAU),
             noise,
             reuse_pool=partial(new_index, settings) if settings.reuse == "labels" else None,
+            make_model=partial(new_model, settings) if settings.advised else None,
             make_adviser=partial(new_adviser, settings) if settings.advised else None,
+            public=public,
             free_repeats=settings.free_repeats,
             journal=journal,
         )
@@ -115,9 +125,8 @@ class Engine:
     ) -> Match:
         """What of these rows is here already; refuses more records than there may be."""
         match = self.shard.match(vectors, labels, owners, record_ids)
-        most = most_records(len(self.settings.class_array))
-        if len(self.shard) + len(match.fresh) > most:
-            raise InvalidInputError(f"there may be at most {most:,} records, got {len(match.fresh):,} more")
+        if len(self.shard) + len(match.fresh) > MAX_RECORDS:
+            raise InvalidInputError(f"there may be at most {MAX_RECORDS:,} records, got {len(match.fresh):,} more")
         return match
 
     def forget_owners(self, owners: Any) -> int:
@@ -135,6 +144,21 @@ class Engine:
             self.shard.forget(slots)
         return len(slots)
 
+    def declare_public(self, X: npt.ArrayLike) -> None:
+        """Unlabelled public rows that the shared model may use."""
+        self.predictor.public = self.settings.quantise(X, "public").values
+
+    def train(self) -> Iterator[Progress]:
+        """Train the shared model, or look whether newcomers call for another round: piece by piece.
+
+        When it happens must be public (a clock, an operator's word), never a consequence of what is in the records.
+        """
+        if self.predictor.model is None:
+            raise InvalidInputError("there is no shared model to train: the settings have prior='none'")
+        with self.predictor.locked():
+            self.predictor.start_round()
+        yield from self.predictor.training()
+
     def purge(self) -> None:
         """Drop all that was released. A public event, see `Store.purge`."""
         self.predictor.purge()
@@ -146,13 +170,18 @@ class Engine:
         return np.asarray(self.settings.class_array[reply.labels])
 
     def spent(self, owners: Any = None, analyst: Scope = None) -> FloatArray:
-        """ρ of each owner (of all who have records), with one analyst or, for None, with all together."""
+        """ρ of each owner (of all who have records), with one analyst or, for None, with all together.
+
+        What every analyst sees counts for each of them.
+        """
         if not (analyst is None or isinstance(analyst, str)):
             raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
         with self.shard.lock:
             names = self.ledger.owners() if owners is None else as_owner_list(owners)
-            units = self.ledger.total_spent(names) if analyst is None else self.ledger.spent(names, analyst)
-            return accounting.from_units(units)
+            if analyst is None:
+                return accounting.from_units(self.ledger.total_spent(names))
+            seen = [analyst, SHARED, None] if self.ledger.house else [analyst, SHARED]
+            return accounting.from_units(sum(self.ledger.spent(names, scope) for scope in seen))
 
     def restarted(self, settings: Settings, noise: Noise) -> Engine:
         """An empty engine under other settings for the same people, who keep what they have spent."""
@@ -161,6 +190,7 @@ class Engine:
         with self.shard.lock:
             self.shard.forget(self.shard.slots())
             self.ledger.budget, self.ledger.global_budget = fresh.budget, fresh.global_budget
+            self.ledger.shared_budget = fresh.shared_budget
         return successor
 
     def replace_all(self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None) -> IntArray:

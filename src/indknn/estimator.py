@@ -54,6 +54,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         A file in which everything is kept durably: records, ledgers, answers. The first ``fit`` or ``partial_fit``
         makes it, and later ones open it, in this process or another. Then its own parameters must agree with
         these. None keeps everything in memory.
+    public : array-like or None
+        Unlabelled public rows (a thousand will do), spread like the records but of nobody whom the promise is made to.
+        They make the shared model better, and cost nobody anything. None: the queries of the first ``predict`` serve.
 
     Attributes
     ----------
@@ -92,9 +95,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         bandwidth: float | None = None,
         accountant: str = "gdp",
         index: str = "exact",
-        reuse: str = "student",
+        reuse: str | None = None,
         prior: str | None = None,
-        prior_share: float = 0.5,
+        prior_share: float = 0.8,
         center: npt.ArrayLike | None = None,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
         classes: npt.ArrayLike | None = None,
@@ -106,6 +109,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         n_bits: int | None = None,
         index_seed: int = 0,
         store: str | Path | None = None,
+        public: npt.ArrayLike | None = None,
     ):
         for name, value in locals().copy().items():
             if name != "self":
@@ -318,13 +322,19 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         """What holds the records: an engine in memory, or the store file, which is made or opened."""
         path = self._store_path()
         if path is None:
-            return old.restarted(settings, noise) if isinstance(old, Engine) else Engine(settings, noise)
+            engine = old.restarted(settings, noise) if isinstance(old, Engine) else Engine(settings, noise)
+            if self.public is not None:
+                engine.declare_public(self.public)
+            return engine
         from indknn.store import Store  # noqa: PLC0415  (an extra)
 
         if not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; random_state must be None")
         if old is None and not path.exists():
-            return Store.create(path, settings)
+            made = Store.create(path, settings)
+            if self.public is not None:
+                made.declare_public(self.public)
+            return made
         opened = old if isinstance(old, Store) else Store(path)
         kept = replace(opened.settings, tau=settings.tau) if settings.tau is None else opened.settings
         if kept != settings:

@@ -24,15 +24,16 @@ from indknn.core.kernels import Kernel, make_kernel
 from indknn.core.mechanism import MAX_SIGMA2, Plan
 from indknn.core.parameters import AT_CREATION, check_fields, described, parameter
 from indknn.core.quantise import quantise
-from indknn.core.statistics import MAX_FEATURES
 from indknn.errors import InvalidInputError
 from indknn.types import Accountant, FloatArray, IntArray, KernelName, Vectors
 
-Reuse: TypeAlias = Literal["student", "labels", "none"]
-Prior: TypeAlias = Literal["statistics", "none"]
+Reuse: TypeAlias = Literal["labels", "none"]
+Prior: TypeAlias = Literal["model", "none"]
 IndexName: TypeAlias = Literal["exact", "lsh", "sketch"]
 
 MAX_CLASSES = (1 << 16) - 1
+MAX_FEATURES = 4096
+"""Of a store with a shared model."""
 _BITS: Final = {"lsh": 8, "sketch": 512}
 _EPSILON: Final[dict[str, Any]] = {"at_least": accounting.MIN_EPSILON, "below": accounting.MAX_EPSILON}
 
@@ -136,10 +137,9 @@ class Settings:
     )
     index_options: dict[str, Any] = field(default_factory=dict)
     reuse: Reuse = parameter(
-        "What released answers are used for, at no cost to anybody. student: a model learns from them. It answers "
-        "alone where it is right often enough, and is mixed with the votes elsewhere. labels: they vote on later "
-        "queries, as in the paper.",
-        "student",
+        "What released answers are used for. labels: they vote on later queries, as in the paper. With labels or none "
+        "and without prior='model', answers are the paper's Algorithm 3.",
+        none="none, with the shared model",
     )
     center: tuple[float, ...] | None = parameter(
         "A public vector that is subtracted from records and queries. Never use the mean of the private data.",
@@ -158,12 +158,15 @@ class Settings:
         **_EPSILON,
     )
     prior: Prior = parameter(
-        "statistics: noisy sums over all records are released before the first answer, and a linear model is solved "
-        "from them. They cost prior_share of the budget once.",
-        none="statistics if reuse is student, else none",
+        "model: a model is trained on all records, once for all analysts. It answers alone where it is right often "
+        "enough, and is mixed with the votes of the people nearby elsewhere.",
+        none="model, unless reuse is given",
     )
     prior_share: float = parameter(
-        "The share of the budget that the statistics of the prior cost.", 0.5, above=0, below=1
+        "The share of everybody's budget that is for the shared model. Votes have the rest, with each analyst.",
+        0.8,
+        above=0,
+        below=1,
     )
 
     def __post_init__(self) -> None:
@@ -172,13 +175,14 @@ class Settings:
         object.__setattr__(self, "classes", _as_labels(self.classes))
         object.__setattr__(self, "center", as_center(self.center))
         if self.prior is None:
-            object.__setattr__(self, "prior", "statistics" if self.reuse == "student" else "none")
-        if self.prior == "statistics" and self.reuse == "labels":
-            raise InvalidInputError("prior='statistics' goes with reuse='none' or 'student', got 'labels'")
+            object.__setattr__(self, "prior", "model" if self.reuse is None else "none")
+        if self.reuse is None:
+            object.__setattr__(self, "reuse", "none")
+        if self.prior == "model" and self.reuse == "labels":
+            raise InvalidInputError("prior='model' goes with reuse='none', got 'labels'")
         if self.advised and self.n_features > MAX_FEATURES:
             raise InvalidInputError(
-                f"statistics and a student take at most {MAX_FEATURES} features, got {self.n_features}; "
-                "use reuse='none' and prior='none'"
+                f"the shared model takes at most {MAX_FEATURES} features, got {self.n_features}; use prior='none'"
             )
 
     @classmethod
@@ -204,6 +208,10 @@ class Settings:
         if values["reuse"] == "votes":
             values["reuse"] = "labels"
             _warn_removed("reuse='votes'", "released answers are reused as labels")
+        if values["reuse"] == "student" or values["prior"] == "statistics":
+            # Its analysts may have spent all of B each. A shared model on top of that would be more than B.
+            values |= {"reuse": "none", "prior": "none"}
+            _warn_removed("a student or statistics", "people vote on every query; a new store has the shared model")
         if values.pop("vote") == "exponential":
             if values["accountant"] != "rdp":
                 raise InvalidInputError(f"vote='exponential' needs accountant 'rdp', got {values['accountant']!r}")
@@ -219,13 +227,18 @@ class Settings:
 
     @property
     def advised(self) -> bool:
-        """Whether models answer as well: a student, a prior or both."""
-        return self.reuse == "student" or self.prior != "none"
+        """Whether the shared model answers as well."""
+        return self.prior == "model"
 
     @cached_property
     def budget(self) -> float:
         """B, what every person may spend with one analyst."""
         return accounting.budget(self.epsilon, self.delta, self.accountant)
+
+    @property
+    def shared_budget(self) -> float:
+        """The part of B that is for the shared model."""
+        return self.prior_share * self.budget if self.advised else 0.0
 
     @cached_property
     def global_budget(self) -> float | None:
@@ -238,7 +251,9 @@ class Settings:
     def sigma1_(self) -> float:
         """The noise on the count."""
         planned = self.max_queries or PLANNED_QUERIES
-        return sigma1_for(self.budget, max(planned // COUNT_EVERY, 100) if self.advised else planned)
+        if not self.advised:
+            return sigma1_for(self.budget, planned)
+        return sigma1_for(self.budget - self.shared_budget, max(planned // COUNT_EVERY, 100))
 
     @property
     def sigma2_(self) -> float:

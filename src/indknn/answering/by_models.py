@@ -1,7 +1,7 @@
-"""The lasting way: models made of releases answer where they are sure, and people vote on the rest.
+"""The lasting way: the shared model answers where it is sure, and people vote on the rest.
 
-One adviser per analyst sees what was released to that analyst and decides, from that alone, which sums over all records
-are due, which queries need votes, and how votes and models are mixed. Everybody is charged before anything comes out.
+One adviser per analyst sees what was released to that analyst and decides, from that alone, which queries need votes,
+and how votes and the model are mixed. Everybody is charged before anything comes out.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import TypeAlias
 import numpy as np
 
 from indknn.answering.transcript import Answer
-from indknn.core import accounting, mechanism, statistics
+from indknn.core import mechanism
 from indknn.core.kernels import tau_on_grid
 from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
-from indknn.core.releases import ModelOnly, MomentsRelease, TallyRelease, Votes
+from indknn.core.releases import ModelOnly, Votes
 from indknn.ledger import Scope
-from indknn.models import Adviser
-from indknn.models.adviser import Due, Question
+from indknn.models.adviser import Adviser, Question
 from indknn.records.shard import Shard
 from indknn.types import Selection, Vectors
 
@@ -38,13 +37,9 @@ def answers_by_models(
     noise: Noise,
     analyst: Scope,
 ) -> Iterator[Answer]:
-    """Each query in turn, and before it the sums that are due."""
+    """Each query in turn."""
     start, n = 0, len(queries.values)
     while start < n:
-        while (due := adviser.due()) is not None:
-            release = _released_sum(due, adviser, shards, noise, analyst)
-            adviser.absorb(release)
-            yield Answer(None, -1, release)
         # The adviser changes its mind only between blocks, so a block is answered as if queries came one at a time.
         end = min(start + adviser.until_change(), start + _BLOCK, n)
         block = queries if (start, end) == (0, n) else queries[slice(start, end)]
@@ -80,33 +75,9 @@ def _noisy_votes(
     if question.counted:
         count = mechanism.noisy_count(sum(some.total for some in admitted), plan, noise)
         adviser.density.add_count(question.share, count)
-    K = adviser.density.expected(question.share)
+    K = adviser.expected(question.share)
     votes = np.zeros(plan.n_classes, dtype=np.int64)
     for shard, some in zip(shards, admitted, strict=True):
         votes += shard.settle(some, K, plan)
     noisy = mechanism.noisy_votes(votes, K, plan, noise)
     return Votes(K, plan.scale2(K), count, question.share, question.kappa, mechanism.centred(noisy))
-
-
-def _released_sum(
-    due: Due, adviser: Adviser, shards: Sequence[Shard], noise: Noise, analyst: Scope
-) -> MomentsRelease | TallyRelease:
-    """A sum over all records, charged to their owners, with noise."""
-    price = adviser.price(due)
-    units = accounting.to_units(price)
-    if due == "moments":
-        c = adviser.terms.n_classes
-        scales = statistics.MomentNoise.for_price(price, c)
-        epoch = max(shard.epoch for shard in shards) + 1
-        parts = [shard.moments(adviser.since, scales, c, units, analyst).sums for shard in shards]
-        for shard in shards:
-            shard.epoch = min(epoch, shard.max_epoch)
-        A, b = (np.sum(matrices, axis=0) for matrices in zip(*parts, strict=True))
-        A, b = statistics.noisy_moments(A, b, scales, noise)
-        upper = A[np.triu_indices(len(A))]
-        return MomentsRelease(adviser.since, epoch, scales.scale_a, scales.scale_b, len(A), upper, b.ravel())
-    models = adviser.models() if due == "card" else []  # without models it is a count of fresh records
-    scale = statistics.tally_scale(price, max(len(models), 1))
-    since = adviser.since if due == "fresh" else 0
-    counts = np.sum([shard.tally(models, since, scale, units, analyst).sums[0] for shard in shards], axis=0)
-    return TallyRelease(len(models), scale, statistics.noisy_tally(counts, scale, noise))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any, Protocol
@@ -16,18 +16,24 @@ import numpy as np
 
 from indknn.answering.by_models import Scan, answers_by_models
 from indknn.answering.by_vote import label_by_vote
+from indknn.answering.training import Progress, round_of_training
 from indknn.answering.transcript import Answer, Transcript, keys_of
 from indknn.core.kernels import tau_on_grid
 from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
-from indknn.core.releases import ModelOnly, MomentsRelease, Release, Votes
-from indknn.errors import PrivacyError
-from indknn.ledger import Scope
-from indknn.models import Adviser
+from indknn.core.releases import Gradient, ModelOnly, PublicRows, Release, Votes
+from indknn.errors import InvalidInputError, PrivacyError
+from indknn.ledger import SHARED, Scope
+from indknn.models import SharedModel
+from indknn.models.adviser import Adviser
+from indknn.models.shared_model import MOST_ROWS
 from indknn.records.indexes import Index
 from indknn.records.indexes.scanner import MAX_QUERIES
 from indknn.records.shard import Shard
-from indknn.types import IntArray, Selection, Vectors
+from indknn.types import Int8Array, IntArray, Selection, Vectors
+
+SCHEDULE_FIRST, SCHEDULE_GROWS = 512, 4
+"""Where one analyst's queries decide: so many of them, and then a quarter more, until newcomers are looked for."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,11 @@ class Request:
     queries: Vectors
     analyst: Scope = None
     request_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse the name of what is no analyst."""
+        if self.analyst == SHARED:
+            raise InvalidInputError(f"no analyst can be called {self.analyst!r}")
 
 
 @dataclass(frozen=True)
@@ -58,13 +69,19 @@ class Journal(Protocol):
         """What was noted since the last time belongs to this request."""
         ...
 
+    def secure(self) -> None:
+        """Make what was noted durable at once."""
+        ...
+
 
 class Predictor:
     """Answers queries from one or more shards under one plan.
 
     `plan` is a Plan, or makes one from the first queries, which are public; it is then fixed.
     `reuse_pool` makes an empty index for released pairs, or is None to vote without them.
-    `make_adviser` makes what answers from releases, or is None to ask always.
+    `make_model` makes the shared model before anything was released, or is None to ask always.
+    `make_adviser` makes what decides about the queries of one analyst, given the model. `public` are unlabelled public
+    rows. With `background` no answer waits for training: somebody else must take the pieces of `training`.
     `free_repeats` answers a query that the analyst has asked before from the transcript.
     Without a `journal`, memory is all there is.
     """
@@ -76,7 +93,9 @@ class Predictor:
         noise: Noise,
         *,
         reuse_pool: Callable[[], Index] | None = None,
-        make_adviser: Callable[[], Adviser] | None = None,
+        make_model: Callable[[], SharedModel] | None = None,
+        make_adviser: Callable[[SharedModel], Adviser] | None = None,
+        public: Int8Array | None = None,
         free_repeats: bool = True,
         journal: Journal | None = None,
     ):
@@ -89,7 +108,11 @@ class Predictor:
         self.lock = RLock()
         self._process = os.getpid()
         self._reuse_pool = reuse_pool
-        self._make_adviser = make_adviser
+        self._make_model, self._make_adviser = make_model, make_adviser
+        self.public = public
+        self.model = None if make_model is None else make_model()
+        self.background = False
+        self._scheduled = SCHEDULE_FIRST
         self._tau: int | None = None
         self._transcripts: dict[Scope, Transcript] = {}
         self._advisers: dict[Scope, Adviser] = {}
@@ -99,27 +122,100 @@ class Predictor:
 
         Everything is charged and noted, but not yet durable: with a journal, nothing may leave before it is.
         """
-        with ExitStack() as held:
-            self._take_locks(held)
+        with self.locked():
             new, scan = self._new_queries(requests), self._scan
-            if self._make_adviser is None:  # all requests share one scan: it knows records, and no budgets
+            if self.model is not None:
+                self._train_if_due(requests)
+            if self.model is None:  # all requests share one scan: it knows records, and no budgets
                 parts = [_rows(r.queries, fresh) for r, (_, fresh) in zip(requests, new, strict=True)]
                 together = self._scan(_joined(parts), self._fixed_tau(requests[0].queries))
                 scan = lambda queries, tau: together  # noqa: E731
             return [self._reply(r, keys, fresh, scan) for r, (keys, fresh) in zip(requests, new, strict=True)]
 
-    def _take_locks(self, held: ExitStack) -> None:
-        """All locks, and the checks that come before any answer."""
-        held.enter_context(self.lock)
-        for shard in self.shards:
-            held.enter_context(shard.ledger.lock)
-            if shard.broken:
-                shard.refuse_if_broken()
-        if self.noise.secure and os.getpid() != self._process:
-            raise PrivacyError(
-                "this process was forked from the one that holds the ledger, and would spend everybody's budget anew; "
-                "answer from one process"
-            )
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """All locks, and the checks that come before any release."""
+        with ExitStack() as held:
+            held.enter_context(self.lock)
+            for shard in self.shards:
+                held.enter_context(shard.ledger.lock)
+                if shard.broken:
+                    shard.refuse_if_broken()
+            if self.noise.secure and os.getpid() != self._process:
+                raise PrivacyError(
+                    "this process was forked from the one that holds the ledger, and would spend everybody's budget "
+                    "anew; answer from one process"
+                )
+            yield
+
+    # Training
+
+    def start_round(self, rows: Int8Array | None = None, *, by_queries: bool = False) -> None:
+        """Begin a round of training, or look whether newcomers call for one. The caller must hold all locks.
+
+        When this happens must be public: a clock, an operator's word, the first query that anybody asks. `by_queries`
+        says that the unnamed analyst's queries or their number decided.
+        """
+        assert self.model is not None
+        if self.model.due() is None:
+            given = self.public if rows is None else rows
+            if given is None or (self.model.started and rows is None):
+                given = np.zeros((0, self.model.terms.n_features), dtype=np.int8)
+            self._released(PublicRows(by_queries, given[:MOST_ROWS]))
+
+    def training(self) -> Iterator[Progress]:
+        """The round that is going on, piece by piece. Each piece takes the locks, and may take some milliseconds."""
+        model = self.model
+        if model is None:
+            return
+        pieces = round_of_training(model, self.shards, self.noise, self._released)
+        while self.model is model:  # else all was purged
+            with self.locked():
+                progress = next(pieces, None)
+            if progress is None:
+                return
+            yield progress
+
+    def _train_if_due(self, requests: Sequence[Request]) -> None:
+        """What starts a round without an operator: the very first query, and the number of one analyst's queries.
+
+        Before the first query nobody was told anything, so it may be anybody's. Later on only the queries of the unnamed
+        analyst may decide, and only if no other analyst asked before; what that analyst is told then counts for all.
+        """
+        assert self.model is not None
+        if not self.model.started:
+            if not self.background:
+                self.start_round(self.public if self.public is not None else _distinct(requests))
+        else:
+            unnamed = self._advisers.get(None)
+            alone = self.shards[0].ledger.house or not any(self._advisers.keys() - {None})
+            if alone and unnamed is not None and unnamed.answered >= self._scheduled:
+                while self._scheduled <= unnamed.answered:
+                    self._scheduled += max(SCHEDULE_FIRST, self._scheduled // SCHEDULE_GROWS)
+                recent = unnamed.density.queries().values if self.public is None else None
+                self.start_round(recent, by_queries=True)
+        if not self.background:
+            for _ in self.training():
+                pass
+
+    def _released(self, release: Release) -> None:
+        """A release of the shared model: known to the model, then written down."""
+        self._absorb(release)
+        if self.journal is not None:
+            self.journal.note(SHARED, None, -1, release)
+            self.journal.secure()
+
+    def _absorb(self, release: Release) -> None:
+        assert self.model is not None
+        if isinstance(release, PublicRows) and release.by_queries:
+            for shard in self.shards:
+                shard.ledger.house = True
+        if isinstance(release, Gradient):
+            for shard in self.shards:
+                shard.epoch = min(max(shard.epoch, release.epoch), shard.max_epoch)
+        self.model.absorb(release)
+
+    # Answering
 
     def _new_queries(self, requests: Sequence[Request]) -> list[tuple[list[bytes], list[int]]]:
         """For each request the keys of its queries, and the positions of those that need the private data."""
@@ -146,12 +242,9 @@ class Predictor:
             plan = self._fixed_plan(queries)
             answers = answers_by_models(queries, scan, plan, adviser, self.shards, self.noise, analyst)
         for answer in answers:
-            query = None
-            if answer.position is not None:
-                i = fresh[answer.position]
-                query = _rows(queries, [answer.position])
-                labels[i] = answer.label
-                transcript.add(query, keys[i], answer.label)
+            i, query = fresh[answer.position], _rows(queries, [answer.position])
+            labels[i] = answer.label
+            transcript.add(query, keys[i], answer.label)
             if self.journal is not None:
                 self.journal.note(analyst, query, answer.label, answer.release)
         told = transcript.answers
@@ -193,28 +286,25 @@ class Predictor:
     @property
     def tau(self) -> float | None:
         """The threshold in force with the analyst without a name; None before it was chosen."""
-        if self._make_adviser is not None:
+        if self.model is not None:
             return self._advisers[None].tau if None in self._advisers else None
         return None if self.plan is None else self.plan.tau
 
     def adviser(self, analyst: Scope = None) -> Adviser | None:
         """What answers from releases to this analyst, if anything does."""
-        if self._make_adviser is None:
+        if self.model is None or self._make_adviser is None:
             return None
         if analyst not in self._advisers:
-            self._advisers[analyst] = self._make_adviser()
+            self._advisers[analyst] = self._make_adviser(self.model)
         return self._advisers[analyst]
 
     def remember(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None = None) -> None:
         """Put back what an earlier process released. A sum over records has no query."""
-        adviser = self.adviser(analyst)
         if query is None:
-            if isinstance(release, MomentsRelease):
-                for shard in self.shards:
-                    shard.epoch = min(max(shard.epoch, release.epoch), shard.max_epoch)
-            if adviser is not None and release is not None:
-                adviser.absorb(release)
+            if analyst == SHARED and release is not None and self.model is not None:
+                self._absorb(release)
             return
+        adviser = self.adviser(analyst)
         (key,) = keys_of(query)
         self._transcript(analyst).add(query, key, label)
         if adviser is not None and isinstance(release, ModelOnly | Votes):
@@ -227,6 +317,9 @@ class Predictor:
         with self.lock:
             self._transcripts.clear()
             self._advisers.clear()
+            self._scheduled = SCHEDULE_FIRST
+            if self._make_model is not None:
+                self.model = self._make_model()
 
     def _transcript(self, analyst: Scope) -> Transcript:
         if analyst not in self._transcripts:
@@ -239,6 +332,13 @@ class Predictor:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, lock=RLock(), _process=os.getpid())
+
+
+def _distinct(requests: Sequence[Request]) -> Int8Array:
+    """The distinct queries of these requests, in order, as far as they may serve as public rows."""
+    rows = np.concatenate([request.queries.values for request in requests])[: 4 * MOST_ROWS]
+    _, first = np.unique(rows, axis=0, return_index=True)
+    return rows[np.sort(first)[:MOST_ROWS]]
 
 
 def _rows(queries: Vectors, positions: list[int]) -> Vectors:

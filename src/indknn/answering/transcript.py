@@ -24,12 +24,9 @@ from indknn.types import IntArray, Vectors
 
 @dataclass(frozen=True)
 class Answer:
-    """What came out: a label for one query, and what else was released.
+    """What came out: a label for one query, and what else was released."""
 
-    A sum over all records comes out between two answers. It has no `position` and the label -1.
-    """
-
-    position: int | None
+    position: int
     label: int
     release: Release | None = None
 

@@ -100,11 +100,9 @@ def init_line(found: Tuning) -> str:
     target, best = found.target, found.best
     values: dict[str, Any] = {"epsilon": target.epsilon, "delta": target.delta, "max_queries": target.max_queries}
     if best.candidate.mode == "algorithm3":
-        values |= {"max_queries": target.planned, "reuse": "none", "sigma2": best.sigma2}
-    elif best.candidate.prior_share is None:
-        values |= {"reuse": "student", "prior": "none"}
+        values |= {"max_queries": target.planned, "prior": "none", "sigma2": best.sigma2}
     else:
-        values |= {"reuse": "student", "prior": "statistics", "prior_share": best.candidate.prior_share}
+        values |= {"prior": "model", "prior_share": best.candidate.prior_share}
     others = {"tau": best.tau, **{name: getattr(target, name) for name in ("kernel", "bandwidth", "accountant")}}
     values |= {name: value for name, value in others.items() if value != PARAMETERS[name].default}
     words = [f"--{name.replace('_', '-')} {'none' if value is None else value}" for name, value in values.items()]

@@ -41,6 +41,11 @@ def quantise(X: npt.ArrayLike, center: FloatArray | None = None, *, what: str = 
     return Vectors(values, root_norms(values), largest / LEVELS)
 
 
+def as_vectors(values: Int8Array) -> Vectors:
+    """Rows that were quantised before, as directions."""
+    return Vectors(values, root_norms(values), np.ones(len(values)))
+
+
 def root_norms(values: npt.NDArray[np.int8]) -> FloatArray:
     """|v| of every row: an exact integer sum, and one correctly rounded root."""
     squares = np.einsum("ij,ij->i", values, values, dtype=np.int64, casting="safe")

@@ -13,7 +13,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from indknn.errors import StoreError
-from indknn.types import IntArray
+from indknn.types import Int8Array, IntArray
 
 
 @dataclass(frozen=True)
@@ -60,35 +60,73 @@ class Votes:
 
 
 @dataclass(frozen=True)
-class MomentsRelease:
-    """Noisy A (its upper half, row by row) and b, on the grids of `sums`; records of `since` and later are in it."""
+class PublicRows:
+    """A round of the shared model begins, with these unlabelled public rows. Nobody is charged for them.
 
-    kind: ClassVar[bytes] = b"M"
-    since: int
-    epoch: int
-    scale_a: int
-    scale_b: int
-    n_features: int
-    upper: IntArray
-    b: IntArray
+    `by_queries` says that the unnamed analyst's queries or their number decided about it. What that analyst was told
+    then counts for every analyst (rule 11).
+    """
+
+    kind: ClassVar[bytes] = b"P"
+    by_queries: bool
+    values: Int8Array
 
     def body(self) -> bytes:
         """As bytes."""
-        head = pack("<iiqqi", self.since, self.epoch, self.scale_a, self.scale_b, self.n_features)
-        return head + _ints(self.upper) + _ints(self.b)
+        return pack("<?i", self.by_queries, self.values.shape[1]) + self.values.tobytes()
 
     @staticmethod
-    def read(body: bytes) -> MomentsRelease:
+    def read(body: bytes) -> PublicRows:
         """What `body` wrote."""
-        since, epoch, scale_a, scale_b, d = unpack_from("<iiqqi", body)
-        values = _array(body, calcsize("<iiqqi"))
-        half = d * (d + 1) // 2
-        return MomentsRelease(since, epoch, scale_a, scale_b, d, values[:half], values[half:])
+        by_queries, width = unpack_from("<?i", body)
+        return PublicRows(by_queries, np.frombuffer(body, np.int8, offset=calcsize("<?i")).reshape(-1, width))
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """One noisy step of the shared model: its number in a round, how many follow in the round, and its noise.
+
+    `entries` and `scale` are in units of 1/STEP_GRID. `epoch` is the first of records that come after the round began.
+    """
+
+    kind: ClassVar[bytes] = b"G"
+    step: int
+    follow: int
+    epoch: int
+    scale: int
+    entries: IntArray
+
+    def body(self) -> bytes:
+        """As bytes."""
+        return pack("<iiiq", self.step, self.follow, self.epoch, self.scale) + _ints(self.entries)
+
+    @staticmethod
+    def read(body: bytes) -> Gradient:
+        """What `body` wrote."""
+        step, follow, epoch, scale = unpack_from("<iiiq", body)
+        return Gradient(step, follow, epoch, scale, _array(body, calcsize("<iiiq")))
+
+
+@dataclass(frozen=True)
+class Retired:
+    """A release of a kind that earlier versions made and this one does not use."""
+
+    kind: ClassVar[bytes] = b"M"
+    text: bytes
+
+    def body(self) -> bytes:
+        """As it was."""
+        return self.text
+
+    @staticmethod
+    def read(body: bytes) -> Retired:
+        """What `body` wrote."""
+        return Retired(body)
 
 
 @dataclass(frozen=True)
 class TallyRelease:
-    """Noisy counts of cells in units of 1/GRID: the report card of `tables` models, or the number of fresh records."""
+    """Noisy counts of cells in units of 1/GRID: the report card of the model (`tables` 1), or a number of records."""
 
     kind: ClassVar[bytes] = b"T"
     tables: int
@@ -106,8 +144,10 @@ class TallyRelease:
         return TallyRelease(tables, scale, _array(body, calcsize("<iq")))
 
 
-Release: TypeAlias = ModelOnly | Votes | MomentsRelease | TallyRelease
-_KINDS: dict[bytes, type[Release]] = {k.kind: k for k in (ModelOnly, Votes, MomentsRelease, TallyRelease)}
+Release: TypeAlias = ModelOnly | Votes | PublicRows | Gradient | TallyRelease | Retired
+_KINDS: dict[bytes, type[Release]] = {
+    kind.kind: kind for kind in (ModelOnly, Votes, PublicRows, Gradient, TallyRelease, Retired)
+}
 
 
 def encode(release: Release) -> bytes:

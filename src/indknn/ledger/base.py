@@ -2,7 +2,8 @@
 
 An owner is a person (or whoever the promise is made to), named by a text (rule 13). While the owner has records it
 has a slot, a small integer. What it spent is kept per scope: one scope per analyst, `None` for those who do not say
-who they are. A *global* budget, if there is one, stands behind all scopes, and every charge is made there as well.
+who they are, and `SHARED` for what every analyst sees. A *global* budget, if there is one, stands behind all scopes,
+and every charge is made there as well.
 
 The law: what an owner has spent in a scope never falls and never exceeds the budget, whatever happens to its
 records in between (rule 4). All amounts are integers in the units of `accounting`.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import RLock
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +22,19 @@ from indknn.types import IntArray, OwnerId
 
 Scope: TypeAlias = str | None
 
+SHARED: Final = "\0shared"
+"""The scope of releases that every analyst sees. No analyst can have this name."""
+
 
 class Ledger(Protocol):
     """Who has spent how much, in integers.
 
-    `lock` is held by whoever changes people or records, or answers a query.
+    `lock` is held by whoever changes people or records, or answers a query. `house` says that what the unnamed analyst
+    was told counts for every analyst, because that analyst's queries shaped what all of them see.
     """
 
     budget: int
+    house: bool
     global_budget: int | None
     lock: RLock
 
@@ -65,7 +71,7 @@ class Ledger(Protocol):
         ...
 
     def remaining(self, slots: IntArray, scope: Scope) -> IntArray:
-        """What each may still spend in this scope, the global budget included."""
+        """What each may still spend in this scope, with whatever else bounds it."""
         ...
 
     def charge(self, slots: IntArray, units: IntArray, scope: Scope, *, joining: bool = True) -> None:

@@ -3,8 +3,10 @@
 The estimator, the command line, the HTTP service, the console, receipts and exports all take their figures from here.
 Two observers are told apart:
 
-- **one analyst** sees the answers to one analyst. Their own ledger counts. Where there is a global ledger, what others
-  ask decides who is exhausted, so only the global bound is proven for one analyst too (rule 11).
+- **one analyst** sees the answers to one analyst, and what every analyst sees (the shared model). Their own ledger and
+  the shared one count; and the unnamed analyst's, where that analyst's queries shaped what all see. Where there is a
+  global ledger, what others ask decides who is exhausted, so only the global bound is proven for one analyst too
+  (rule 11).
 - **all analysts together** see all answers. The sum over all ledgers counts. Only a global ledger bounds it.
 
 An owner reads their own figures, rounded up to a whole 1/50 of B. The exact figures would tell the K of other people's
@@ -23,6 +25,7 @@ import numpy as np
 
 from indknn.core import accounting
 from indknn.core.mechanism import charge_units
+from indknn.ledger.base import SHARED, Scope
 from indknn.ledger.memory import MemoryLedger
 from indknn.settings import Settings
 from indknn.types import Accountant, FloatArray, IntArray, OwnerId
@@ -90,18 +93,28 @@ def ledger_words(settings: Settings, analyst: str | None) -> str:
     rest = ""
     if settings.global_budget is not None:
         rest = f"; the global one, {settings.global_budget:.6g}, may end earlier, as others spend from it too"
-    return f"the ledger of {who}, B = {settings.budget:.6g}{rest}"
+    shared = settings.shared_budget
+    part = f" beside {shared:.6g} for the shared model" if shared else ""
+    return f"the ledger of {who}, {settings.budget - shared:.6g}{part}, B = {settings.budget:.6g}{rest}"
 
 
-def by_observer(ledger: MemoryLedger, spent: IntArray) -> dict[str, IntArray]:
-    """What counts for each observer, given what people have spent: a row per scope, in ledger units.
+def by_observer(ledger: MemoryLedger, spent: dict[Scope, IntArray]) -> dict[str, IntArray]:
+    """What counts for each observer, given what people have spent in each scope, in ledger units."""
+    nothing = np.zeros_like(next(iter(spent.values())))
+    shared, unnamed = spent.get(SHARED, nothing), spent.get(None, nothing)
+    named = [units for scope, units in spent.items() if scope not in (None, SHARED)]
+    most = np.max(named, axis=0) if named else nothing
+    one = shared + (unnamed + most if ledger.house else np.maximum(unnamed, most))
+    together = _sum([shared, unnamed, *named])
+    return {ONE: together if ledger.global_budget is not None else one, TOGETHER: together}
 
-    A ledger that all analysts share would be added here, to the row of one analyst as well.
-    """
-    together = np.zeros(spent.shape[1], dtype=np.int64)
-    for row in spent:
-        together = np.minimum(together + row, accounting.MAX_UNITS)  # hundreds of analysts must not wrap around
-    return {ONE: together if ledger.global_budget is not None else spent.max(axis=0), TOGETHER: together}
+
+def _sum(parts: list[IntArray]) -> IntArray:
+    """Hundreds of analysts must not wrap around."""
+    total = np.zeros_like(parts[0])
+    for part in parts:
+        total = np.minimum(total + part, accounting.MAX_UNITS)
+    return total
 
 
 def account(settings: Settings, observer: str, units: int, *, rounded: bool) -> Account:
@@ -130,7 +143,7 @@ def statement(engine: Served, owner: OwnerId) -> dict[str, Any]:
     ledger, settings = engine.ledger, engine.settings
     with engine.shard.lock:
         records = engine.shard.slots_of_owners([owner])
-        spent = by_observer(ledger, np.array([ledger.spent([owner], scope) for scope in ledger.scopes]))
+        spent = by_observer(ledger, {scope: ledger.spent([owner], scope) for scope in ledger.scopes})
     one, together = (asdict(account(settings, who, int(units[0]), rounded=True)) for who, units in spent.items())
     rounding = f"spent is rounded up to a whole 1/{STEPS} of B = {settings.budget:.6g}"
     return {
@@ -146,7 +159,7 @@ def exact(engine: Served) -> Iterator[dict[str, Any]]:
     """What every person who has records has spent, exactly, by observer and by analyst. For the curator alone."""
     ledger = engine.ledger
     with engine.shard.lock:
-        names, table = ledger.owners(), np.array([ledger.column(s)[ledger.taken()] for s in ledger.scopes])
+        names, table = ledger.owners(), {scope: ledger.column(scope)[ledger.taken()] for scope in ledger.scopes}
         queries = ledger.participation[ledger.taken()].tolist()
     found = {who: accounting.from_units(units).tolist() for who, units in by_observer(ledger, table).items()}
     one, together = (promise(engine.settings, who).budget for who in (ONE, TOGETHER))
@@ -156,10 +169,11 @@ def exact(engine: Served) -> Iterator[dict[str, Any]]:
             "queries": queries[i],
             "one_analyst": {"observer": ONE, "spent": found[ONE][i], "budget": one},
             "together": {"observer": TOGETHER, "spent": found[TOGETHER][i], "budget": together},
+            "shared": float(accounting.from_units(table[SHARED][i])) if SHARED in table else 0.0,
             "by_analyst": {
-                scope or "": float(accounting.from_units(row[i]))
-                for scope, row in zip(ledger.scopes, table, strict=True)
-                if row[i]
+                scope or "": float(accounting.from_units(units[i]))
+                for scope, units in table.items()
+                if units[i] and scope != SHARED
             },
         }
 
@@ -169,17 +183,19 @@ def status(engine: Served, answers: int) -> dict[str, Any]:
     settings, ledger = engine.settings, engine.ledger
     with engine.shard.lock:
         taken, scopes = ledger.taken(), ledger.scopes
-        table = np.array([ledger.column(scope)[taken] for scope in scopes])
-        graves = np.array([[t.spent.get(scope, 0) for t in ledger.tombstones.values()] for scope in scopes], np.int64)
-        room = np.min([ledger.remaining(taken, scope) for scope in scopes], axis=0)
-    most = {who: int(units.max(initial=0)) for who, units in by_observer(ledger, np.hstack([table, graves])).items()}
+        table = {scope: ledger.column(scope)[taken] for scope in scopes}
+        graves = {
+            scope: np.array([t.spent.get(scope, 0) for t in ledger.tombstones.values()], np.int64) for scope in scopes
+        }
+        room = np.min([ledger.remaining(taken, scope) for scope in scopes if scope != SHARED], axis=0)
+    here, gone = by_observer(ledger, table), by_observer(ledger, graves)
+    most = {who: int(max(here[who].max(initial=0), gone[who].max(initial=0))) for who in here}
     one, together = (asdict(account(settings, who, units, rounded=False)) for who, units in most.items())
-    used = [(accounting.from_units(table.max(axis=0)) / settings.budget, 1.0)]
+    share = np.asarray(accounting.from_units(here[ONE])) / (promise(settings, ONE).budget or inf)
+    votes = {scope: units for scope, units in table.items() if scope != SHARED}
+    used = [accounting.from_units(np.max(list(votes.values()), axis=0)) / (settings.budget - settings.shared_budget)]
     if settings.global_budget is not None:
-        analysts = int(table.any(axis=1).sum())
-        spent = accounting.from_units(by_observer(ledger, table)[TOGETHER])
-        used.append((spent / settings.global_budget, analysts * settings.budget / settings.global_budget))
-    share = np.max([each for each, _ in used], axis=0)
+        used.append(accounting.from_units(_sum(list(votes.values()))) / settings.global_budget)
     return {
         "guarantee": guarantee(settings),
         "one_analyst": one,
@@ -191,7 +207,7 @@ def status(engine: Served, answers: int) -> dict[str, Any]:
         "forecast": {
             "observer": TOGETHER,
             "queries_left_for_median_owner": min(
-                (left for left in (_left(settings, answers, *each) for each in used) if left is not None), default=None
+                (left for left in (_left(answers, each) for each in used) if left is not None), default=None
             ),
         },
     }
@@ -200,19 +216,14 @@ def status(engine: Served, answers: int) -> dict[str, Any]:
 def _least_price(settings: Settings, ledger: MemoryLedger) -> int:
     """Whoever has less than this left no longer takes part."""
     if settings.advised:  # where counts are rare, one with next to nothing left is out
-        return ledger.budget // 100
+        return ledger.limit(None) // 100
     return int(charge_units(np.array([float(1 << 40)]), settings.plan(settings.tau or 1.0).scale1)[0])
 
 
-def _left(settings: Settings, answers: int, share: FloatArray, statistics: float) -> int | None:
-    """Queries that a kind of ledger lasts for the median person, if analysts go on as so far.
-
-    Only answers tell the pace. Statistics were paid for before them, once per analyst: `statistics` is their price as a
-    share of this ledger, were `prior_share` all of B.
-    """
+def _left(answers: int, share: FloatArray) -> int | None:
+    """Queries for which a kind of ledger lasts with the median person, if analysts go on as so far."""
     median = float(np.median(share)) if len(share) else 0.0
-    paid = median - (settings.prior_share * statistics if settings.prior == "statistics" else 0.0)
-    return round(answers * (1.0 - median) / paid) if paid > 0 else None
+    return round(answers * (1.0 - median) / median) if median > 0 else None
 
 
 @lru_cache(maxsize=1024)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from indknn.core.accounting import MAX_UNITS
 from indknn.core.inputs import number_in
 from indknn.errors import LedgerError, UnknownOwnerError
-from indknn.ledger.base import Scope
+from indknn.ledger.base import SHARED, Scope
 from indknn.ledger.old_names import old_forms
 from indknn.ledger.roster import Roster
 from indknn.types import IntArray, OwnerId
@@ -61,9 +61,13 @@ class MemoryLedger:
     [70]
     """
 
-    def __init__(self, budget: int, global_budget: int | None = None, *, key: bytes | None = None):
+    def __init__(
+        self, budget: int, global_budget: int | None = None, *, shared_budget: int = 0, key: bytes | None = None
+    ):
         self.budget = budget
         self.global_budget = global_budget
+        self.shared_budget = shared_budget  # the part of the budget that is for what every analyst sees
+        self.house = False  # whether what the unnamed analyst was told counts for every analyst
         self.next_number = 0  # above every number that is or was an owner's name
         self.old_names = False  # whether tombstones may be under the hash of a number or of bytes
         self._key = secrets.token_bytes(32) if key is None else key
@@ -72,7 +76,8 @@ class MemoryLedger:
         self._spent: dict[Scope, IntArray] = {None: np.zeros(0, dtype=np.int64)}
         self._queries = np.zeros(0, dtype=np.int32)
         self._tombstones: dict[bytes, Tombstone] = {}
-        self.log: list[tuple[IntArray, IntArray]] | None = None  # charges made, for whoever writes them down
+        # Charges made, by scope, for whoever writes them down.
+        self.log: dict[Scope, list[tuple[IntArray, IntArray]]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "lock"}
@@ -183,9 +188,15 @@ class MemoryLedger:
         """The slots that are somebody's. For counts over everybody, which need no names."""
         return self._roster.taken()
 
+    def limit(self, scope: Scope) -> int:
+        """What a person may spend in this scope."""
+        return self.shared_budget if scope == SHARED else self.budget - self.shared_budget
+
     def remaining(self, slots: IntArray, scope: Scope) -> IntArray:
-        """What each may still spend in this scope, the global budget included."""
-        room = self.budget - self._in(scope)[slots]
+        """What each may still spend in this scope, with whatever else bounds it."""
+        room = self.limit(scope) - self._in(scope)[slots]
+        if self.house and scope not in (None, SHARED):  # this analyst's view holds the unnamed analyst's, see rule 11
+            room = room - self._in(None)[slots]
         if self.global_budget is not None:
             room = np.minimum(room, self.global_budget - self._everywhere(slots))
         return np.maximum(room, 0)  # below zero only if the budget was lowered after it was spent
@@ -198,7 +209,7 @@ class MemoryLedger:
         if joining:
             self._queries[slots] += 1
         if self.log is not None:
-            self.log.append((slots, units))
+            self.log.setdefault(scope, []).append((slots, units))
 
     def queries(self, owners: Sequence[OwnerId]) -> IntArray:
         """In how many queries each has taken part."""

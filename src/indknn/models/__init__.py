@@ -6,7 +6,6 @@ post-processing, costs nobody anything, and may use floating point as it likes.
 May import: `core` and below, but never records, ledgers, the mechanism or noise.
 """
 
-from indknn.models.adviser import Advice, Adviser
-from indknn.models.student import RidgeStudent
+from indknn.models.shared_model import SharedModel
 
-__all__ = ["Advice", "Adviser", "RidgeStudent"]
+__all__ = ["SharedModel"]

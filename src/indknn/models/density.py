@@ -15,7 +15,7 @@ from indknn.core.mechanism import MIN_K
 from indknn.core.quantise import integer_dots
 from indknn.types import GRID, Vectors
 
-_KEPT = 4096
+_KEPT = 1024
 _FIRST_COUNTS = 16
 _USUAL_EXCESS = 1.15
 
@@ -26,30 +26,28 @@ class Density:
     def __init__(self, kernel: Kernel, n_features: int):
         self._kernel = kernel
         self._pool = Vectors(np.zeros((0, n_features), dtype=np.int8), np.zeros(0), np.zeros(0))
-        self._kept = 0
+        self._seen = 0
         self._shares = 0.0
         self._counts = 0.0
         self._asked = 0
-        self.known: float | None = None  # how many records there are, where statistics tell
+        self.known: float | None = None  # how many records there are, where a count tells
 
     def add(self, query: Vectors) -> None:
-        """A query that was asked; the first few thousand are remembered."""
-        at = self._kept
-        if at == _KEPT:
-            return
+        """A query that was asked; the latest thousand are remembered."""
+        at = self._seen % _KEPT
         if at == len(self._pool.values):
             self._pool = _longer(self._pool)
         self._pool.values[at], self._pool.root_norm[at] = query.values[0], query.root_norm[0]
         self._pool.scale[at] = query.scale[0]
-        self._kept = at + 1
+        self._seen += 1
 
     def queries(self) -> Vectors:
         """Those that are remembered."""
-        return self._pool[slice(0, self._kept)]
+        return self._pool[slice(0, min(self._seen, _KEPT))]
 
     def look(self, query: Vectors, tau: int) -> tuple[float, float]:
         """The share of earlier queries near this one (at least a little above none), and their mean κ."""
-        m, pool = self._kept, self._pool
+        m, pool = min(self._seen, _KEPT), self._pool
         if not m:
             return NEAR_SHARE, min(1.0, tau / GRID * _USUAL_EXCESS)
         dots = integer_dots(query.values, pool.values[:m])[0]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from indknn.models.adviser import Adviser
-from indknn.models.card import Trust
+from indknn.models.card import Card
 from indknn.types import FloatArray
 
 
@@ -116,7 +116,7 @@ def advised_stream(adviser: Adviser, lately: FloatArray) -> Stream:
     """The stream of an adviser. `lately` tells of each of the latest answers whether people were asked."""
     terms, asked = adviser.terms, adviser.asked
     rate = float(np.mean(lately)) if len(lately) else 1.0
-    kappa = adviser.lessons.kappa
+    kappa = adviser.kappa
     contrast = 1.0 - 1.0 / max(terms.n_classes, 2)
     price = price_of_question(
         Crowd(0.0, kappa * kappa),  # counts are released for a few answers alone, and add next to nothing
@@ -134,14 +134,11 @@ def advised_stream(adviser: Adviser, lately: FloatArray) -> Stream:
         max(adviser.left, 0.0),
         price if known else None,
         terms.max_queries,
-        models_of(adviser.trust),
+        models_of(adviser.model.card),
         alone=True,
     )
 
 
-def models_of(trust: Trust) -> Models | None:
-    """The mixture that answers alone, by the cards of what it is mixed from; None before the first card."""
-    if not trust.cards:
-        return None
-    right = sum(share * card.overall for share, card in zip(trust.shares.tolist(), trust.cards, strict=True))
-    return Models(float(right), max(card.overall_error for card in trust.cards))
+def models_of(card: Card | None) -> Models | None:
+    """The model that answers alone, by its report card; None before the first one."""
+    return None if card is None else Models(card.overall, card.overall_error)

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indknn.core import mechanism, statistics
+from indknn.core import mechanism, statistics, training
 from indknn.core.mechanism import Plan
-from indknn.core.statistics import CellModel, Contribution, MomentNoise
+from indknn.core.statistics import Contribution
+from indknn.core.training import Weights
 from indknn.errors import InvalidInputError, LedgerError
 from indknn.ledger import Ledger, Scope
+from indknn.records.derived import Derived
 from indknn.records.indexes import Index
 from indknn.records.keys import KeyArray, Match, RecordKeys
 from indknn.records.slots import NO_SCALES
@@ -63,7 +65,7 @@ class Shard:
         self._label = np.zeros(0, dtype=np.int32)
         self._owner = np.zeros(0, dtype=np.int32)  # owner slot, -1 where there is no record
         self._generation = np.zeros(0, dtype=np.int32)
-        self._epoch = np.zeros(0, dtype=np.int32)  # how many statistics had been released when it came
+        self._epoch = np.zeros(0, dtype=np.int32)  # how many rounds of training had begun when it came
         self._next = np.zeros(0, dtype=np.int32)  # the owner's next record, -1 after the last
         self._head = np.zeros(0, dtype=np.int32)  # by owner slot: the first record, -1 without any
 
@@ -176,7 +178,7 @@ class Shard:
         return self._owner[slots].astype(np.int64)
 
     def epochs_of(self, slots: IntArray) -> IntArray:
-        """How many statistics had been released when each of these records came."""
+        """How many rounds of training had begun when each of these records came."""
         return self._epoch[slots].astype(np.int64)
 
     def restore(
@@ -189,7 +191,7 @@ class Shard:
         self._label[slots], self._owner[slots], self._generation[slots] = labels, owners, generations
         self._epoch[slots] = epochs
         used = slots[owners >= 0]
-        # Where statistics were purged no release tells the epoch; the next one must be behind all records that it has.
+        # Where releases were purged none tells the epoch; the next one must be behind all records that it has.
         self.epoch = max(self.epoch, int(self._epoch[used].max(initial=0)))
         self._link(used, owners[used])
         self.index.remove(slots[owners < 0])
@@ -224,33 +226,36 @@ class Shard:
         self.ledger.charge(group.owners, settled.charges, scope)
         return settled.votes
 
-    def moments(self, since: int, noise: MomentNoise, n_classes: int, price: int, scope: Scope) -> Contribution:
-        """The sums over records that came after `since` statistics had been released, charged: at most `price` each.
+    def gradient(self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope) -> IntArray:
+        """The gradient of a model over all records, charged. Everybody keeps `reserve` of what they have left."""
+        slots = self.slots()
+        owners = self.owners_of(slots)
+        limits = np.maximum(self.ledger.remaining(owners, scope) - reserve, 0)
+        given = training.gradient(rows.of(slots), self.labels_of(slots), owners, limits, weights, clip, scale)
+        return self._pay(given, scope)
 
-        Records that come later belong to the next epoch, so that nobody is in two of these sums.
+    def tally(self, cells: Derived | None, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
+        """How many records are in which cell, charged: at most `price` each. Without cells all are in one.
+
+        Only records that came after `since` rounds of training had begun.
         """
         slots = np.flatnonzero((self._owner >= 0) & (self._epoch >= since))
         owners = self.owners_of(slots)
         limits = np.minimum(self.ledger.remaining(owners, scope), price)
-        values, labels = self.values_of(slots), self._label[slots].astype(np.int64)
-        return self._pay(statistics.moments(values, labels, owners, limits, n_classes, noise), scope)
-
-    def tally(self, models: Sequence[CellModel], since: int, scale: int, price: int, scope: Scope) -> Contribution:
-        """How many records are in which cells of the models, charged: at most `price` each."""
-        slots = np.flatnonzero((self._owner >= 0) & (self._epoch >= since))
-        owners = self.owners_of(slots)
-        limits = np.minimum(self.ledger.remaining(owners, scope), price)
-        cells = statistics.cells_of(models, self.values_of(slots), self._label[slots].astype(np.int64))
-        n_cells = sum(model.n_cells for model in models) or 1
-        return self._pay(statistics.tally(cells, owners, limits, n_cells, scale), scope)
+        places = np.zeros(len(slots), dtype=np.int64) if cells is None else cells.of(slots)
+        return self._pay(statistics.tally(places, owners, limits, n_cells, scale), scope)
 
     def values_of(self, slots: IntArray) -> Int8Array:
         """The quantised features of these records."""
         return self.index.slots.values[slots]
 
-    def _pay(self, given: Contribution, scope: Scope) -> Contribution:
+    def labels_of(self, slots: IntArray) -> IntArray:
+        """The class numbers of these records."""
+        return self._label[slots].astype(np.int64)
+
+    def _pay(self, given: Contribution, scope: Scope) -> IntArray:
         self.ledger.charge(given.owners, given.charges, scope)
-        return given
+        return given.sums
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -33,11 +33,7 @@ def answered(requests: Sequence[Request], predictor: Predictor, journal: StoreJo
         if name is None or (journal.request(name) is None and name not in names):
             new.append(i)  # of several requests with one id, the first does the work
             names.add(name)
-    try:
-        replies = predictor.compute([requests[i] for i in new]) if new else []
-    except BaseException as error:  # memory may know charges or answers that the file will never hold
-        journal.failure = error
-        raise
+    replies = predictor.compute([requests[i] for i in new]) if new else []
     fresh = dict(zip(new, replies, strict=True))
     return Batch(journal, [fresh[i] if i in fresh else _known(r, journal) for i, r in enumerate(requests)])
 

@@ -5,6 +5,7 @@ There is one way to erase. `Store.forget`, `Store.upsert` and `Store.replace_all
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from indknn.store.codec import BLOCK
 from indknn.store.keyfile import forget_names
 from indknn.store.opening import State, journaled_engine
 from indknn.store.renaming import note_if_above
-from indknn.types import IntArray, OwnerId, Vectors
+from indknn.types import Int8Array, IntArray, OwnerId, Vectors
 
 _SLOT = 0xFFFFFFFF
 
@@ -57,8 +58,20 @@ class Change:
         settings = replace(settings, n_features=X.shape[1], classes=labels)
         database.set_meta(state.db, "settings", json.dumps(settings.stored()))
         chain.append(state.db, "settings", n_features=settings.n_features, classes=list(labels))
-        state.engine = journaled_engine(settings, self.noise, state.journal)
+        public = database.read_public(state.db, settings.n_features)
+        state.engine = journaled_engine(settings, self.noise, state.journal, public)
         state.draft = False
+
+    def declare_public(self, values: Int8Array) -> None:
+        """Keep unlabelled public rows, and their digest in the audit trail. Only before the first answer."""
+        state, body = self.state, values.tobytes()
+        if database.get_meta(state.db, "public") is not None or state.journal.last_noted:
+            raise InvalidInputError("public rows are declared once, before the first answer")
+        database.set_meta(state.db, "public", body)
+        digest = hashlib.sha256(body).hexdigest()
+        chain.append(state.db, "public", rows=len(values), features=values.shape[1], sha256=digest)
+        if not state.draft:
+            state.engine.predictor.public = values
 
     def put(
         self,
@@ -142,6 +155,7 @@ class Change:
         state = self.state
         database.purge_answers(state.db)
         database.set_meta(state.db, "epoch", state.engine.shard.epoch)  # no release tells it any more
+        database.set_meta(state.db, "house", int(state.engine.ledger.house))  # nor that
         chain.append(state.db, "purge", upto=state.journal.last_noted)
         state.journal.forget_requests()
         state.engine.predictor.purge()

@@ -18,15 +18,16 @@ import numpy.typing as npt
 from indknn.core.quantise import root_norms
 from indknn.core.releases import Release, decode
 from indknn.errors import StoreError
-from indknn.ledger import Scope
+from indknn.ledger import SHARED, Scope
 from indknn.ledger.memory import MemoryLedger, Tombstone
 from indknn.records.shard import Shard
 from indknn.store.codec import BLOCK, Debits, decode_name, encode_name, pack_label, record_type, unpack_label
 from indknn.store.files import sync_file
 from indknn.store.schema import check, migrate
-from indknn.types import IntArray, OwnerId, Vectors
+from indknn.types import Int8Array, IntArray, OwnerId, Vectors
 
 _ROWS = 4096
+_SHARED = "*"  # the scope of what every analyst sees; analysts have names that begin with "="
 PURGED = -2
 """The label of an answer that was purged; a sum over records has -1."""
 
@@ -117,6 +118,12 @@ def set_meta(db: apsw.Connection, name: str, value: Any) -> None:
     db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
 
+def read_public(db: apsw.Connection, n_features: int) -> Int8Array | None:
+    """The declared public rows, if there are any."""
+    body = get_meta(db, "public")
+    return None if body is None else np.frombuffer(body, dtype=np.int8).reshape(-1, n_features)
+
+
 def write_records(db: apsw.Connection, shard: Shard, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:
     """The records just put into these slots."""
     body = _blank(shard, slots, vectors.values.shape[1])
@@ -170,7 +177,7 @@ def read_records(db: apsw.Connection, n_features: int, shard: Shard) -> None:
 
 def scope_id(db: apsw.Connection, scope: Scope) -> int:
     """The number of an analyst, given on first sight."""
-    name = "" if scope is None else "=" + scope
+    name = "" if scope is None else _SHARED if scope == SHARED else "=" + scope
     found = db.execute("SELECT id FROM scopes WHERE name = ?", (name,)).get
     if found is None:
         db.execute("INSERT INTO scopes (name) VALUES (?)", (name,))
@@ -180,7 +187,8 @@ def scope_id(db: apsw.Connection, scope: Scope) -> int:
 
 def read_scopes(db: apsw.Connection) -> dict[int, Scope]:
     """Analysts by number."""
-    return {number: (name[1:] if name else None) for number, name in db.execute("SELECT id, name FROM scopes")}
+    rows = db.execute("SELECT id, name FROM scopes")
+    return {number: SHARED if name == _SHARED else name[1:] if name else None for number, name in rows}
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from indknn.types import IntArray, Vectors
 Known: TypeAlias = tuple[bytes, bytes]
 """Of a request with an id: the digest of what was asked, and the labels given."""
 
-_MANY = 256 << 10
+_MANY, _LONG = 256 << 10, 4 << 20
 _BALANCE = _DEBIT = 12  # bytes
 
 
@@ -58,7 +58,7 @@ class StoreJournal:
         self.db = db
         self.io = RLock()  # a connection serves one thread at a time, and says so by failing
         self.ledger = ledger
-        self.ledger.log = []
+        self.ledger.log = {}
         self.failure: BaseException | None = None
         self.tau: Callable[[], float | None] = lambda: None  # a threshold to be written with the next answers
         self.touched: set[tuple[Scope, int]] = set()  # blocks with debits since the last fold
@@ -86,7 +86,7 @@ class StoreJournal:
 
     def note(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None) -> None:
         """A fresh answer or a sum, with all charges since the one before. The store's lock is held."""
-        log, self.ledger.log = self.ledger.log or [], []
+        log = (self.ledger.log or {}).pop(analyst, [])
         if self._folding:
             debits, charged = None, sum(exact_sum(units) for _, units in log)
             touched = range(min(_ends(log)) // BLOCK, max(_ends(log)) // BLOCK + 1) if log else range(0)
@@ -112,15 +112,27 @@ class StoreJournal:
             if request.request_id is not None:
                 known = request_digest(request), labels.astype("<i8").tobytes()
                 self._known[request.request_id] = self._requests[request.request_id] = known
-            if self._open or request.request_id is not None:
-                self._sealed += 1
-            if self._folding:
-                # A fold that is not written yet is taken up by this one: its debits are dropped all the same.
-                self._fold_blocks |= self.touched
-                self._fold = (snapshot(self.ledger, sorted(self._fold_blocks, key=str)), self.last_noted)
-                self.touched.clear()
-            self._pending += self._open
-            self._open, self._open_bytes, self._folding = [], 0, False
+            self._close_group(bool(self._open) or request.request_id is not None)
+
+    def secure(self) -> None:
+        """Make what was noted durable at once, before the answers that follow: a release of the shared model.
+
+        Everybody is charged for one, so debits soon are longer than balances.
+        """
+        with self.ledger.lock, self._list_lock:
+            self._folding = self._folding or self.unfolded_bytes > _LONG
+            self._close_group(True)
+        self.commit()
+
+    def _close_group(self, anything: bool) -> None:
+        self._sealed += anything
+        if self._folding:
+            # A fold that is not written yet is taken up by this one: its debits are dropped all the same.
+            self._fold_blocks |= self.touched
+            self._fold = (snapshot(self.ledger, sorted(self._fold_blocks, key=str)), self.last_noted)
+            self.touched.clear()
+        self._pending += self._open
+        self._open, self._open_bytes, self._folding = [], 0, False
 
     def request(self, request_id: str) -> Known | None:
         """An earlier request with this id, durable or about to be."""

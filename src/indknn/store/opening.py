@@ -19,6 +19,7 @@ from indknn.store.guard import Guard
 from indknn.store.journal import StoreJournal
 from indknn.store.renaming import names_to_text
 from indknn.store.schema import VERSION
+from indknn.types import Int8Array
 
 
 @dataclass
@@ -58,7 +59,8 @@ def load(
         touched = database.read_ledger(db, ledger)
         journal = StoreJournal(db, ledger, guard)
         journal.touched = touched
-        engine = journaled_engine(settings, noise, journal)
+        ledger.house = bool(database.get_meta(db, "house"))
+        engine = journaled_engine(settings, noise, journal, database.read_public(db, settings.n_features))
         database.read_records(db, settings.n_features, engine.shard)
         engine.shard.epoch = max(engine.shard.epoch, int(database.get_meta(db, "epoch") or 0))
         for scope, query, label, release in database.read_answers(db, settings.n_features):
@@ -89,9 +91,11 @@ def checked_books(db: apsw.Connection, path: Path) -> Books:
     return books
 
 
-def journaled_engine(settings: Settings, noise: Noise, journal: StoreJournal) -> Engine:
+def journaled_engine(
+    settings: Settings, noise: Noise, journal: StoreJournal, public: Int8Array | None = None
+) -> Engine:
     """An engine that writes down what it answers, and the τ it chooses where none was given."""
-    engine = Engine(settings, noise, journal.ledger, journal)
+    engine = Engine(settings, noise, journal.ledger, journal, public)
     if settings.tau is None and not settings.advised:
         journal.tau = lambda: None if engine.predictor.plan is None else engine.predictor.plan.tau
     return engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from indknn.ledger import Scope, figures
+from indknn.ledger import SHARED, Scope, figures
 from indknn.store.store import Store
 
 
@@ -20,7 +20,7 @@ def status(store: Store) -> dict[str, Any]:
             "owners": len(engine.ledger.taken()),
             "forgotten": len(engine.ledger.tombstones),
             "answers": answers,
-            "analysts": [scope or "" for scope in engine.ledger.scopes],
+            "analysts": [scope or "" for scope in engine.ledger.scopes if scope != SHARED],
             **figures.status(engine, answers),
         }
 

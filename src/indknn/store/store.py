@@ -27,7 +27,8 @@ from indknn.errors import InvalidInputError, PrivacyError, StoreError
 from indknn.ledger import Scope
 from indknn.ledger.figures import statement
 from indknn.settings import Settings
-from indknn.store import chain, creation, database, intake
+from indknn.answering.training import Progress
+from indknn.store import chain, creation, database, intake, rounds
 from indknn.store.batches import Batch, answered
 from indknn.store.books import Books
 from indknn.store.change import ERASED, PURGED, Change, receipt_of
@@ -183,9 +184,31 @@ class Store:
 
         What comes back is charged and noted, but not yet durable: it may leave after `Batch.commit` (rule 2).
         """
+        with self.computing() as state:
+            return answered(requests, state.engine.predictor, state.journal)
+
+    @contextmanager
+    def computing(self) -> Iterator[State]:
+        """Memory, to compute with while others wait. After an error it may know charges that the file never will."""
         with self._lock:
             self._reload_if_failed()
-            return answered(requests, self._state.engine.predictor, self._state.journal)
+            try:
+                yield self._state
+            except BaseException as error:
+                self._state.journal.failure = error
+                raise
+
+    def train(self) -> Iterator[Progress]:
+        """Train the shared model, or another round of it if newcomers call for one; durably, piece by piece.
+
+        When it happens must be public: a clock or your word, never what is in the records (rule 14).
+        """
+        return rounds.train(self)
+
+    def declare_public(self, X: npt.ArrayLike) -> None:
+        """Unlabelled public rows that the shared model may use. Once, before the first answer."""
+        with self.changing() as change:
+            change.declare_public(rounds.public_rows(self._state, X))
 
     def knows(self, request_id: str) -> bool:
         """Whether a request with this id was answered before."""

@@ -94,7 +94,7 @@ def _budgets(store: Store) -> Iterator[str]:
         graves = {digest: t.spent.get(scope, 0) for digest, t in ledger.tombstones.items()}
         if min(column.min(initial=0), min(graves.values(), default=0)) < 0:
             yield f"what somebody has spent with analyst {scope!r} is below zero"
-        above = _above(ledger, column, graves, ledger.budget)
+        above = _above(ledger, column, graves, ledger.limit(scope))
         if any(units > joined.get(digest, {}).get(scope, 0) for digest, units in above.items()):
             yield f"somebody has spent more than their budget with analyst {scope!r}"
     if ledger.global_budget is not None:

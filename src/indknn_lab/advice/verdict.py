@@ -8,8 +8,8 @@ from statistics import mean
 
 import numpy as np
 
-from indknn.core.statistics import MAX_FEATURES
 from indknn.errors import InvalidInputError
+from indknn.settings import MAX_FEATURES
 from indknn_lab.advice.measurements import Measurements, Method
 
 LEVEL = 0.01

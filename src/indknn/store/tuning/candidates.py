@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Mode: TypeAlias = Literal["algorithm3", "student", "prior+student"]
+Mode: TypeAlias = Literal["algorithm3", "model"]
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,10 @@ class Candidate:
         near = "" if self.share is None else f", {100 * self.share:g}% near"
         if self.mode == "algorithm3":
             return f"Algorithm 3{near}, sigma2 x {self.factor:g}"
-        prior = "" if self.prior_share is None else f", prior for {self.prior_share:.0%} of B"
-        return f"student{prior}{near}"
+        return f"shared model for {self.prior_share or 0.0:.0%} of B{near}"
 
 
 USUAL = (
     *(Candidate("algorithm3", share, factor) for share in (0.015, 0.03, 0.06) for factor in (0.25, 0.5, 1.0)),
-    *(Candidate("student", share) for share in (None, 0.04)),
-    *(Candidate("prior+student", None, prior_share=share) for share in (0.25, 0.5, 0.75)),
-    Candidate("prior+student", 0.04, prior_share=0.5),
+    *(Candidate("model", None, prior_share=share) for share in (0.5, 0.8, 0.95)),
 )

@@ -19,10 +19,9 @@ import numpy.typing as npt
 from indknn.core import accounting
 from indknn.core.calibrate import PLANNED_QUERIES, tau_from_queries
 from indknn.core.noise import SeededNoise
-from indknn.core.statistics import MAX_FEATURES
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError
-from indknn.settings import Settings
+from indknn.settings import MAX_FEATURES, Settings
 from indknn.store.tuning.candidates import Candidate
 from indknn.store.tuning.scale import sigma2_for_store
 from indknn.types import Accountant, KernelName
@@ -178,9 +177,8 @@ def _settings(
         kernel=target.kernel,
         bandwidth=target.bandwidth,
         accountant=target.accountant,
-        reuse="none" if candidate.mode == "algorithm3" else "student",
-        prior="none" if candidate.prior_share is None else "statistics",
-        prior_share=candidate.prior_share or 0.5,
+        prior="none" if candidate.prior_share is None else "model",
+        prior_share=candidate.prior_share or 0.8,
         free_repeats=False,
     )
     tau = None

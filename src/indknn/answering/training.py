@@ -1,0 +1,99 @@
+"""Rounds of training of the shared model: counts, gradients and report cards, charged to the shared ledger.
+
+A round is cut into pieces, so that answers can be given between them. Every release is charged and written down as
+soon as it is made. A crash or a stop in the middle costs at most the release that was being made; the round goes on
+from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from indknn.core import accounting, statistics, training
+from indknn.core.noise import Noise
+from indknn.core.releases import Gradient, Release, TallyRelease
+from indknn.ledger import SHARED
+from indknn.models import SharedModel
+from indknn.models.shared_model import CLIP, Due
+from indknn.records.derived import Derived
+from indknn.records.shard import Shard
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a round has come: gradients made, and those that follow."""
+
+    made: int
+    follow: int
+
+
+def round_of_training(
+    model: SharedModel, shards: Sequence[Shard], noise: Noise, released: Callable[[Release], None]
+) -> Iterator[Progress]:
+    """All releases that are due, one after the other. Whoever takes the next piece must hold all locks.
+
+    `released` makes a release known to the model, and durable.
+    """
+    made, derived = 0, _Derivations(model, shards)
+    while (due := model.due()) is not None:
+        while derived.incomplete(due):
+            yield Progress(made, model.follow)
+        if due == "step":
+            released(_gradient(model, shards, noise, derived.of(due)))
+            made += 1
+        else:
+            released(_tally(due, model, shards, noise, derived.of(due)))
+        yield Progress(made, model.follow)
+
+
+class _Derivations:
+    """What a release needs to know of every record: the model's features for gradients, the cell for a card."""
+
+    def __init__(self, model: SharedModel, shards: Sequence[Shard]):
+        self._model, self._shards = model, shards
+        self._due: Due | None = None
+        self._found: list[Derived] = []
+
+    def of(self, due: Due) -> list[Derived] | None:
+        """For each shard; None where a release needs nothing."""
+        if due == "count":
+            return None
+        if self._due != due:
+            model = self._model
+            rule = model.cells if due == "card" else lambda values, labels: model.map.apply(values)
+            self._due, self._found = due, [Derived(shard, rule) for shard in self._shards]
+        return self._found
+
+    def incomplete(self, due: Due) -> bool:
+        """Look at some more records; whether there were any left."""
+        return any([derived.fill() for derived in self.of(due) or ()])
+
+
+def _gradient(model: SharedModel, shards: Sequence[Shard], noise: Noise, rows: list[Derived] | None) -> Gradient:
+    epoch, scale, reserve = model.since, model.scale, accounting.to_units(model.reserve)
+    if model.step == 0:
+        epoch = max(shard.epoch for shard in shards) + 1  # whoever comes from here on is a newcomer
+        for shard in shards:
+            shard.epoch = min(epoch, shard.max_epoch)
+    parts = [
+        shard.gradient(each, model.weights, CLIP, scale, reserve, SHARED)
+        for shard, each in zip(shards, rows or (), strict=True)
+    ]
+    noisy = training.noisy_gradient(np.sum(parts, axis=0), scale, noise)
+    return Gradient(model.step, model.follow - 1, epoch, scale, noisy.ravel())
+
+
+def _tally(
+    due: Due, model: SharedModel, shards: Sequence[Shard], noise: Noise, cells: list[Derived] | None
+) -> TallyRelease:
+    price = model.price(due)
+    scale, units = statistics.tally_scale(price), accounting.to_units(price)
+    n_cells = model.n_cells if cells else 1
+    since = model.since if due == "count" and model.ready else 0
+    counts = [
+        shard.tally(cells[i] if cells else None, n_cells, since, scale, units, SHARED) for i, shard in enumerate(shards)
+    ]
+    return TallyRelease(int(due == "card"), scale, statistics.noisy_tally(np.sum(counts, axis=0), scale, noise))

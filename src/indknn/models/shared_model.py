@@ -1,0 +1,218 @@
+"""The model that everybody's budget pays for once and every analyst may use: softmax regression, trained by releases.
+
+What is in here is post-processing: it sees public rows and noisy sums, decides from them alone which sum is due next,
+and costs nobody anything. The sums come from `core/training.py` (gradients) and `core/statistics.py` (counts), under
+the shared ledger. A model is the same after it was read back from a file, because it follows from the releases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from indknn.core.releases import Gradient, PublicRows, Release, TallyRelease
+from indknn.core.training import STEP_GRID, Weights, probabilities, rows_of, step_scale
+from indknn.errors import StoreError
+from indknn.models.card import BINS, CELLS, SURE, Card, bins, cells, edges
+from indknn.models.feature_map import LEAST_ROWS, FeatureMap, feature_map
+from indknn.models.neighbours import Neighbours
+from indknn.types import GRID, BoolArray, FloatArray, Int8Array, IntArray
+
+Due: TypeAlias = Literal["count", "step", "card"]
+
+FIRST_STEPS, LATER_STEPS = 32, 16
+CLIP, MOMENTUM = 0.25, 0.5
+MOST_ROWS = 1024
+"""Public rows that are kept."""
+RESERVE = 0.08
+"""The share of the shared budget that training leaves for counts and report cards."""
+COUNT_PRICE, NEWCOMER_PRICE, CARD_PRICE = 0.01, 0.003, 0.015
+"""What a person may be charged for being counted at first, for being counted as a newcomer, and for one report card:
+as shares of the shared budget."""
+MANY_NEW, MOSTLY_NEW = 0.1, 2.0
+"""So many newcomers, in terms of those who trained the model, call for another round, and for a start from nothing."""
+LATER_RATE = 0.6
+_MOST_RATE = 2000.0
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is public and fixed. `budget` is the shared one, ρ. `seed` is of the Fourier features."""
+
+    n_features: int
+    n_classes: int
+    budget: float
+    seed: int = 0
+
+
+@dataclass
+class SharedModel:
+    """Public rows, weights, and how far they are to be believed.
+
+    A round begins with public rows, which may be none: then come a count, some gradients, and a report card.
+    """
+
+    terms: Terms
+    public: Int8Array | None = None
+    count: float = 0.0
+    """About how many records there are; 0 before that was released."""
+    since: int = 0
+    """Records of this epoch and later were in no round."""
+    step: int = 0
+    """Gradients that were made in this round."""
+    follow: int = 0
+    """Gradients that are still due in this round."""
+    rounds: int = 0
+    card: Card | None = None
+    _map: FeatureMap | None = None
+    _floats: FloatArray = field(default_factory=lambda: np.zeros(0))
+    _velocity: FloatArray = field(default_factory=lambda: np.zeros(0))
+    _weights: Weights | None = None
+    _neighbours: Neighbours | None = None
+    _edges: FloatArray = field(default_factory=lambda: np.arange(1, BINS) / BINS)
+    _counting: bool = False
+    _card_due: bool = False
+
+    # What is due, and what came of it
+
+    def due(self) -> Due | None:
+        """The release that must be made next to end this round. Depends on nothing but releases."""
+        if self._counting:
+            return "count"
+        return "step" if self.follow else "card" if self._card_due else None
+
+    @property
+    def started(self) -> bool:
+        """Whether a first round was begun."""
+        return self.public is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a model to answer with: from the end of the first round on."""
+        return self.rounds > 0
+
+    def price(self, due: Due) -> float:
+        """What a person may be charged for a count or a card at most, ρ."""
+        count = NEWCOMER_PRICE if self.ready else COUNT_PRICE
+        return (count if due == "count" else CARD_PRICE) * self.terms.budget
+
+    @property
+    def reserve(self) -> float:
+        """What training leaves to everybody, ρ."""
+        return RESERVE * self.terms.budget
+
+    @property
+    def scale(self) -> int:
+        """The noise on gradients."""
+        return step_scale(CLIP, FIRST_STEPS, (1.0 - RESERVE) * self.terms.budget)
+
+    @property
+    def map(self) -> FeatureMap:
+        """From the features of records to those of the model."""
+        if self._map is None:
+            assert self.public is not None
+            self._map = feature_map(self.public, self.terms.n_classes, self._signal, self.terms.seed)
+            self._floats = np.zeros((self._map.width + 1, self.terms.n_classes))
+            self._weights = Weights.of(self._floats)
+        return self._map
+
+    @property
+    def weights(self) -> Weights:
+        """On the grid, for the next gradient."""
+        assert self.map is not None and self._weights is not None
+        return self._weights
+
+    def absorb(self, release: Release) -> None:
+        """Something was released, now or by an earlier process."""
+        if isinstance(release, PublicRows):
+            self._counting = True
+            if len(release.values) or not self.started:  # none: those that there are stay
+                self.public, self._card_due = release.values[:MOST_ROWS], self.ready
+            self._refresh()
+        elif isinstance(release, TallyRelease) and not release.tables:
+            self._absorb_count(release)
+        elif isinstance(release, Gradient):
+            self._absorb_gradient(release)
+        elif isinstance(release, TallyRelease):
+            self._card_due = False
+            sigma, counts = release.scale / GRID, release.cells / GRID
+            self.card = Card.read(counts, sigma, smoothable=self._neighbours is not None)
+        else:
+            raise StoreError(f"a release of kind {release.kind!r} is not one of the shared model")
+
+    def _absorb_count(self, release: TallyRelease) -> None:
+        counted, sigma = float(release.cells[0]) / GRID, release.scale / GRID
+        self._counting = False
+        if not self.ready or counted > max(MOSTLY_NEW * self.count, 4.0 * sigma):
+            self.count, self.follow = max(counted, sigma, 1.0), FIRST_STEPS
+            self.rounds, self.step, self._map = 0, 0, None
+        elif counted > max(MANY_NEW * self.count, 4.0 * sigma):
+            self.count, self.step, self.follow = self.count + counted, 0, LATER_STEPS
+
+    def _absorb_gradient(self, release: Gradient) -> None:
+        shape = (self.map.width + 1, self.terms.n_classes)
+        if release.step == 0:
+            self._velocity = np.zeros(shape)
+        slope = release.entries.reshape(shape) / float(STEP_GRID)
+        self._velocity = MOMENTUM * self._velocity + slope / self.count
+        self._floats = self._floats - self._rate(slope, release.scale / STEP_GRID) * self._velocity
+        self._weights = Weights.of(self._floats)
+        self.step, self.follow, self.since = release.step + 1, release.follow, release.epoch
+        if not self.follow:
+            self.rounds, self._card_due = self.rounds + 1, True
+            self._refresh()
+
+    @property
+    def _signal(self) -> float:
+        """How far the records stand above the noise of training."""
+        return self.count * sqrt(2.0 * (1.0 - RESERVE) * self.terms.budget)
+
+    def _rate(self, slope: FloatArray, sigma: float) -> float:
+        """Larger where there is more signal, and with more classes, which have farther to go from 1/c.
+
+        Later rounds move as far as the gradient stands above its known noise: not at all where nothing has changed.
+        """
+        rate = (1.0 - MOMENTUM) * min(self._signal / (CLIP * FIRST_STEPS), _MOST_RATE)
+        rate *= float(np.clip(sqrt(self.terms.n_classes / 10.0), 0.5, 2.0))
+        if self.rounds:
+            above = 1.0 - slope.size * sigma * sigma / max(float((slope * slope).sum()), 1e-300)
+            rate *= LATER_RATE * sqrt(max(above, 0.0))
+        return rate
+
+    def _refresh(self) -> None:
+        """What the model says of the public rows changed."""
+        if self.ready and self.public is not None and len(self.public):
+            plain = self._plain(self.public)
+            self._edges = edges(plain)
+            self._neighbours = Neighbours(self.public, plain) if len(self.public) >= LEAST_ROWS else None
+
+    # What it says
+
+    def scores(self, values: Int8Array) -> tuple[FloatArray, BoolArray]:
+        """P(y | q) of each row, and whether its card says that this is right often enough to ask nobody."""
+        plain = self._plain(values)
+        if self.card is None:
+            return plain, np.zeros(len(values), dtype=bool)
+        sure = (self.card.surely_right() >= SURE)[bins(plain, self._edges)]
+        return (self._smoothed(plain, values) if self.card.smooth else plain), sure
+
+    @property
+    def n_cells(self) -> int:
+        """Of a report card."""
+        return CELLS
+
+    def cells(self, values: Int8Array, labels: IntArray) -> IntArray:
+        """The cell of each record on a report card, each record by itself."""
+        plain = self._plain(values)
+        return cells(plain, self._smoothed(plain, values), labels, self._edges)
+
+    def _plain(self, values: Int8Array) -> FloatArray:
+        return probabilities(*rows_of(self.map.apply(values)), self.weights)
+
+    def _smoothed(self, plain: FloatArray, values: Int8Array) -> FloatArray:
+        if self._neighbours is None:
+            return plain
+        return np.asarray(0.5 * (plain + self._neighbours.average(values)), dtype=np.float64)

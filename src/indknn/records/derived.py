@@ -1,0 +1,59 @@
+"""Values that follow from each record alone, computed once and kept while a round of training needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from indknn.types import Int8Array, IntArray
+
+if TYPE_CHECKING:
+    from indknn.records.shard import Shard
+
+Rule: TypeAlias = Callable[[Int8Array, IntArray], npt.NDArray[Any]]
+"""From the features and labels of records to a value or a row for each, every record by itself."""
+PORTION = 8192
+
+
+class Derived:
+    """What a rule says of the records of a shard, by slot. A slot that was used again is looked at again."""
+
+    def __init__(self, shard: Shard, rule: Rule):
+        self._shard = shard
+        self._rule = rule
+        self._known = np.zeros(0, dtype=np.int64)  # the generation of the record that the value is of, -1 for none
+        self._values: npt.NDArray[Any] | None = None
+
+    def fill(self, most: int = PORTION) -> bool:
+        """Look at some more records; whether there were any left."""
+        slots = self._missing(self._shard.slots())[:most]
+        self._look_at(slots)
+        return bool(len(slots))
+
+    def of(self, slots: IntArray) -> npt.NDArray[Any]:
+        """The values of these records."""
+        missing = self._missing(slots)
+        for first in range(0, max(len(missing), 1), PORTION):
+            self._look_at(missing[first : first + PORTION])
+        assert self._values is not None
+        return self._values if len(slots) == len(self._values) else self._values[slots]
+
+    def _missing(self, slots: IntArray) -> IntArray:
+        room = int(slots.max(initial=-1)) + 1 - len(self._known)
+        if room > 0:
+            self._known = np.concatenate([self._known, np.full(room, -1)])
+        stale = self._known[slots] != self._shard.generations(slots)
+        return np.asarray(slots[stale], dtype=np.int64)
+
+    def _look_at(self, slots: IntArray) -> None:
+        found = self._rule(self._shard.values_of(slots), self._shard.labels_of(slots))
+        if self._values is None or len(self._values) < len(self._known):
+            wider = np.zeros((len(self._known), *found.shape[1:]), dtype=found.dtype)
+            if self._values is not None:
+                wider[: len(self._values)] = self._values
+            self._values = wider
+        self._values[slots] = found
+        self._known[slots] = self._shard.generations(slots)

@@ -1,0 +1,39 @@
+"""The shared model of a durable store: rounds of training that answers can come between, and public rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from indknn.answering.training import Progress
+from indknn.core.quantise import quantise
+from indknn.models.shared_model import MOST_ROWS
+from indknn.store.opening import State
+from indknn.types import Int8Array
+
+if TYPE_CHECKING:
+    from indknn.store.store import Store
+
+
+def train(store: Store) -> Iterator[Progress]:
+    """A round, piece by piece, each durable. It ends early if the store was read anew: then call it again."""
+    with store.computing() as state:
+        generation, pieces = store.generation, state.engine.train()
+    while True:
+        with store.computing() as state:
+            progress = next(pieces, None) if store.generation == generation else None
+        if progress is None:
+            return
+        yield progress
+        store.fold_if_long()
+
+
+def public_rows(state: State, X: npt.ArrayLike) -> Int8Array:
+    """Distinct rows as the store sees records. A draft takes any number of features."""
+    settings = state.engine.settings
+    vectors = quantise(X, settings.center_, what="the public rows") if state.draft else settings.quantise(X, "public")
+    _, first = np.unique(vectors.values, axis=0, return_index=True)
+    return np.ascontiguousarray(vectors.values[np.sort(first)[:MOST_ROWS]])
