@@ -97,7 +97,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         index: str = "exact",
         reuse: str | None = None,
         prior: str | None = None,
-        prior_share: float = 0.8,
+        prior_share: float = 0.9,
         center: npt.ArrayLike | None = None,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
         classes: npt.ArrayLike | None = None,
