@@ -18,6 +18,7 @@ from indknn.answering.by_models import Scan, answers_by_models
 from indknn.answering.by_vote import label_by_vote
 from indknn.answering.training import Progress, round_of_training
 from indknn.answering.transcript import Answer, Transcript, keys_of
+from indknn.core.calibrate import Crowd
 from indknn.core.kernels import tau_on_grid
 from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
@@ -82,6 +83,7 @@ class Predictor:
     `make_model` makes the shared model before anything was released, or is None to ask always.
     `make_adviser` makes what decides about the queries of one analyst, given the model. `public` are unlabelled public
     rows. With `background` no answer waits for training: somebody else must take the pieces of `training`.
+    `make_crowd` makes what adapts the noise on votes to the counts released, or is None for a fixed one.
     `free_repeats` answers a query that the analyst has asked before from the transcript.
     Without a `journal`, memory is all there is.
     """
@@ -96,6 +98,7 @@ class Predictor:
         make_model: Callable[[], SharedModel] | None = None,
         make_adviser: Callable[[SharedModel], Adviser] | None = None,
         public: Int8Array | None = None,
+        make_crowd: Callable[[], Crowd] | None = None,
         free_repeats: bool = True,
         journal: Journal | None = None,
     ):
@@ -109,6 +112,7 @@ class Predictor:
         self._process = os.getpid()
         self._reuse_pool = reuse_pool
         self._make_model, self._make_adviser = make_model, make_adviser
+        self._make_crowd = make_crowd
         self.public = public
         self.model = None if make_model is None else make_model()
         self.background = False
@@ -263,7 +267,8 @@ class Predictor:
             if transcript.pool is not None:
                 released = transcript.votes(_rows(queries, [position]), tau, plan.n_classes)
             near = next(neighbours)
-            yield Answer(position, label_by_vote(near, plan, self.shards, self.noise, analyst, released))
+            label = label_by_vote(near, plan, self.shards, self.noise, analyst, released, transcript.crowd)
+            yield Answer(position, label)
 
     def _scan(self, queries: Vectors, tau: int) -> Iterator[tuple[Selection, ...]]:
         """The selected records of each query in each shard, found for a block of queries at a time."""
@@ -324,7 +329,7 @@ class Predictor:
     def _transcript(self, analyst: Scope) -> Transcript:
         if analyst not in self._transcripts:
             pool = self._reuse_pool() if self._reuse_pool is not None else None
-            self._transcripts[analyst] = Transcript(pool)
+            self._transcripts[analyst] = Transcript(pool, self._make_crowd() if self._make_crowd else None)
         return self._transcripts[analyst]
 
     def __getstate__(self) -> dict[str, Any]:
