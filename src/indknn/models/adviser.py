@@ -137,7 +137,7 @@ class Adviser:
             values, shares = (np.array(column) for column in zip(*self._lately, strict=True))
             scores = self.model.scores(values)[0] - 1.0 / self.terms.n_classes
             agreed, expected = float((shares * scores).sum()), float((scores * scores).sum())
-            self.strength = float(np.clip((agreed + _BELIEF) / (expected + _BELIEF), 0.02, 1.0))
+            self.strength = float(np.clip((agreed + _BELIEF) / (expected + _BELIEF), 0.02, 50.0))
             if self.asked <= LATELY:
                 self.first_strength = self.strength
 
@@ -165,7 +165,7 @@ class Adviser:
 
     def decide(self, scores: FloatArray, votes: Votes) -> int:
         """The label: what the model says, moved towards the votes as far as their noise allows."""
-        mass = votes.kappa * votes.K
+        mass = votes.kappa * votes.K * max(self.first_strength, 1.0)  # people may have several records each
         shares, noise = votes.centred / (self.terms.n_classes * mass), votes.scale / mass
         weight = MOST_WEIGHT * MISFIT / (MISFIT + noise * noise) if self.model.ready else 1.0
         return int(np.argmax(scores + weight * (shares - scores)))

@@ -58,7 +58,7 @@ class SharedModel:
     terms: Terms
     public: Int8Array | None = None
     count: float = 0.0
-    """About how many records there are; 0 before that was released."""
+    """About how many people there are; 0 before that was released."""
     since: int = 0
     """Records of this epoch and later were in no round."""
     step: int = 0

@@ -226,7 +226,9 @@ class Shard:
         self.ledger.charge(group.owners, settled.charges, scope)
         return settled.votes
 
-    def gradient(self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope) -> IntArray:
+    def gradient(
+        self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope
+    ) -> IntArray:
         """The gradient of a model over all records, charged. Everybody keeps `reserve` of what they have left."""
         slots = self.slots()
         owners = self.owners_of(slots)

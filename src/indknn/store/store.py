@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.answering.predictor import Request
+from indknn.answering.training import Progress
 from indknn.core.advice import Profile, about_copies, about_delta, tell
 from indknn.core.inputs import as_owner_list, as_record_ids, refuse_unwritable
 from indknn.core.noise import Noise, SecureNoise
@@ -27,7 +28,6 @@ from indknn.errors import InvalidInputError, PrivacyError, StoreError
 from indknn.ledger import Scope
 from indknn.ledger.figures import statement
 from indknn.settings import Settings
-from indknn.answering.training import Progress
 from indknn.store import chain, creation, database, intake, rounds
 from indknn.store.batches import Batch, answered
 from indknn.store.books import Books
@@ -328,7 +328,7 @@ class Store:
         """Remove every record of these owners, and these records; gives a receipt.
 
         An owner who has no record left is forgotten: only what they spent stays, under a keyed hash of their name.
-        Answers and statistics that were released before are differentially private and are kept; see `purge`.
+        Answers and the model that were released before are differentially private and are kept; see `purge`.
         """
         names = as_owner_list(owners)
         try:
@@ -354,7 +354,7 @@ class Store:
             return receipt_of(self._state, "erasure", records=len(slots), owners_forgotten=len(gone), **ERASED)
 
     def purge(self) -> dict[str, Any]:
-        """Drop all answers and statistics that were released, to all analysts; gives a receipt.
+        """Drop all answers and the shared model, for all analysts; gives a receipt.
 
         People pay again for new ones. **A purge is a public event**: everybody who asks again can see that it happened.
         Do it on a schedule, never because one person was forgotten (rule 14).
