@@ -183,8 +183,9 @@ class Predictor:
     def _train_if_due(self, requests: Sequence[Request]) -> None:
         """What starts a round without an operator: the very first query, and the number of one analyst's queries.
 
-        Before the first query nobody was told anything, so it may be anybody's. Later on only the queries of the unnamed
-        analyst may decide, and only if no other analyst asked before; what that analyst is told then counts for all.
+        Before the first query nobody was told anything, so it may be anybody's. Later on only the queries of the
+        unnamed analyst may decide, and only if no other analyst asked before; what that analyst is told then counts for
+        all of them.
         """
         assert self.model is not None
         if not self.model.started:

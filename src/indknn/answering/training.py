@@ -69,7 +69,8 @@ class _Derivations:
 
     def incomplete(self, due: Due) -> bool:
         """Look at some more records; whether there were any left."""
-        return any([derived.fill() for derived in self.of(due) or ()])
+        left = [derived.fill() for derived in self.of(due) or ()]
+        return any(left)
 
 
 def _gradient(model: SharedModel, shards: Sequence[Shard], noise: Noise, rows: list[Derived] | None) -> Gradient:

@@ -18,7 +18,7 @@ CELLS = 4 * BINS
 SURE = 0.9
 """The model answers alone where its card says that it is right at least this often."""
 HOPE, DOUBT = 0.01, 0.02
-"""What smoothing gains before any card has told, and how far that may be wrong: it decides where a card is mere noise."""
+"""What smoothing gains before any card has told, and how far that may be wrong. It decides where a card is noise."""
 OPTIMISM = 0.003
 """By how much a card flatters the plain model, which has learned from the very records that the card is about. All
 three are from held-out training records, see `feature_map`."""

@@ -122,7 +122,8 @@ class SharedModel:
     @property
     def weights(self) -> Weights:
         """On the grid, for the next gradient."""
-        assert self.map is not None and self._weights is not None
+        assert self.map is not None  # which makes the first ones
+        assert self._weights is not None
         return self._weights
 
     def absorb(self, release: Release) -> None:
