@@ -33,7 +33,7 @@ from indknn.records.indexes.scanner import MAX_QUERIES
 from indknn.records.shard import Shard
 from indknn.types import Int8Array, IntArray, Selection, Vectors
 
-SCHEDULE_FIRST, SCHEDULE_GROWS = 512, 4
+SCHEDULE_FIRST, SCHEDULE_GROWS = 256, 4
 """Where one analyst's queries decide: so many of them, and then a quarter more, until newcomers are looked for."""
 
 
