@@ -154,11 +154,15 @@ class Engine:
 
         When it happens must be public (a clock, an operator's word), never a consequence of what is in the records.
         """
+        self.start_round()
+        yield from self.predictor.training()
+
+    def start_round(self) -> None:
+        """Begin a round of training, unless one is going on."""
         if self.predictor.model is None:
             raise InvalidInputError("there is no shared model to train: the settings have prior='none'")
         with self.predictor.locked():
             self.predictor.start_round()
-        yield from self.predictor.training()
 
     def purge(self) -> None:
         """Drop all that was released. A public event, see `Store.purge`."""

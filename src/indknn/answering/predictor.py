@@ -60,7 +60,12 @@ class Reply:
 
 
 class Journal(Protocol):
-    """Where answers and their charges are written down before they leave (rule 2)."""
+    """Where answers and their charges are written down before they leave (rule 2).
+
+    `background` says that no answer waits for training: somebody takes the pieces of `Predictor.training` in between.
+    """
+
+    background: bool
 
     def note(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None) -> None:
         """An answer that was just charged. A sum over records has no query, and the label -1."""
@@ -82,7 +87,7 @@ class Predictor:
     `reuse_pool` makes an empty index for released pairs, or is None to vote without them.
     `make_model` makes the shared model before anything was released, or is None to ask always.
     `make_adviser` makes what decides about the queries of one analyst, given the model. `public` are unlabelled public
-    rows. With `background` no answer waits for training: somebody else must take the pieces of `training`.
+    rows.
     `make_crowd` makes what adapts the noise on votes to the counts released, or is None for a fixed one.
     `free_repeats` answers a query that the analyst has asked before from the transcript.
     Without a `journal`, memory is all there is.
@@ -115,7 +120,6 @@ class Predictor:
         self._make_crowd = make_crowd
         self.public = public
         self.model = None if make_model is None else make_model()
-        self.background = False
         self._scheduled = SCHEDULE_FIRST
         self._tau: int | None = None
         self._transcripts: dict[Scope, Transcript] = {}
@@ -189,8 +193,7 @@ class Predictor:
         """
         assert self.model is not None
         if not self.model.started:
-            if not self.background:
-                self.start_round(self.public if self.public is not None else _distinct(requests))
+            self.start_round(self.public if self.public is not None else _distinct(requests))
         else:
             unnamed = self._advisers.get(None)
             alone = self.shards[0].ledger.house or not any(self._advisers.keys() - {None})
@@ -199,7 +202,7 @@ class Predictor:
                     self._scheduled += max(SCHEDULE_FIRST, self._scheduled // SCHEDULE_GROWS)
                 recent = unnamed.density.queries().values if self.public is None else None
                 self.start_round(recent, by_queries=True)
-        if not self.background:
+        if self.journal is None or not self.journal.background:
             for _ in self.training():
                 pass
 

@@ -68,7 +68,7 @@ class Store:
         self.generation = 0
         self._options = {"synchronous": synchronous, "vfs": vfs, "read_only": read_only}
         self._lock = RLock()
-        self._closed = False
+        self._closed = self._background = False
         self._process = os.getpid()  # a fork inherits the lock, and must not write
         if self.path.is_dir():
             raise StoreError(f"{self.path} is a folder; a store is a file")
@@ -204,6 +204,10 @@ class Store:
         When it happens must be public: a clock or your word, never what is in the records (rule 14).
         """
         return rounds.train(self)
+
+    def train_in_background(self) -> None:
+        """From here on no answer waits for training: somebody takes the pieces of `rounds.go_on` between answers."""
+        self._background = self._state.journal.background = True
 
     def declare_public(self, X: npt.ArrayLike) -> None:
         """Unlabelled public rows that the shared model may use. Once, before the first answer."""
@@ -420,4 +424,5 @@ class Store:
     def _load(self) -> None:
         self._guard.refuse_if_moved()
         self._state = load(self.path, self.noise, self._guard, **self._options)
+        self._state.journal.background = self._background
         self.generation += 1
