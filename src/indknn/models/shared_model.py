@@ -190,10 +190,11 @@ class SharedModel:
 
     def _refresh(self) -> None:
         """What the model says of the public rows changed."""
-        if self.ready and self.public is not None and len(self.public):
-            plain = self._plain(self.public)
+        if self.ready and self.public is not None:
+            enough = len(self.public) >= LEAST_ROWS  # else a bin of equal size would be next to nothing
+            plain = self._plain(self.public if enough else self.public[:0])
             self._edges = edges(plain)
-            self._neighbours = Neighbours(self.public, plain) if len(self.public) >= LEAST_ROWS else None
+            self._neighbours = Neighbours(self.public, plain) if enough else None
 
     # What it says
 
