@@ -201,6 +201,18 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         self._store_path()
         return self._engine.predict(validate_data(self, X, reset=False, dtype=np.float64), analyst)
 
+    def predict_proba(self, X: npt.ArrayLike, analyst: str | None = None) -> FloatArray:
+        """How likely each class of `classes_` is for each row, in the order of the classes.
+
+        It is made of what `predict` releases anyway, the shared model and noisy votes. So it spends what `predict`
+        does, and nothing for rows that were asked before.
+        """
+        check_is_fitted(self)
+        if not (analyst is None or isinstance(analyst, str)):
+            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
+        self._store_path()
+        return self._engine.predict_proba(validate_data(self, X, reset=False, dtype=np.float64), analyst)
+
     def privacy_spent(self, owners: Any = None, *, analyst: str | None = None) -> FloatArray:
         """ρ spent by each owner, forgotten ones included; all of `owners_` by default. For the curator only.
 

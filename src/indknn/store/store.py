@@ -166,6 +166,15 @@ class Store:
         A `request_id` makes it safe to ask again after a crash or a lost connection: the same request gets
         the same answers at one charge.
         """
+        return np.asarray(self.settings.class_array[self._answered(Q, analyst, request_id)[1]])
+
+    def predict_proba(self, Q: npt.ArrayLike, analyst: Scope = None, *, request_id: str | None = None) -> FloatArray:
+        """How likely each class is, from what `predict` releases anyway, at its price."""
+        queries, _ = self._answered(Q, analyst, request_id)
+        with self.computing() as state:
+            return state.engine.predictor.probabilities(queries, analyst)
+
+    def _answered(self, Q: npt.ArrayLike, analyst: Scope, request_id: str | None) -> tuple[Vectors, IntArray]:
         if self.draft:
             raise InvalidInputError(f"{self.path} has never held records, so nothing is known of its features")
         queries = self.settings.quantise(Q, "the queries")
@@ -177,7 +186,7 @@ class Store:
         (outcome,) = batch.outcomes
         if isinstance(outcome, InvalidInputError):
             raise outcome
-        return np.asarray(self.settings.class_array[outcome.labels])
+        return queries, outcome.labels
 
     def compute(self, requests: Sequence[Request]) -> Batch:
         """Answer all requests at the price of one scan and one sync, in order, as if each had come alone.
