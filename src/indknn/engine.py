@@ -183,10 +183,9 @@ class Engine:
             raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
         with self.shard.lock:
             names = self.ledger.owners() if owners is None else as_owner_list(owners)
-            if analyst is None:
+            if analyst is None or self.ledger.house:
                 return accounting.from_units(self.ledger.total_spent(names))
-            seen = [analyst, SHARED, None] if self.ledger.house else [analyst, SHARED]
-            return accounting.from_units(sum(self.ledger.spent(names, scope) for scope in seen))
+            return accounting.from_units(sum(self.ledger.spent(names, scope) for scope in (analyst, SHARED)))
 
     def restarted(self, settings: Settings, noise: Noise) -> Engine:
         """An empty engine under other settings for the same people, who keep what they have spent."""

@@ -11,7 +11,7 @@ from indknn_lab.audits import probes, runner
 from indknn_lab.audits import report as reports
 from indknn_lab.audits.attacks.membership import membership
 from indknn_lab.audits.checks import CHECKS
-from indknn_lab.audits.measure import measure_statistics, simulations
+from indknn_lab.audits.measure import measure_gradients, simulations
 from indknn_lab.audits.mutants import MUTANTS
 from indknn_lab.audits.one_run import one_run
 from indknn_lab.audits.probes import Verdict
@@ -26,7 +26,7 @@ def small(monkeypatch):
     monkeypatch.setattr(runner, "TRIALS", 10)
     monkeypatch.setattr(runner, "scenarios", lambda: scenarios()[1:3])
     monkeypatch.setattr(runner, "simulations", lambda: simulations()[:1])
-    monkeypatch.setattr(runner, "measure_statistics", lambda n, seed, error: measure_statistics(200, seed, error))
+    monkeypatch.setattr(runner, "measure_gradients", lambda n, seed, error: measure_gradients(200, seed, error))
     monkeypatch.setattr(runner, "one_run", lambda canaries, seed, error: one_run(300, seed, error))
     monkeypatch.setattr(runner, "membership", lambda people, seed, error: membership(300, seed, error))
     monkeypatch.setattr(runner, "timing", lambda answers, error: [])

@@ -7,10 +7,11 @@ import pytest
 
 from indknn.answering import by_models
 from indknn.answering.predictor import Predictor
-from indknn.core import mechanism, statistics
+from indknn.core import mechanism, statistics, training
 from indknn.core.noise import SeededNoise
 from indknn.ledger import MemoryLedger
-from indknn.models import Adviser, adviser
+from indknn.models.adviser import Adviser
+from indknn.models.feature_map import FeatureMap
 from indknn.records.shard import Shard
 from indknn.server.worker import Worker
 from indknn.store import database
@@ -21,14 +22,14 @@ from indknn_lab.audits.attacks import floats
 from indknn_lab.audits.attacks.membership import membership
 from indknn_lab.audits.checks import CHECKS
 from indknn_lab.audits.checks.serving import HISTORIES, nothing_refunded, odometer
-from indknn_lab.audits.measure import claimed_mu, measure, measure_simulated, measure_statistics, scores_of, simulations
+from indknn_lab.audits.measure import claimed_mu, measure, measure_gradients, measure_simulated, scores_of, simulations
 from indknn_lab.audits.mutants import MUTANTS
 from indknn_lab.audits.one_run import one_run
 from indknn_lab.audits.probes import PROBES, failed_checks, failed_probes
 from indknn_lab.audits.scenarios import scenarios
 from indknn_lab.audits.served import WAYS
 
-PRODUCT = (mechanism, statistics, by_models, adviser, Adviser, MemoryLedger, SeededNoise, Shard, Predictor)
+PRODUCT = (mechanism, statistics, training, by_models, Adviser, FeatureMap, MemoryLedger, SeededNoise, Shard, Predictor)
 SERVING = (database, Batch, Change, StoreJournal, Worker)
 PATCHED = (*PRODUCT, *SERVING)
 
@@ -101,16 +102,16 @@ def test_a_half_sized_noise_is_measured_above_the_claim():
 
 
 @pytest.mark.slow
-def test_all_of_b_in_statistics_is_measured_near_the_claim_and_not_above():
-    honest = measure_statistics(4000, 1, 1e-3)
+def test_all_of_b_in_gradients_is_measured_near_the_claim_and_not_above():
+    honest = measure_gradients(4000, 1, 1e-3)
     assert honest.holds
     assert honest.epsilon_gdp > 0.7 * honest.claimed_epsilon
-    with named(MUTANTS, "thin off the diagonal")():
-        assert not measure_statistics(12_000, 1, 1e-2).holds
+    with named(MUTANTS, "thin gradient noise")():
+        assert not measure_gradients(12_000, 1, 1e-2).holds
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["reuse", "statistics, five records", "statistics and student", "fresh records"])
+@pytest.mark.parametrize("name", ["reuse", "model, five records", "model and votes", "newcomers", "rounds"])
 def test_the_score_of_the_adversary_is_a_likelihood_ratio(name):
     """E exp(score) = 1 where the target is absent: who expects something else than what is released would miss it."""
     scenario = named(scenarios(), name)

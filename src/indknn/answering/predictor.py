@@ -33,7 +33,7 @@ from indknn.records.indexes.scanner import MAX_QUERIES
 from indknn.records.shard import Shard
 from indknn.types import Int8Array, IntArray, Selection, Vectors
 
-SCHEDULE_FIRST, SCHEDULE_GROWS = 512, 4
+SCHEDULE_FIRST, SCHEDULE_GROWS = 256, 4
 """Where one analyst's queries decide: so many of them, and then a quarter more, until newcomers are looked for."""
 
 
@@ -187,16 +187,18 @@ class Predictor:
     def _train_if_due(self, requests: Sequence[Request]) -> None:
         """What starts a round without an operator: the very first query, and the number of one analyst's queries.
 
-        Before the first query nobody was told anything, so it may be anybody's. Later on only the queries of the
-        unnamed analyst may decide, and only if no other analyst asked before; what that analyst is told then counts for
-        all of them.
+        Before the first query nobody was told anything, so it may be anybody's. Later on only queries of the unnamed
+        analyst may decide, and only if no other analyst asked before; from then on all spend from one ledger. What was
+        told before a purge was told: the ledger knows who asked.
         """
         assert self.model is not None
+        ledger = self.shards[0].ledger
         if not self.model.started:
-            self.start_round(self.public if self.public is not None else _distinct(requests))
+            told = any(one.answers for one in self._transcripts.values()) or len(ledger.scopes) > 1
+            self.start_round(self.public if self.public is not None or told else _distinct(requests))
         else:
             unnamed = self._advisers.get(None)
-            alone = self.shards[0].ledger.house or not any(self._advisers.keys() - {None})
+            alone = ledger.house or not (self._advisers.keys() | set(ledger.scopes)) - {None, SHARED}
             if alone and unnamed is not None and unnamed.answered >= self._scheduled:
                 while self._scheduled <= unnamed.answered:
                     self._scheduled += max(SCHEDULE_FIRST, self._scheduled // SCHEDULE_GROWS)

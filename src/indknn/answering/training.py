@@ -92,8 +92,7 @@ def _tally(
 ) -> TallyRelease:
     price = model.price(due)
     scale, units = statistics.tally_scale(price), accounting.to_units(price)
-    n_cells = model.n_cells if cells else 1
-    since = model.since if due == "count" and model.ready else 0
+    n_cells, since = model.n_cells(due), model.since if model.ready else 0
     counts = [
         shard.tally(cells[i] if cells else None, n_cells, since, scale, units, SHARED) for i, shard in enumerate(shards)
     ]

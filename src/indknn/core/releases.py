@@ -63,8 +63,8 @@ class Votes:
 class PublicRows:
     """A round of the shared model begins, with these unlabelled public rows. Nobody is charged for them.
 
-    `by_queries` says that the unnamed analyst's queries or their number decided about it. What that analyst was told
-    then counts for every analyst (rule 11).
+    `by_queries` says that the unnamed analyst's queries or their number decided about it. From then on
+    all analysts spend from one ledger (rule 11).
     """
 
     kind: ClassVar[bytes] = b"P"

@@ -29,14 +29,19 @@ SHARED: Final = "\0shared"
 class Ledger(Protocol):
     """Who has spent how much, in integers.
 
-    `lock` is held by whoever changes people or records, or answers a query. `house` says that what the unnamed analyst
-    was told counts for every analyst, because that analyst's queries shaped what all of them see.
+    `lock` is held by whoever changes people or records, or answers a query. `house` says that all analysts spend
+    from one ledger, because the queries of the unnamed one shaped what all of them see.
     """
 
     budget: int
     house: bool
     global_budget: int | None
     lock: RLock
+
+    @property
+    def scopes(self) -> list[Scope]:
+        """Those in which anybody was ever asked to pay, and None."""
+        ...
 
     def find(self, owners: Sequence[OwnerId]) -> IntArray:
         """The slot of each, -1 for owners without records, ever seen or not."""

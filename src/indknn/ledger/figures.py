@@ -104,9 +104,10 @@ def by_observer(ledger: MemoryLedger, spent: dict[Scope, IntArray]) -> dict[str,
     shared, unnamed = spent.get(SHARED, nothing), spent.get(None, nothing)
     named = [units for scope, units in spent.items() if scope not in (None, SHARED)]
     most = np.max(named, axis=0) if named else nothing
-    one = shared + (unnamed + most if ledger.house else np.maximum(unnamed, most))
+    one = shared + np.maximum(unnamed, most)
     together = _sum([shared, unnamed, *named])
-    return {ONE: together if ledger.global_budget is not None else one, TOGETHER: together}
+    joint = ledger.house or ledger.global_budget is not None
+    return {ONE: together if joint else one, TOGETHER: together}
 
 
 def _sum(parts: list[IntArray]) -> IntArray:

@@ -67,7 +67,7 @@ class MemoryLedger:
         self.budget = budget
         self.global_budget = global_budget
         self.shared_budget = shared_budget  # the part of the budget that is for what every analyst sees
-        self.house = False  # whether what the unnamed analyst was told counts for every analyst
+        self.house = False  # whether all analysts spend from one ledger
         self.next_number = 0  # above every number that is or was an owner's name
         self.old_names = False  # whether tombstones may be under the hash of a number or of bytes
         self._key = secrets.token_bytes(32) if key is None else key
@@ -195,8 +195,9 @@ class MemoryLedger:
     def remaining(self, slots: IntArray, scope: Scope) -> IntArray:
         """What each may still spend in this scope, with whatever else bounds it."""
         room = self.limit(scope) - self._in(scope)[slots]
-        if self.house and scope not in (None, SHARED):  # this analyst's view holds the unnamed analyst's, see rule 11
-            room = room - self._in(None)[slots]
+        if self.house and scope != SHARED:
+            # What one was told shapes what all see, now and later. So no order of questions may take more than one.
+            room = self.limit(scope) - (self._everywhere(slots) - self._in(SHARED)[slots])
         if self.global_budget is not None:
             room = np.minimum(room, self.global_budget - self._everywhere(slots))
         return np.maximum(room, 0)  # below zero only if the budget was lowered after it was spent
@@ -225,7 +226,8 @@ class MemoryLedger:
     def spent(self, owners: Sequence[OwnerId], scope: Scope) -> IntArray:
         """What each has spent in this scope."""
         slots = self.slots_of(owners)
-        spent = self._in(scope)[slots] if self._roster.capacity else np.zeros(len(slots), dtype=np.int64)
+        column = self._spent.get(scope) if self._roster.capacity else None  # looking must not make a scope
+        spent = np.zeros(len(slots), dtype=np.int64) if column is None else column[slots]
         for i in np.flatnonzero(slots < 0).tolist():
             spent[i] = self._tombstone(owners[i]).spent.get(scope, 0)
         return spent

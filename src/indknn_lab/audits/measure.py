@@ -9,14 +9,15 @@ from math import sqrt
 
 import numpy as np
 
-from indknn.core import accounting, statistics
+from indknn.core import accounting, training
 from indknn.core.noise import Noise, SecureNoise, SeededNoise
+from indknn.models.shared_model import CLIP
 from indknn.settings import Settings
 from indknn.types import GRID, FloatArray
 from indknn_lab.audits.bounds import lower_bounds
-from indknn_lab.audits.scenarios import BASE, STATISTICS
+from indknn_lab.audits.scenarios import BASE, MODEL
 from indknn_lab.audits.simulate import Shot, random_draw, simulate
-from indknn_lab.audits.tap import halves, tap
+from indknn_lab.audits.tap import Recorder
 from indknn_lab.audits.worlds import Scenario, Sight, play
 
 
@@ -99,28 +100,30 @@ def measure_simulated(simulation: tuple[Scenario, list[Shot]], trials: int, seed
     return _measured(scenario, "simulation", lambda: (losses(True), losses(False)), seed, error)
 
 
-def measure_statistics(trials: int, seed: int, error: float) -> Measured:
-    """One record, all of B in the sums: the product's own sum, clip and noise, without anything around them."""
-    settings, source = replace(STATISTICS, prior_share=0.9999), SeededNoise(seed)
-    c, price = len(settings.classes), settings.prior_share * settings.budget
-    noise = statistics.MomentNoise.for_price(price, c)
+def measure_gradients(trials: int, seed: int, error: float, steps: int = 4) -> Measured:
+    """One record, all of B in gradients: the product's own gradient, clip and noise, without anything around them.
+
+    The adversary projects every noisy gradient on the one that the record would add, and sums over the steps.
+    """
+    settings, source = replace(MODEL, prior_share=0.9999), SeededNoise(seed)
+    scale = training.step_scale(CLIP, steps, settings.shared_budget)
     vectors, labels = settings.prepare(np.ones((1, settings.n_features)), np.array([1]))
-    nobody, limits = np.zeros(1, dtype=np.int64), np.array([accounting.to_units(price)])
-    A, b = statistics.moments(vectors.values, labels, nobody, limits, c, noise).sums
-    with tap() as tape:  # for the scales that were drawn
-        statistics.noisy_moments(A, b, noise, source)
-    (seen,) = tape
-    scale = np.repeat(np.array(seen.scales, dtype=float), [len(part) for part in seen.exact])
-    shift = np.concatenate(seen.exact) / scale
+    weights = training.Weights.of(np.zeros((settings.n_features + 1, len(settings.classes))))
+    limits = np.array([accounting.to_units(settings.shared_budget)])
+    exact = training.gradient(vectors.values, labels, np.zeros(1, dtype=np.int64), limits, weights, CLIP, scale).sums
+    recorder = Recorder(source)  # for the scale that is drawn
+    training.noisy_gradient(exact, scale, recorder)
+    (drawn,) = recorder.scales
+    shift = exact.ravel() / drawn
 
     def scores(present: int) -> FloatArray:
-        found = np.zeros((trials, len(shift)))
+        found = np.zeros(trials)
         for i in range(trials):
-            found[i] = np.concatenate(halves(*statistics.noisy_moments(present * A, present * b, noise, source)))
-        result: FloatArray = (found / scale) @ shift - (shift**2).sum() / 2.0
-        return result
+            seen = sum(training.noisy_gradient(present * exact, scale, source) for _ in range(steps))
+            found[i] = float((np.asarray(seen).ravel() / drawn) @ shift)
+        return np.asarray(found - steps * (shift**2).sum() / 2.0)
 
-    scenario = _lone("statistics", "one record, all of B in the sums", settings)
+    scenario = _lone("gradients", "one record, all of B in gradients", settings)
     return _measured(scenario, "the release alone", lambda: (scores(1), scores(0)), seed, error)
 
 

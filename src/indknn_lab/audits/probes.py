@@ -15,7 +15,7 @@ from indknn_lab.audits.bounds import lower_bounds
 from indknn_lab.audits.checks import CHECKS, Check
 from indknn_lab.audits.measure import claimed_mu, scores_of
 from indknn_lab.audits.patches import Mutant
-from indknn_lab.audits.scenarios import BASE, STATISTICS, analysts, asking
+from indknn_lab.audits.scenarios import BASE, MODEL, analysts, asking
 from indknn_lab.audits.worlds import Scenario
 
 TRIALS = 60
@@ -28,7 +28,7 @@ PROBES: list[Scenario] = [
     Scenario("labels of a lone record", "", replace(_SMALL, sigma2=2.0), asking(6), "labels"),
     Scenario("five records", "", replace(_SMALL, max_queries=300), asking(8, 5)),
     Scenario("pooled analysts", "", replace(_SMALL, global_epsilon=1.0), analysts(_EVERYBODY, _EVERYBODY, 2)),
-    Scenario("many records", "", replace(STATISTICS, epsilon=1.0), asking(1, 20)),
+    Scenario("many records", "", replace(MODEL, epsilon=1.0), asking(1, 20)),
 ]
 
 

@@ -19,7 +19,7 @@ from indknn_lab.audits.attacks import floats
 from indknn_lab.audits.attacks.floats import FloatAttack
 from indknn_lab.audits.attacks.membership import Membership, membership
 from indknn_lab.audits.attacks.timing import Timing, timing
-from indknn_lab.audits.measure import Measured, measure, measure_simulated, measure_statistics, simulations
+from indknn_lab.audits.measure import Measured, measure, measure_gradients, measure_simulated, simulations
 from indknn_lab.audits.mutants import MUTANTS
 from indknn_lab.audits.one_run import OneRun, one_run
 from indknn_lab.audits.probes import TRIALS, Verdict, failed_checks, failed_probes, judge
@@ -91,7 +91,7 @@ def run(minutes: float = 2.0, seed: int = 1, progress: Progress = lambda label, 
 
     measured = each("product", product, lambda i, s: measure(s, int(trials * s.share), seed + 100 * i, error))
     measured += each("simulations", simulated, lambda i, s: measure_simulated(s, many, seed + 10_000 + i, error))
-    measured.append(measure_statistics(many // 4, seed + 20_000, error))
+    measured.append(measure_gradients(many // 4, seed + 20_000, error))
     checks, probes = failed_checks(), failed_probes(seed, probing)
     verdicts = each("mutants", MUTANTS, lambda i, mutant: judge(mutant, seed, probing))
     longer = max(minutes, 1)

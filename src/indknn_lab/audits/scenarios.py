@@ -13,7 +13,7 @@ import numpy as np
 from indknn.core import accounting
 from indknn.settings import Settings
 from indknn.types import FloatArray
-from indknn_lab.audits.worlds import Add, Ask, Event, Forget, Scenario, View
+from indknn_lab.audits.worlds import Add, Ask, Event, Forget, Scenario, Train, View
 
 D = 8
 AXIS = np.eye(D)[0]
@@ -21,8 +21,8 @@ Script = Callable[[View, np.random.Generator], Iterator[Event]]
 
 _PLAIN = Settings(n_features=D, classes=(0, 1), epsilon=4.0, delta=1e-5, tau=0.5, reuse="none", prior="none")
 BASE = replace(_PLAIN, max_queries=24, sigma2=0.5, free_repeats=False)
-STATISTICS = replace(BASE, prior="statistics", prior_share=0.9)
-ENDLESS = replace(BASE, prior="statistics", reuse="student", prior_share=0.4, max_queries=None)
+MODEL = replace(BASE, prior="model", prior_share=0.9)
+ENDLESS = replace(MODEL, prior_share=0.4, max_queries=None)
 LABELS = replace(BASE, max_queries=1000, sigma2=0.3)  # counting is cheap, so that the budget goes into votes
 
 
@@ -130,14 +130,40 @@ def bystander(view: View, rng: np.random.Generator) -> Iterator[Event]:
 
 
 def joining_later(view: View, rng: np.random.Generator) -> Iterator[Event]:
-    """The target comes with a crowd after the statistics were released: all of them are fresh, and counted as such."""
+    """The target comes with a crowd after the model was trained: all of them are counted, and a round follows."""
     yield from natural(3, 4)
     for i in range(2):
-        yield Ask(near(i))
+        yield Ask(near(i), "a")
     yield Add(np.stack([near(i) for i in range(40)]), (0, 1) * 20, tuple(map(str, range(100, 140))))
     yield target()
+    yield Train()
     for i in range(2, 8):
-        yield Ask(near(i))
+        yield Ask(near(i), "a")
+
+
+def rounds(records: int, visits: int) -> Script:
+    """The operator trains again and again while the target is forgotten and comes back, with a crowd each time."""
+
+    def script(view: View, rng: np.random.Generator) -> Iterator[Event]:
+        for i in range(visits):
+            names = tuple(str(100 * i + k) for k in range(20 * (i + 1)))
+            yield Add(np.stack([near(k) for k in range(len(names))]), (0, 1) * (len(names) // 2), names)
+            yield target(records, (1, 0))
+            yield Train()
+            yield Forget()
+
+    return script
+
+
+def house(view: View, rng: np.random.Generator) -> Iterator[Event]:
+    """The unnamed analyst's queries shape the model. Another analyst asks in between: what both see is one view."""
+    yield from natural(3, 4)
+    yield target()
+    for start in (0, 12):
+        for i in range(start, start + 6):
+            yield Ask(near(i))
+        for i in range(start + 6, start + 12):
+            yield Ask(near(i), "a")
 
 
 def scenarios() -> list[Scenario]:
@@ -192,27 +218,34 @@ def _analysts() -> list[Scenario]:
     one = replace(BASE, reuse="labels")
     shared = replace(BASE, epsilon=3.0, global_epsilon=4.0)
     both, three = ("a", "b"), ("a", "b", "c")
-    pooled = accounting.epsilon(2 * BASE.budget, BASE.delta, BASE.accountant)  # their budgets add up
+    pooled, joint = (  # their budgets add up, but for what is shared
+        accounting.epsilon((2.0 - share) * BASE.budget, BASE.delta, BASE.accountant)
+        for share in (0.0, ENDLESS.prior_share)
+    )
     return [
         Scenario("one analyst", "sees her own answers only", one, analysts(both, ("b",), 5)),
         Scenario("two analysts pool", "2B", BASE, analysts(both, both, 5), claimed_epsilon=pooled),
         Scenario("global budget", "three pool", shared, analysts(three, three, 3), claimed_epsilon=4.0),
-        Scenario("statistics, two analysts pool", "2B", ENDLESS, analysts(both, both, 3), claimed_epsilon=pooled),
+        Scenario("model, one analyst", "the shared part and her own", ENDLESS, analysts(both, ("b",), 4)),
+        Scenario("model, two analysts pool", "s·B + 2(1-s)·B", ENDLESS, analysts(both, both, 4), claimed_epsilon=joint),
+        Scenario("model, house", "one analyst's queries shape what all see", ENDLESS, house, hurried=True, share=0.4),
     ]
 
 
 def _sums() -> list[Scenario]:
-    whole, student = replace(STATISTICS, prior_share=0.99), replace(ENDLESS, prior="none")
+    whole, rates = replace(MODEL, prior_share=0.99), replace(ENDLESS, prior_share=0.9)
     return [
-        Scenario("statistics", "nearly all of B in the sums", whole, asking(1), share=2),
-        Scenario("statistics, five records", "one owner", STATISTICS, asking(3, 5, (1, 1, 0))),
-        Scenario("student", "counts and votes, report cards", student, asking(6, people=5), hurried=True),
+        Scenario("model", "nearly all of B in gradients, a count and a card", whole, asking(1), share=0.6),
+        Scenario("model, exact noise", "the exact sampler end to end", MODEL, asking(1), exact_noise=True, share=0.3),
+        Scenario("model, five records", "one owner", whole, asking(1, 5, (1, 1, 0)), share=0.6),
+        Scenario("model, crowd", "others train it too", whole, asking(1, people=12), share=0.6),
         *(
-            Scenario(name, about, ENDLESS, script, hurried=True, share=0.6)
-            for name, about, script in (
-                ("statistics and student", "sums, votes, report cards", asking(6, people=5)),
-                ("fresh records", "the target joins after the sums", joining_later),
-                ("statistics, forget and return", "nothing is refunded", coming_and_going),
+            Scenario(name, about, settings, script, hurried=True, share=0.6)
+            for name, about, settings, script in (
+                ("model and votes", "gradients, a card, votes", ENDLESS, asking(6, people=5)),
+                ("newcomers", "the target joins after the first round", ENDLESS, joining_later),
+                ("model, forget and return", "nothing is refunded", ENDLESS, coming_and_going),
+                ("rounds", "trained again and again, three records", rates, rounds(3, 4)),
             )
         ),
     ]

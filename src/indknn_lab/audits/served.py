@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from indknn.answering.training import Progress
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.ledger import Scope
@@ -87,6 +88,16 @@ class Served:
             return [self._model.predict(Q, analyst) for Q, analyst in questions]
         asked = [partial(worker.predict, np.asarray(Q), analyst, None, None) for Q, analyst in questions]
         return [self.engine.settings.class_array[numbers] for numbers in asyncio.run(_all(asked))]
+
+    def train(self) -> Iterator[Progress]:
+        """A round of training, or the rest of one, piece by piece."""
+        return self._model.train()
+
+    def train_if_any(self) -> None:
+        """All of it, where there is a model to train."""
+        if self.engine.settings.advised:
+            for _ in self.train():
+                pass
 
     def spent(self, owner: OwnerId) -> int:
         """What a person has spent with all analysts together, in ledger units."""

@@ -2,7 +2,7 @@
 
 The proof is about the noisy count, the noisy votes, and noisy sums over records. An adversary who sees those is
 stronger than one who sees labels, so a bound against them is nearer to the claim. `tap` puts recorders around the
-noisy functions of `mechanism` and `statistics`, whichever are in place, and takes them off again.
+noisy functions of `mechanism`, `statistics` and `training`, whichever are in place, and takes them off again.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from indknn.core import mechanism, releases, statistics
+from indknn.core import mechanism, releases, statistics, training
 from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
-from indknn.core.statistics import Contribution, MomentNoise
-from indknn.models import Adviser
+from indknn.models.adviser import Adviser
+from indknn.records.derived import Derived
 from indknn.records.shard import Shard
 from indknn.types import GRID, IntArray
 from indknn_lab.audits.patches import Replacement, patched
+
+Sum: TypeAlias = Literal["tally", "gradient"]
 
 
 @dataclass
@@ -31,17 +33,17 @@ class Noised:
     """Exact integers in one or more parts, the same with noise, and the scale of the noise on each part.
 
     A count has the released K, after it was lifted to 30. Votes have the K that their noise was scaled by, and a label
-    where one follows. A sum over records has `again`, which takes its parts from another shard and charges it.
+    where one follows. A sum over records has `again`, which takes it from another shard and charges that one.
     """
 
-    kind: Literal["count", "votes", "sum"]
+    kind: Literal["count", "votes"] | Sum
     exact: list[IntArray]
     noisy: list[IntArray]
     scales: list[int]
     plan: Plan | None = None
     K: int = 0
     label: int = -1
-    again: Callable[[Shard], list[IntArray]] | None = None
+    again: Callable[[Shard], IntArray] | None = None
 
     @property
     def bare(self) -> bool:
@@ -65,6 +67,11 @@ class Tape(list[Noised]):
         """What is of one kind."""
         return [one for one in self if one.kind == kind]
 
+    @property
+    def shared(self) -> list[Noised]:
+        """What every analyst sees: sums over all records."""
+        return [one for one in self if one.again is not None]
+
 
 class Recorder:
     """Noise that remembers at which scales it was drawn."""
@@ -79,11 +86,6 @@ class Recorder:
         self.scales.append(int(scale))
         self.latest = self._noise.draw(scale, size)
         return self.latest
-
-
-def halves(A: IntArray, b: IntArray) -> list[IntArray]:
-    """What `statistics.noisy_moments` adds noise to, in its order: above the diagonal of A, on it, and b."""
-    return [A[np.triu_indices(len(A), 1)], np.diag(A), b.ravel()]
 
 
 @contextmanager
@@ -107,14 +109,13 @@ class _Ears:
             (mechanism, "noisy_count", self._count),
             (mechanism, "noisy_votes", self._votes),
             (mechanism, "noisy_argmax", self._argmax),
-            (statistics, "noisy_moments", self._moments),
-            (statistics, "noisy_tally", self._tally),
+            (statistics, "noisy_tally", partial(self._sum, "tally")),
+            (training, "noisy_gradient", partial(self._sum, "gradient")),
         ]
-        moments, tally, note = Shard.moments, Shard.tally, Adviser.note
+        note = Adviser.note
         return [
             *((where, name, partial(listener, getattr(where, name))) for where, name, listener in functions),
-            (Shard, "moments", lambda shard, *arguments: self._called(moments, shard, arguments)),
-            (Shard, "tally", lambda shard, *arguments: self._called(tally, shard, arguments)),
+            *((Shard, name, self._called(getattr(Shard, name))) for name in ("tally", "gradient")),
             (Adviser, "note", lambda *arguments: self._note(note, *arguments)),
         ]
 
@@ -139,24 +140,22 @@ class _Ears:
         self.tape[-1].label = label
         return label
 
-    def _called(self, original: Callable[..., Contribution], shard: Shard, arguments: tuple[Any, ...]) -> Contribution:
-        self.arguments = arguments
-        return original(shard, *arguments)
+    def _called(self, original: Callable[..., IntArray]) -> Callable[..., IntArray]:
+        def called(shard: Shard, derived: Derived | None, *arguments: Any) -> IntArray:
+            self.arguments = derived, *arguments
+            return original(shard, derived, *arguments)
 
-    def _moments(
-        self, original: Callable[..., Any], A: IntArray, b: IntArray, noise: MomentNoise, source: Noise
-    ) -> tuple[IntArray, IntArray]:
-        recorder, arguments = Recorder(source), self.arguments
-        noisy: tuple[IntArray, IntArray] = original(A, b, noise, recorder)
-        again = lambda shard: halves(*shard.moments(*arguments).sums)  # noqa: E731
-        self.tape.append(Noised("sum", halves(A, b), halves(*noisy), recorder.scales, again=again))
-        return noisy
+        return called
 
-    def _tally(self, original: Callable[..., IntArray], counts: IntArray, scale: int, source: Noise) -> IntArray:
-        recorder, arguments = Recorder(source), self.arguments
-        noisy = original(counts, scale, recorder)
-        again = lambda shard: list(shard.tally(*arguments).sums)  # noqa: E731
-        self.tape.append(Noised("sum", [counts], [noisy], recorder.scales, again=again))
+    def _sum(self, kind: Sum, original: Callable[..., IntArray], sums: IntArray, scale: int, noise: Noise) -> IntArray:
+        recorder, (derived, *rest) = Recorder(noise), self.arguments
+        noisy = original(sums, scale, recorder)
+
+        def again(shard: Shard) -> IntArray:
+            theirs = None if derived is None else Derived(shard, derived._rule)
+            return np.asarray(getattr(shard, kind)(theirs, *rest)).ravel()
+
+        self.tape.append(Noised(kind, [sums.ravel()], [noisy.ravel()], recorder.scales, again=again))
         return noisy
 
     def _note(self, original: Callable[..., None], *arguments: Any) -> None:

@@ -1,8 +1,8 @@
 """Neighbouring histories and the privacy loss of a transcript.
 
-A scenario is a script of events: somebody is added or forgotten, a query is asked. One owner is the *target*. In
-the world where they are present their events happen, in the other they do not; everything else is the same. The
-script may look at all that was released so far (`View`), so adversaries are adaptive.
+A scenario is a script of events: somebody is added or forgotten, a query is asked, the shared model is trained. One
+owner is the *target*. In the world where they are present their events happen, in the other they do not; everything
+else is the same. The script may look at all that was released so far (`View`), so adversaries are adaptive.
 
 The adversary knows everybody's records. They keep two *shadows*, shards of the product that hold only the others
 and only the target, and feed them the released counts and sums. The shadows tell by how much the target shifts each
@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from scipy.special import log_ndtr, logsumexp
 
+from indknn.answering import predictor
 from indknn.answering.transcript import Transcript, keys_of
 from indknn.core.inputs import as_owner_list
 from indknn.core.kernels import tau_on_grid
@@ -27,7 +28,7 @@ from indknn.core.mechanism import MIN_K
 from indknn.core.noise import Noise
 from indknn.engine import Engine, new_index, new_ledger
 from indknn.ledger import Scope
-from indknn.models import adviser
+from indknn.models import adviser, shared_model
 from indknn.records.shard import Admitted, Shard
 from indknn.settings import Settings
 from indknn.types import GRID, FloatArray, IntArray, OwnerId, Vectors
@@ -70,7 +71,12 @@ class Forget:
     owner: OwnerId = TARGET
 
 
-Event: TypeAlias = Ask | Add | Forget
+@dataclass(frozen=True)
+class Train:
+    """The operator has the shared model trained, or looked whether newcomers call for that."""
+
+
+Event: TypeAlias = Ask | Add | Forget | Train
 
 
 @dataclass
@@ -122,16 +128,27 @@ class Shadow:
         else:
             shard.forget(shard.slots_of_owners([event.owner]))
 
+    def keep_step(self, engine: Engine) -> None:
+        """What is public about the product: rounds that have begun, and whose answers count for everybody."""
+        for shard in (self.others, self.target):
+            shard.epoch, shard.ledger.house = engine.shard.epoch, engine.ledger.house
+
+    def shared_loss(self, released: Sequence[Noised]) -> float:
+        """The log-likelihood ratio of what every analyst sees, and the shadows' charges for it."""
+        total = 0.0
+        for one in released:
+            if one.again is not None:
+                others, target = one.again(self.others), one.again(self.target)
+                total += gaussian_loss(one.noisy[0] - others, target, one.scales[0] if one.scales else GRID)
+        return total
+
     def loss(self, query: Vectors, analyst: Scope, released: Sequence[Noised], sight: Sight) -> float:
-        """The log-likelihood ratio of what one query released, and the shadows' charges for it."""
+        """The same of what one query released to the analyst who asked."""
         total, admitted = 0.0, None
         for one in released:
             if one.again is not None:
-                for x, base, shift, scale in zip(
-                    one.noisy, one.again(self.others), one.again(self.target), one.scales, strict=True
-                ):
-                    total += gaussian_loss(x - base, shift, scale)
-            elif one.kind == "count":
+                continue
+            if one.kind == "count":
                 admitted = others, target = self._admit(query, one, analyst)
                 if sight != "labels":
                     x, shift = one.noisy[0] - others.total * GRID, np.array([target.total * GRID])
@@ -181,19 +198,29 @@ def play(scenario: Scenario, present: bool, noise: Noise, rng: np.random.Generat
     with hurried() if scenario.hurried else nullcontext(), tap() as tape:
         engine, shadow, view = Engine(scenario.settings, noise), Shadow(scenario.settings), View()
         for event in scenario.script(view, rng):
-            if not isinstance(event, Ask):
+            if isinstance(event, Add | Forget):
                 if present or event.owner != TARGET:
                     _apply(engine, event)
                 shadow.apply(event)
                 continue
             tape.clear()
-            label = int(engine.predict(event.query[None, :], event.analyst)[0])
-            shadow.others.epoch = shadow.target.epoch = engine.shard.epoch
-            if event.seen:
+            label = _happens(engine, event)
+            view.loss += shadow.shared_loss(tape)
+            shadow.keep_step(engine)
+            if isinstance(event, Ask) and event.seen:
                 view.labels.append(label)
                 query = scenario.settings.quantise(event.query[None, :], "the query")
                 view.loss += shadow.loss(query, event.analyst, tape, scenario.sight)
     return view.loss
+
+
+def _happens(engine: Engine, event: Ask | Train) -> int:
+    """The label, where a query is asked."""
+    if isinstance(event, Ask):
+        return int(engine.predict(event.query[None, :], event.analyst)[0])
+    for _ in engine.train():
+        pass
+    return -1
 
 
 def _apply(engine: Engine, event: Add | Forget) -> None:
@@ -203,22 +230,23 @@ def _apply(engine: Engine, event: Add | Forget) -> None:
         engine.forget_owners([event.owner])
 
 
-HURRY: dict[str, Any] = {
-    "FIRST_LESSONS": (2, 4, 6, 9),
-    "FIRST_CARD": 2,
-    "CARDS_GROW": 2,
-    "FRESH_EVERY": 3,
-    "FRESH_PRICE": 0.1,
-    "CARD_PRICE": 0.1,
-    "_STEP": 3,
-    "_ENOUGH": 2,
-}
-"""An adviser that learns, has its models judged and counts fresh records after a few answers, at a higher price."""
+HURRY: list[tuple[Any, str, Any]] = [
+    (shared_model, "FIRST_STEPS", 4),
+    (shared_model, "LATER_STEPS", 2),
+    (shared_model, "RESERVE", 0.5),
+    (shared_model, "COUNT_PRICE", 0.05),
+    (shared_model, "NEWCOMER_PRICE", 0.05),
+    (shared_model, "CARD_PRICE", 0.1),
+    (adviser, "LOOK_EVERY", 3),
+    (adviser, "LATELY", 6),
+    (predictor, "SCHEDULE_FIRST", 4),
+]
+"""A model that learns in a few steps, and looks for newcomers after a few answers, at a higher price."""
 
 
 def hurried() -> AbstractContextManager[None]:
-    """With such an adviser."""
-    return patched([(adviser, name, value) for name, value in HURRY.items()])
+    """With such a model."""
+    return patched(HURRY)
 
 
 def gaussian_loss(x: IntArray | FloatArray, shift: IntArray | FloatArray, scale: int) -> float:

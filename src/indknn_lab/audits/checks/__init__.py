@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from indknn_lab.audits.checks import mechanism, serving
+from indknn_lab.audits.checks import mechanism, serving, shared
 
 Check = Callable[[], str | None]
 
 _ALL: list[Check] = [
     *(serving.odometer, mechanism.scales, mechanism.same_path, mechanism.fresh_noise, mechanism.own_selection),
-    *(mechanism.own_sums, mechanism.fresh_only, mechanism.analysts_apart, mechanism.exact_books),
+    *(mechanism.own_sums, mechanism.analysts_apart, mechanism.exact_books),
     *(serving.nothing_refunded, serving.global_budget, serving.repeats_stand, serving.durable_first),
-    *(serving.gone_is_gone, serving.same_everywhere),
+    *(serving.gone_is_gone, serving.same_everywhere, shared.one_view, shared.house, shared.steps_last),
+    *(shared.public_schedule, shared.first_rows),
 ]
 CHECKS: dict[str, Check] = {check.__name__.replace("_", " "): check for check in _ALL}

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from indknn.core.accounting import UNIT, to_units
 from indknn.core.noise import SeededNoise
 from indknn.core.quantise import quantise
-from indknn.core.statistics import MomentNoise, tally_scale
+from indknn.core.statistics import tally_scale
+from indknn.core.training import Weights, step_scale
 from indknn.engine import Engine
-from indknn.ledger import MemoryLedger
+from indknn.ledger import SHARED, MemoryLedger
+from indknn.models.card import CELLS
+from indknn.models.feature_map import feature_map
+from indknn.models.shared_model import CLIP
+from indknn.records.derived import Derived
 from indknn.settings import Settings
-from indknn.types import GRID, FloatArray, Int8Array, IntArray, OwnerId, Vectors
-from indknn_lab.audits.scenarios import AXIS, BASE, ENDLESS, STATISTICS, D, around, near
-from indknn_lab.audits.tap import halves, tap
+from indknn.types import GRID, FloatArray, IntArray, OwnerId, Vectors
+from indknn_lab.audits.scenarios import AXIS, BASE, ENDLESS, MODEL, D, around, near
+from indknn_lab.audits.tap import Noised, tap
 from indknn_lab.audits.worlds import hurried
 
 
@@ -37,39 +42,37 @@ def scales() -> str | None:
 
 
 def _scales_of_sums() -> str | None:
-    """Every part of a sum has noise of the size that it was drawn at."""
-    units: list[list[float]] = [[], [], [], []]
+    """Every sum has noise of the size that it was drawn at."""
+    units: dict[str, list[float]] = {"tally": [], "gradient": []}
     for seed in range(15):
         with hurried(), tap() as tape:
             engine = Engine(ENDLESS, SeededNoise(seed))
             engine.add(around(9), np.arange(9) % 2, list(range(9)))
             engine.predict(around(5))
-        for one in tape.of("sum"):
+        for one in tape.shared:
             if one.bare:
-                return f"a sum of {len(one.exact)} parts drew noise for {len(one.scales)}"
-            for i, (noise, scale) in enumerate(zip(one.noise, one.scales, strict=True)):
-                units[i if len(one.exact) == 3 else 3] += (noise / scale).tolist()
-    spreads = [float(np.std(part)) for part in units]
-    wrong = [f"{spread:.2f}" for spread in spreads if abs(spread - 1.0) >= 0.1]
-    return f"the noise on sums is {', '.join(wrong)} times as wide as it should be" if wrong else None
+                return f"a {one.kind} was released without noise"
+            units[one.kind] += (one.noise[0] / one.scales[0]).tolist()
+    spreads = {kind: float(np.std(part)) for kind, part in units.items()}
+    wrong = [f"{kind} {spread:.2f}" for kind, spread in spreads.items() if abs(spread - 1.0) >= 0.1]
+    return f"the noise on sums is not as wide as it should be: {', '.join(wrong)} times" if wrong else None
 
 
 def same_path() -> str | None:
     """An empty neighbourhood, an exhausted store, one label left: the same draws as ever, in every mode."""
-    c, d = 2, D
+    c, steps = 2, [(D + 1) * 2] * 4
     modes: list[tuple[Settings, list[int], list[int]]] = [  # what is drawn at first, and then for each answer
         (replace(BASE, sigma2=0.1), [], [1, c]),
         (replace(BASE, sigma2=0.1, reuse="labels"), [], [1, c]),
-        (replace(STATISTICS, sigma2=0.1), [d * (d - 1) // 2, d, d * c], [c]),
-        (replace(ENDLESS, prior="none", sigma2=0.1), [], [1, c]),
+        (replace(ENDLESS, sigma2=0.1), [1, *steps, CELLS], [c]),
     ]
     crowds = {"nobody near": -AXIS[None, :], "nobody": np.zeros((0, D)), "exhausted": AXIS[None, :], "many": around(40)}
     for settings, first, each in modes:
         for what, rows in crowds.items():
             engine, asked = Engine(settings, SeededNoise(5)), 12 if what == "exhausted" else 1
             engine.add(rows, np.zeros(len(rows), dtype=int), list(range(len(rows))))
-            with tap() as tape:
-                engine.predict(around(asked))
+            with hurried(), tap() as tape:
+                engine.predict(around(asked), "a")
             drawn = [len(part) for one in tape for part in one.exact[: len(one.scales)]]
             if drawn != first + asked * each:
                 return f"{what}: drew {drawn} values, not {first + asked * each}"
@@ -84,14 +87,24 @@ def fresh_noise() -> str | None:
         drawn = [int(one.noise[0][0]) for one in tape.of(kind)]
         if len(set(drawn)) < 0.9 * len(drawn):
             return f"{len(drawn)} draws gave only {len(set(drawn))} values"
-    with hurried(), tap() as tape:
-        Engine(replace(ENDLESS, prior_share=0.1), SeededNoise(6)).predict(around(24))
-    cards = [one.noise[0] for one in tape.of("sum") if len(one.exact) == 1 and len(one.exact[0]) > 1]
-    for cell in (0, -1):  # the first and the last cell of a report card
-        drawn = [int(card[cell]) for card in cards]
-        if len(set(drawn)) < len(drawn):
-            return f"{len(drawn)} report cards had noise of only {len(set(drawn))} values"
+    for kind in ("tally", "gradient"):
+        noise = [one.noise[0] for one in _three_rounds() if one.kind == kind]
+        for entry in (0, -1):  # the first and the last cell of a report card, the first and last of a gradient
+            drawn = [int(part[entry]) for part in noise]
+            if len(set(drawn)) < len(drawn):
+                return f"{len(drawn)} times a {kind} had noise of only {len(set(drawn))} values"
     return None
+
+
+def _three_rounds() -> list[Noised]:
+    """The sums of three rounds of training, each with twice as many people as the one before."""
+    with hurried(), tap() as tape:
+        engine = Engine(ENDLESS, SeededNoise(6))
+        for n in (40, 120, 360):
+            engine.add(around(n), np.arange(n) % 2, [f"{n}-{i}" for i in range(n)])
+            for _ in engine.train():
+                pass
+        return tape.shared
 
 
 def own_selection() -> str | None:
@@ -117,30 +130,23 @@ def _selected(settings: Settings, X: FloatArray, queries: Vectors) -> list[dict[
     return [dict(zip(s.slots.tolist(), s.kappa.tolist(), strict=True)) for s in scans]
 
 
-class _ByLabel:
-    """The simplest model of a report card: a record's cell is its label."""
-
-    n_cells: ClassVar[int] = 2
-
-    def cells(self, values: Int8Array, labels: IntArray) -> IntArray:
-        """The cell of each record."""
-        return labels
-
-
 def own_sums() -> str | None:
     """What an owner adds to a sum and pays for it does not depend on who else is there."""
     rng = np.random.default_rng(8)
     X, y = AXIS + 0.4 * rng.normal(size=(30, D)), rng.integers(2, size=30)
     owners = np.repeat(np.arange(12), [1, 1, 1, 4, 1, 7, 1, 1, 6, 3, 2, 2])
-    noise, scale, price = MomentNoise.for_price(0.05, 2), tally_scale(0.02, 1), to_units(0.05)
+    mapped = feature_map(quantise(rng.normal(size=(60, D))).values, 2, 1000.0, 0)
+    weights, scale = Weights.of(rng.normal(size=(mapped.width + 1, 2))), step_scale(CLIP, 4, 0.1)
 
     def given(rows: IntArray) -> tuple[list[IntArray], dict[OwnerId, int]]:
-        engine = Engine(STATISTICS, SeededNoise(0))
+        engine = Engine(MODEL, SeededNoise(0))
         engine.add(X[rows], y[rows], owners[rows].tolist())
-        first = engine.shard.moments(0, noise, 2, price, None).sums
-        then = engine.shard.tally([_ByLabel()], 0, scale, price, None).sums
+        shard = engine.shard
+        values, labels = (Derived(shard, rule) for rule in (lambda v, y: mapped.apply(v), lambda v, y: y))
+        first = shard.gradient(values, weights, CLIP, scale, 0, SHARED)
+        then = shard.tally(labels, 2, 0, tally_scale(0.02), to_units(0.05), SHARED)
         names = engine.ledger.owners()
-        return [*first, *then], dict(zip(names, engine.ledger.spent(names, None).tolist(), strict=True))
+        return [first, then], dict(zip(names, engine.ledger.spent(names, SHARED).tolist(), strict=True))
 
     whole, charges = given(rng.permutation(30))
     parts = [given(np.flatnonzero(owners == owner)) for owner in range(12)]
@@ -150,45 +156,34 @@ def own_sums() -> str | None:
     return None if all((a == b).all() for a, b in zip(alone, whole, strict=True)) else "what one adds depends on others"
 
 
-def fresh_only() -> str | None:
-    """Statistics that are released later hold the records that came since, and nobody else's."""
-    settings = replace(ENDLESS, prior_share=0.1, sigma2=50.0)
-    X, y, names = around(80), np.arange(80) % 2, list(range(80))
-    with hurried(), tap() as tape:
-        engine = Engine(settings, SeededNoise(3))
-        engine.add(X[:4], y[:4], names[:4])
-        engine.predict(X[:2])
-        engine.add(X[4:], y[4:], names[4:])
-        for i in range(2, 9):
-            engine.predict(X[i : i + 1])
-    found = [one.exact for one in tape.of("sum") if len(one.exact) == 3]
-    if len(found) < 2:
-        return f"76 fresh records came and {len(found)} statistics were released"
-    alone = Engine(settings, SeededNoise(3))
-    alone.add(X[4:], y[4:], names[4:])
-    price = 0.1 * settings.budget
-    A, b = alone.shard.moments(0, MomentNoise.for_price(price, 2), 2, to_units(price), None).sums
-    same = all((x == z).all() for x, z in zip(found[1], halves(A, b), strict=True))
-    return None if same else "somebody is in statistics that others paid for"
-
-
 def analysts_apart() -> str | None:
-    """What one analyst asked changes nothing for another: not the sums, not the votes, not the budgets."""
-    for settings in (replace(BASE, reuse="labels"), ENDLESS):
-        seen = []
+    """What one analyst asked changes nothing for another: not the model, not the votes, not the budgets."""
+    for settings in (replace(BASE, reuse="labels"), replace(ENDLESS, sigma2=None)):
+        seen: list[Any] = []
         for asked in (0, 12):
             with hurried():
                 engine = Engine(replace(settings, free_repeats=True), SeededNoise(4))
                 engine.add(around(5), [0, 1, 1, 0, 1], list(range(5)))
+                if settings.advised:
+                    for _ in engine.train():
+                        pass
                 for i in range(asked):
                     engine.predict(near(i)[None, :], "a")
                 engine.predictor.noise = SeededNoise(12)
                 with tap() as tape:
                     engine.predict(around(4), "b")
-            seen.append([(one.kind, one.K, [part.tolist() for part in one.exact]) for one in tape])
+            seen.append([_model_of(engine), *((one.kind, one.scales, one.exact[0].tolist()) for one in tape)])
         if seen[0] != seen[1]:
-            return f"{settings.reuse}: what b sees is different after a has asked"
+            return f"prior {settings.prior}: what b sees is different after a has asked"
     return None
+
+
+def _model_of(engine: Engine) -> Any:
+    """What every analyst sees of the shared model."""
+    model = engine.predictor.model
+    if model is None or model.public is None:
+        return None
+    return model.public.tolist(), model.rounds, model.step, model.count, model.weights.whole.tolist()
 
 
 def exact_books() -> str | None:

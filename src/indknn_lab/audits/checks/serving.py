@@ -13,12 +13,12 @@ import numpy as np
 from indknn.core.accounting import UNIT, to_units
 from indknn.core.quantise import quantise
 from indknn.errors import StoreError
-from indknn.ledger import Scope
+from indknn.ledger import SHARED, Scope
 from indknn.settings import Settings
 from indknn.store.journal import StoreJournal
 from indknn.types import GRID, IntArray
 from indknn_lab.audits.patches import patched
-from indknn_lab.audits.scenarios import AXIS, BASE, ENDLESS, STATISTICS, D, around, near
+from indknn_lab.audits.scenarios import AXIS, BASE, ENDLESS, MODEL, D, around, near
 from indknn_lab.audits.served import WAYS, Question, Served, served
 from indknn_lab.audits.tap import Noised, tap
 from indknn_lab.audits.worlds import hurried
@@ -39,18 +39,18 @@ class History:
     way: str = "engine"
 
 
-_PRIOR, _STUDENT = replace(STATISTICS, max_queries=300), replace(ENDLESS, sigma2=0.2)
+_VOTES = replace(ENDLESS, sigma2=0.2)
 HISTORIES: Sequence[History] = [
     History(BASE),
     History(replace(BASE, sigma2=0.1)),
     History(replace(BASE, max_queries=300, sigma2=0.2), 5),
     History(replace(BASE, max_queries=2000, sigma2=3.0), 3),
     History(replace(BASE, reuse="labels", max_queries=300, classes=(0, 1, 2), sigma2=0.2)),
-    History(_PRIOR, queries=24),
-    History(replace(_PRIOR, classes=(0, 1, 2), prior_share=0.1), 5, 24),
-    History(replace(_STUDENT, prior="none"), 3, 24),
+    History(_VOTES, queries=24),
+    History(replace(_VOTES, classes=(0, 1, 2), prior_share=0.9), 5, 24),
+    History(replace(_VOTES, prior_share=0.05), 3, 24),
     *(History(BASE, 1, 12, True, way) for way in WAYS),
-    *(History(replace(_STUDENT, sigma2=2.0), 2, 12, True, way) for way in WAYS),
+    *(History(replace(_VOTES, sigma2=2.0), 2, 12, True, way) for way in WAYS),
 ]
 
 
@@ -70,16 +70,21 @@ def _drive(model: Served, history: History) -> str | None:
     settings, records = history.settings, history.records
     mine = around(records), np.arange(records) % 2, ["ann"] * records
     model.add(*mine)
-    loss, limit = Fraction(0), Fraction(to_units(settings.budget), UNIT)
+    shared = to_units(settings.shared_budget) if settings.advised else 0
+    limits = {None: to_units(settings.budget) - shared, SHARED: shared}
+    lost = dict.fromkeys(limits, Fraction(0))
     for i in range(history.queries):
         query = quantise(near(i)[None, :])
         public = model.engine.predictor._transcript(None).votes(query, GRID // 2, len(settings.classes))
         with tap() as tape:
             model.predict(near(i)[None, :])
-        loss += sum((_loss(one, public) for one in tape), Fraction(0))
-        booked = Fraction(model.spent("ann"), UNIT)
-        if loss > booked or booked > limit:
-            return f"query {i + 1}: lost {float(loss):.6g}, booked {float(booked):.6g}, budget {float(limit):.6g}"
+        for one in tape:
+            lost[None if one.again is None else SHARED] += _loss(one, public)
+        for scope, limit in limits.items():
+            booked = int(model.engine.ledger.spent(["ann"], scope)[0])
+            if lost[scope] * UNIT > booked or booked > limit:
+                figures = f"lost {float(lost[scope]):.6g}, booked {booked / UNIT:.6g}, budget {limit / UNIT:.6g}"
+                return f"query {i + 1}, {'votes' if scope is None else 'the shared model'}: {figures}"
         if any(votes.centred.sum() for votes in tape.kept):
             return f"query {i + 1}: votes left with their common part, which was not paid for"
         if history.returning and i % 4 == 3:
@@ -124,7 +129,7 @@ def nothing_refunded(ways: Sequence[str] = WAYS) -> str | None:
 
 def global_budget() -> str | None:
     """All analysts together stay within the global budget."""
-    for mode, way in ((BASE, "engine"), (STATISTICS, "engine"), (BASE, "store")):
+    for mode, way in ((BASE, "engine"), (MODEL, "engine"), (BASE, "store")):
         settings = replace(mode, global_epsilon=BASE.epsilon)
         with served(way, settings, 2) as model:
             model.add(AXIS[None, :], [1], ["ann"])
@@ -141,8 +146,8 @@ def global_budget() -> str | None:
 def same_everywhere() -> str | None:
     """The same history gives the same labels and charges by every way, also after a restart.
 
-    Not after a restart where models answer: what was released is then read back as it was, but the models learn from
-    it at once, and not on the schedule of one that never stopped.
+    Where a model answers all analysts have names and an operator has it trained: the unnamed one's queries may shape
+    the model, and a server sees several requests at once.
     """
     modes = {
         "reuse of labels": replace(BASE, reuse="labels", free_repeats=True, max_queries=200),
@@ -153,7 +158,7 @@ def same_everywhere() -> str | None:
         told = {}
         for way in WAYS:
             with hurried() if settings.advised else nullcontext(), served(way, settings, 21) as model:
-                told[way] = _eventful(model, restarting=not settings.advised)
+                told[way] = _eventful(model, "b" if settings.advised else None)
         for way in WAYS[1:]:
             for what, one, other in zip(("labels", "charges"), told["engine"], told[way], strict=True):
                 if one != other:
@@ -161,25 +166,25 @@ def same_everywhere() -> str | None:
     return None
 
 
-def _eventful(model: Served, restarting: bool) -> tuple[list[Any], list[Any]]:
+def _eventful(model: Served, other: Scope) -> tuple[list[Any], list[Any]]:
     """A history in which people come, go and return while two analysts ask, with repeats: all labels and charges."""
     rng = np.random.default_rng(5)
     X, y, Q = AXIS + 0.5 * rng.normal(size=(30, D)), rng.integers(2, size=30), AXIS + 0.3 * rng.normal(size=(40, D))
     names = [f"p{i // 2}" for i in range(30)]
-    at_once: list[Question] = [(Q[:20], None), (Q[18:24], "a"), (Q[15:22], None)]
+    at_once: list[Question] = [(Q[:20], other), (Q[18:24], "a"), (Q[15:22], other)]
     model.add(X[:20], y[:20], names[:20])
+    model.train_if_any()
     labels = model.predict_all(at_once)
     model.add(X[20:], y[20:], names[20:])
     model.forget(["p1", "p12"])
-    if restarting:
-        model.restart()
-    labels += model.predict_all([*at_once, (Q[20:30], None)])
+    model.restart()
+    labels += model.predict_all([*at_once, (Q[20:30], other)])
     model.add(X[2:4], y[2:4], ["p1", "somebody new"])
-    if restarting:
-        model.restart()
-    labels += model.predict_all([(Q[28:], "a"), (Q[30:], None)])
+    model.train_if_any()
+    model.restart()
+    labels += model.predict_all([(Q[28:], "a"), (Q[30:], other)])
     everybody, ledger = [*dict.fromkeys(names), "somebody new"], model.engine.ledger
-    return [one.tolist() for one in labels], [ledger.spent(everybody, scope).tolist() for scope in (None, "a")]
+    return [one.tolist() for one in labels], [ledger.spent(everybody, scope).tolist() for scope in (other, "a", SHARED)]
 
 
 def repeats_stand() -> str | None:

@@ -3,6 +3,6 @@
 Most are mistakes that were really made: in the paper's text, in its authors' code, or in known libraries.
 """
 
-from indknn_lab.audits.mutants import mechanism, serving
+from indknn_lab.audits.mutants import mechanism, serving, shared
 
-MUTANTS = [*mechanism.MUTANTS, *serving.MUTANTS]
+MUTANTS = [*mechanism.MUTANTS, *shared.MUTANTS, *serving.MUTANTS]

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from indknn.answering import by_models
-from indknn.answering.predictor import Predictor, Reply, Request
-from indknn.core import mechanism, statistics
+from indknn.answering.predictor import Predictor
+from indknn.core import mechanism
 from indknn.core.accounting import UNIT
 from indknn.core.kernels import Cosine
 from indknn.core.mechanism import MIN_K, Count, Group, Plan, Settlement, charge_units
-from indknn.core.noise import Noise, SeededNoise
+from indknn.core.noise import SeededNoise
 from indknn.core.quantise import quantise
 from indknn.core.releases import Votes
-from indknn.core.statistics import Contribution
 from indknn.ledger import MemoryLedger, Scope
 from indknn.records.indexes import make_index
 from indknn.records.shard import Admitted, Shard
-from indknn.types import GRID, Int8Array, IntArray, OwnerId, Selection, Vectors
+from indknn.types import GRID, IntArray, Selection, Vectors
 from indknn_lab.audits.patches import Mutant, Replacement
 
 
@@ -190,95 +189,6 @@ def _private_adviser() -> list[Replacement]:
     return [(by_models, "_noisy_votes", noisy_votes)]
 
 
-def _free_b() -> list[Replacement]:
-    return [(statistics, "_charge", lambda a, b, noise: charge_units(np.asarray(a), noise.scale_a))]
-
-
-def _thin_off_diagonal() -> list[Replacement]:
-    original = mechanism.ceil_sqrt  # makes the scale of the noise beside the diagonal
-    return [(statistics, "ceil_sqrt", lambda num, den: original(num, 2 * den))]
-
-
-def _moments_per_record() -> list[Replacement]:
-    def shifts(rows: Any, labels: IntArray, c: int) -> tuple[float, float]:
-        squared = statistics._lengths(rows)
-        return float((squared * squared).sum()), float(squared.sum()) * c * (c - 1)
-
-    return [(statistics, "_owner_shifts", shifts)]
-
-
-def _sums_unclipped() -> list[Replacement]:
-    def unclipped(clip: Any) -> Any:
-        return lambda rows, *rest: (rows, clip(rows.copy(), *rest)[1])
-
-    return [(statistics, name, unclipped(getattr(statistics, name))) for name in ("_clip_singles", "_clip_owner")]
-
-
-def _one_table() -> list[Replacement]:
-    original = statistics.tally
-
-    def tally(cells: IntArray, *rest: Any) -> Contribution:
-        given = original(cells, *rest)
-        return replace(given, charges=given.charges // max(cells.shape[1], 1))
-
-    return [(statistics, "tally", tally)]
-
-
-def _reused_card() -> list[Replacement]:
-    kept: dict[int, IntArray] = {}
-
-    def noisy_tally(counts: IntArray, scale: int, source: Noise) -> IntArray:
-        return counts + kept.setdefault(len(counts), source.draw(scale, len(counts)))
-
-    return [(statistics, "noisy_tally", noisy_tally)]
-
-
-def _stale_epochs() -> list[Replacement]:
-    original = Shard.moments
-
-    def moments(self: Shard, since: int, *rest: Any) -> Contribution:
-        ledger: Any = self.ledger
-        before = {scope: ledger.column(scope).copy() for scope in ledger.scopes}
-        everybody = original(self, 0, *rest)
-        if since:
-            for scope, spent in before.items():
-                ledger.column(scope)[:] = spent
-            original(self, since, *rest)
-        return everybody
-
-    return [(Shard, "moments", moments)]
-
-
-def _free_after_forget() -> list[Replacement]:
-    forget, pay, compute = Shard.forget, Shard._pay, Predictor.compute
-
-    def new_forget(self: Shard, slots: IntArray) -> dict[int, OwnerId]:
-        self.__dict__.update(_free=True, _due=True)
-        return forget(self, slots)
-
-    def new_compute(self: Predictor, requests: Sequence[Request]) -> list[Reply]:
-        for adviser in self._advisers.values():
-            if self.shards[0].__dict__.get("_due"):
-                adviser.moments, adviser.since = None, 0
-        self.shards[0].__dict__["_due"] = False
-        return compute(self, requests)
-
-    def new_pay(self: Shard, given: Contribution, scope: Scope) -> Contribution:
-        return given if len(given.sums) == 2 and "_free" in self.__dict__ else pay(self, given, scope)
-
-    return [(Shard, "forget", new_forget), (Predictor, "compute", new_compute), (Shard, "_pay", new_pay)]
-
-
-def _private_centre() -> list[Replacement]:
-    original = statistics.unit_rows
-
-    def unit_rows(values: Int8Array) -> Any:
-        mean = values.mean(axis=0) if len(values) > 1 else 0.0
-        return original(np.clip(np.rint(values - mean), -127, 127).astype(np.int8))
-
-    return [(statistics, "unit_rows", unit_rows)]
-
-
 def _shared_adviser() -> list[Replacement]:
     original = Predictor.adviser
     return [(Predictor, "adviser", lambda self, analyst=None: original(self, None))]
@@ -303,14 +213,5 @@ MUTANTS = [
     Mutant("uncentred votes", "votes leave whole, with the charge for centred ones", _uncentred),
     Mutant("foretold, unclipped", "votes are not clipped where K is foretold", _foretold_unclipped, ("many records",)),
     Mutant("private adviser", "nobody is asked, without noise, where nobody is near", _private_adviser),
-    Mutant("free labels in sums", "statistics are charged for A alone, not for b", _free_b),
-    Mutant("thin off the diagonal", "noise beside the diagonal of A is too small by sqrt(2)", _thin_off_diagonal),
-    Mutant("sums per record", "an owner's records are charged one by one in statistics", _moments_per_record),
-    Mutant("sums unclipped", "records are charged as clipped but added whole", _sums_unclipped, ("many records",)),
-    Mutant("one table", "a report card of two models is charged as one", _one_table),
-    Mutant("reused card", "the same noise on every report card", _reused_card),
-    Mutant("stale epochs", "old records are in later statistics again, and only fresh ones pay", _stale_epochs),
-    Mutant("free after forget", "forgetting has statistics released again, for nothing", _free_after_forget),
-    Mutant("private centre", "statistics are centred by the mean of the records", _private_centre),
     Mutant("shared adviser", "analysts share statistics and what was learned", _shared_adviser),
 ]

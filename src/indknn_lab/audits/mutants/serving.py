@@ -56,7 +56,7 @@ def _unwritten_charges() -> list[Replacement]:
     original = StoreJournal.note
 
     def note(self: StoreJournal, *answer: Any) -> None:
-        self.ledger.log = []
+        self.ledger.log = {}
         original(self, *answer)
 
     return [(StoreJournal, "note", note)]

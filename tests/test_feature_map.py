@@ -1,0 +1,218 @@
+"""What the shared model sees of a record follows from that record and public things alone, bit for bit."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from conftest import blobs
+from indknn.core.kernels import Cosine
+from indknn.core.quantise import EXACT_FEATURES, LEVELS, quantise
+from indknn.ledger import MemoryLedger
+from indknn.models import feature_map as maps
+from indknn.models.card import BINS, CELLS, OPTIMISM, Card, bins, cells, edges, margins
+from indknn.models.feature_map import FOURIER, LEAST_ROWS, FeatureMap, feature_map
+from indknn.models.neighbours import Neighbours
+from indknn.models.shared_model import MOST_ROWS
+from indknn.records.derived import PORTION, Derived
+from indknn.records.indexes import make_index
+from indknn.records.shard import Shard
+from indknn.settings import MAX_FEATURES
+from indknn.types import ROW
+
+EXACT = 1 << 24  # whole numbers below this are exact in float32, and so are their sums
+
+
+def rows(n, d, seed=0):
+    return quantise(np.random.default_rng(seed).normal(size=(n, d))).values
+
+
+@pytest.mark.parametrize(("d", "n_public"), [(12, 400), (12, 0), (300, 400), (300, 10)])
+def test_a_row_is_mapped_alike_in_whatever_batch(d, n_public):
+    public, values = rows(n_public, d, 1) if n_public else np.zeros((0, d), np.int8), rows(3000, d, 2)
+    mapped = feature_map(public, 3, 1000.0, 0)
+    together, order = mapped.apply(values), np.random.default_rng(3).permutation(3000)
+    assert (mapped.apply(values[order]) == together[order]).all()
+    one_by_one = np.concatenate([mapped.apply(values[i : i + 1]) for i in range(0, 3000, 50)])
+    assert (one_by_one == together[::50]).all()
+    assert together.shape == (3000, mapped.width)
+    assert np.abs(together.astype(int)).max() <= LEVELS
+    assert mapped.width == (d + FOURIER if d <= maps.FEW_FEATURES else d)
+    assert (mapped.stretch is None) == (n_public < LEAST_ROWS)
+
+
+def test_few_people_get_no_fourier_features():
+    assert feature_map(rows(100, 12), 3, 10.0, 0).width == 12
+
+
+def test_the_map_follows_from_public_rows_and_the_seed():
+    one, again, other = (feature_map(rows(200, 12), 3, 1000.0, seed).apply(rows(50, 12, 7)) for seed in (0, 0, 1))
+    assert (one == again).all()
+    assert (one != other).any()
+
+
+def exact_rows(mapped, values):
+    """The stretched rows in integers, and the largest sum of absolute values on the way."""
+    start = (maps._expanded(values, mapped.frequencies, mapped.phases) - mapped.centre).astype(np.int64)
+    return start @ mapped.stretch.astype(np.int64)
+
+
+@pytest.mark.parametrize("d", [1, 2, 16, maps.FEW_FEATURES, 1000])
+def test_stretched_rows_are_exact_even_at_their_largest(d):
+    """Public rows that all point one way, and private rows that point against them: the largest that can be."""
+    rng = np.random.default_rng(d)
+    one_way = np.clip(127 + rng.integers(-3, 1, size=(400, d)), -127, 127).astype(np.int8)
+    mapped = feature_map(one_way, 2, 2.0 * maps.ENOUGH_SIGNAL, 0)
+    worst = np.concatenate([-one_way[:5], one_way[:5], rows(100, d, 4)])
+    exact = exact_rows(mapped, worst)
+    assert np.abs(exact).max() < EXACT
+    floats = np.rint(exact / np.maximum(np.abs(exact).max(axis=1), 1)[:, None] * LEVELS)
+    assert np.abs(mapped.apply(worst) - floats).max() <= 1  # equal up to the rounding of a quotient
+
+
+def test_no_partial_sum_of_a_stretched_row_can_leave_the_exact_numbers():
+    """By Cauchy and Schwarz, for every map: |row - centre| times the longest column of the matrix."""
+    fourier = np.sqrt(FOURIER) * np.abs(maps._COSINES).max()
+    for width, longest in ((maps.FEW_FEATURES + FOURIER, np.hypot(ROW, fourier)), (MAX_FEATURES, float(ROW))):
+        row = 2.0 * longest + 0.5 * np.sqrt(width)  # the centre is no longer than a row, and then rounded
+        column = maps._STRETCH + 0.5 * np.sqrt(width)  # no eigenvalue is above 1
+        assert row * column < EXACT
+
+
+def test_no_matrix_stretches_anything():
+    for n, d, noise in ((60, 5, 1e-3), (60, 200, 0.1), (1000, 20, 10.0)):
+        stretch = maps._stretch(np.random.default_rng(n).normal(size=(n, d)) * np.logspace(-6, 0, d), noise)
+        assert np.linalg.norm(stretch, 2) <= 1.0 + 1e-9
+
+
+def test_fourier_turns_are_exact():
+    """The largest frequencies that public rows can make, at the largest row: whole numbers far below 2^53."""
+    close = np.clip(np.array([[127] * 128]) + np.zeros((60, 1), int), -127, 127).astype(np.int8)
+    mapped = feature_map(close, 2, 1000.0, 0)
+    unit = ROW * maps.FEW_FEATURES * np.abs(mapped.frequencies).max() + np.abs(mapped.phases).max()
+    assert unit < 2.0**53
+    assert (np.rint(mapped.frequencies) == mapped.frequencies).all()
+
+
+def test_a_row_at_the_centre_becomes_nothing_and_is_not_divided_by():
+    mapped = FeatureMap(None, np.zeros(0), np.array([ROW, 0.0], dtype=np.float32), None)
+    assert mapped.apply(np.array([[127, 0]], dtype=np.int8)).tolist() == [[0, 0]]
+
+
+# Neighbours
+
+
+def test_neighbours_know_clumps_and_do_not_care_where_a_row_stands():
+    rng = np.random.default_rng(0)
+    clump = rng.integers(40, size=MOST_ROWS + 1000)
+    values = quantise(rng.normal(size=(40, 8))[clump] + 0.1 * rng.normal(size=(len(clump), 8))).values
+    noisy = np.eye(2)[clump % 2] + 0.8 * rng.normal(size=(len(clump), 2))
+    near = Neighbours(values[:MOST_ROWS], noisy[:MOST_ROWS])
+    together = near.average(values[MOST_ROWS:])
+    assert (together.argmax(axis=1) == clump[MOST_ROWS:] % 2).mean() > 0.9
+    one_by_one = np.concatenate([near.average(values[i : i + 1]) for i in range(MOST_ROWS, len(values))])
+    assert (together == one_by_one).all()
+
+
+def test_sums_over_neighbours_are_exact_at_their_largest():
+    """All public rows alike, as long as can be, all scores at an end of their range."""
+    alike = np.full((MOST_ROWS, 2000), 127, dtype=np.int8)
+    near = Neighbours(alike, np.repeat([[0.0, 1.0]], MOST_ROWS, axis=0) * (np.arange(MOST_ROWS) % 2)[:, None])
+    kappa = alike[:1].astype(np.int64) @ near._rows.T.astype(np.int64)
+    assert kappa.max() < EXACT
+    weights = np.trunc(kappa * (31.0 / (256.0 * 127.0 * np.sqrt(2000.0)))).astype(np.int64)
+    assert np.abs(weights @ np.abs(near._scores).astype(np.int64)).max() < EXACT
+    assert near.average(alike[:1])[0].tolist() == pytest.approx([0.0, 0.5], abs=1e-6)
+    widest = LEVELS * np.sqrt(MAX_FEATURES) * (256.0 + 0.5 * np.sqrt(MAX_FEATURES))
+    assert widest < EXACT
+    assert EXACT_FEATURES > 1000  # what whole products of int8 need is checked there
+
+
+def test_far_from_all_public_rows_the_average_says_their_mean():
+    near = Neighbours(rows(100, 6), np.random.default_rng(0).random((100, 3)))
+    assert near.average(np.zeros((1, 6), np.int8))[0] == pytest.approx(near._mean)
+
+
+# The card
+
+
+def test_every_record_is_in_one_cell_and_the_bins_part_public_rows_evenly():
+    rng = np.random.default_rng(0)
+    plain, smooth, labels = rng.dirichlet(np.ones(4), 1000), rng.dirichlet(np.ones(4), 1000), rng.integers(4, size=1000)
+    ends = edges(plain)
+    found = cells(plain, smooth, labels, ends)
+    assert found.min() >= 0
+    assert found.max() < CELLS
+    assert np.bincount(found // 4, minlength=BINS).tolist() == [1000 // BINS] * BINS
+    assert ((found // 2 % 2 == 1) == (plain.argmax(axis=1) == labels)).all()
+    assert ((found % 2 == 1) == (smooth.argmax(axis=1) == labels)).all()
+    alone = [int(cells(plain[i : i + 1], smooth[i : i + 1], labels[i : i + 1], ends)[0]) for i in range(1000)]
+    assert found.tolist() == alone
+
+
+def test_margins_and_bins_where_there_is_little():
+    assert margins(np.array([[0.2, 0.5, 0.3]])).tolist() == pytest.approx([0.2])
+    assert margins(np.ones((3, 1))).tolist() == [0.0, 0.0, 0.0]
+    assert len(edges(np.zeros((0, 3)))) == BINS - 1
+    assert bins(np.array([[1.0, 0.0], [0.5, 0.5]]), edges(np.zeros((0, 2)))).tolist() == [BINS - 1, 0]
+
+
+def counts(both_wrong, smooth_right, plain_right, both_right):
+    return np.array([[both_wrong, smooth_right, plain_right, both_right]] * BINS, dtype=float).ravel()
+
+
+def test_a_card_reads_counts():
+    card = Card.read(counts(50, 60, 10, 880), 1.0, smoothable=True)
+    assert card.smooth
+    assert card.right == pytest.approx([0.94] * BINS)
+    assert card.overall == pytest.approx(0.94)
+    assert (card.surely_right() < card.right).all()
+    assert not Card.read(counts(50, 60, 10, 880), 1.0, smoothable=False).smooth
+    worse = Card.read(counts(50, 10, 60 + 1000 * OPTIMISM, 880), 1.0, smoothable=True)
+    assert not worse.smooth
+    assert worse.overall == pytest.approx(0.94, abs=0.005)
+
+
+def test_noise_alone_never_looks_like_a_crowd_that_is_right():
+    rng = np.random.default_rng(0)
+    cards = [Card.read(1e4 * rng.normal(size=CELLS), 1e4, smoothable=True) for _ in range(400)]
+    assert not any((card.surely_right() >= 0.9).any() for card in cards)
+    assert all(np.isfinite([*card.right, *card.error, card.overall, card.overall_error]).all() for card in cards)
+
+
+# Values by record
+
+
+def test_derived_values_follow_their_records_through_every_change():
+    shard = Shard(make_index("exact", Cosine(), 4), MemoryLedger(1000))
+    looked = SimpleNamespace(at=0)
+
+    def rule(values, labels):
+        looked.at += len(values)
+        return values[:, 0].astype(np.int64) * 10 + labels
+
+    def right(slots):
+        return shard.values_of(slots)[:, 0].astype(np.int64) * 10 + shard.labels_of(slots)
+
+    X, y = blobs(PORTION + 500, 5, 4)
+    shard.add(quantise(X[:200]), y[:200], [f"p{i % 90}" for i in range(200)])
+    derived = Derived(shard, rule)
+    assert not (derived.of(shard.slots()) != right(shard.slots())).any()
+    assert derived.of(shard.slots()[5:9]).tolist() == right(shard.slots()[5:9]).tolist()
+    assert looked.at == 200  # once each
+    shard.forget(shard.slots_of_owners(["p3", "p7"]))
+    slots = shard.slots()
+    assert (derived.of(slots) == right(slots)).all()
+    shard.add(quantise(X[200:]), y[200:], [f"q{i}" for i in range(len(X) - 200)])  # into the free slots, and new ones
+    assert derived.fill(100)
+    while derived.fill():
+        pass
+    assert looked.at == len(X)
+    slots = shard.slots()
+    assert (derived.of(slots) == right(slots)).all()
+    assert not derived.fill()
+
+
+def test_nothing_is_derived_from_no_records():
+    shard = Shard(make_index("exact", Cosine(), 4), MemoryLedger(1000))
+    assert len(Derived(shard, lambda values, labels: labels).of(shard.slots())) == 0
