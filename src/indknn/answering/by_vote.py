@@ -31,7 +31,7 @@ def answer_by_vote(
 ) -> tuple[int, NoisyVotes]:
     """The label of one query and its noisy votes, from the records near it in each shard.
 
-    `released` are votes of earlier answers. With a `crowd` the noise on the votes follows from the counts released so far.
+    `released` are votes of earlier answers. With a `crowd` the noise on votes follows from the counts so far.
     """
     # Lines 4 to 7: whoever can pay for being counted takes part and is charged; the noisy count K is released.
     admitted, total = [], 0

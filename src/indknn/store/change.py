@@ -18,6 +18,7 @@ import numpy.typing as npt
 from indknn.core.advice import about_labels
 from indknn.core.inputs import EACH_ROW_PREFIX
 from indknn.core.noise import Noise
+from indknn.core.releases import PublicRows
 from indknn.errors import InvalidInputError
 from indknn.records.keys import KeyArray, Match
 from indknn.store import chain, database
@@ -58,17 +59,19 @@ class Change:
         settings = replace(settings, n_features=X.shape[1], classes=labels)
         database.set_meta(state.db, "settings", json.dumps(settings.stored()))
         chain.append(state.db, "settings", n_features=settings.n_features, classes=list(labels))
-        public = database.read_public(state.db, settings.n_features)
+        public = database.read_public(state.db)
+        if public is not None and public.shape[1] != settings.n_features:
+            raise InvalidInputError(f"X must have {public.shape[1]} features, as the public rows have, got {X.shape[1]}")
         state.engine = journaled_engine(settings, self.noise, state.journal, public)
         state.draft = False
 
     def declare_public(self, values: Int8Array) -> None:
         """Keep unlabelled public rows, and their digest in the audit trail. Only before the first answer."""
-        state, body = self.state, values.tobytes()
+        state = self.state
         if database.get_meta(state.db, "public") is not None or state.journal.last_noted:
             raise InvalidInputError("public rows are declared once, before the first answer")
-        database.set_meta(state.db, "public", body)
-        digest = hashlib.sha256(body).hexdigest()
+        database.set_meta(state.db, "public", PublicRows(False, values).body())
+        digest = hashlib.sha256(values.tobytes()).hexdigest()
         chain.append(state.db, "public", rows=len(values), features=values.shape[1], sha256=digest)
         if not state.draft:
             state.engine.predictor.public = values

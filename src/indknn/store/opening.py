@@ -60,7 +60,7 @@ def load(
         journal = StoreJournal(db, ledger, guard)
         journal.touched = touched
         ledger.house = bool(database.get_meta(db, "house"))
-        engine = journaled_engine(settings, noise, journal, database.read_public(db, settings.n_features))
+        engine = journaled_engine(settings, noise, journal, database.read_public(db))
         database.read_records(db, settings.n_features, engine.shard)
         engine.shard.epoch = max(engine.shard.epoch, int(database.get_meta(db, "epoch") or 0))
         for scope, query, label, release in database.read_answers(db, settings.n_features):
