@@ -51,7 +51,7 @@ def points(n: int, d: int, rng: np.random.Generator) -> tuple[Any, Any]:
 
 MODES: dict[str, dict[str, Any]] = {
     "algorithm3": {"tau": 0.6, "max_queries": 200_000, "reuse": "none"},
-    "endless": {"reuse": "student", "prior": "statistics", "max_queries": None},
+    "endless": {"prior": "model", "max_queries": None},
 }
 
 

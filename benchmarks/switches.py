@@ -31,7 +31,7 @@ from indknn.store import Store
 PACKAGE = Path(indknn.__file__).parent
 WARM = 40
 MODES = {
-    "default": {"max_queries": None, "reuse": "student", "prior": "statistics"},
+    "default": {"max_queries": None, "prior": "model"},
     "Algorithm 3": {"max_queries": 1000, "reuse": "none", "prior": "none", "tau": 0.5},
 }
 Ask = Callable[[Any], None]

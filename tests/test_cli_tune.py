@@ -41,7 +41,7 @@ def test_public_tuning_recommends_a_line_that_makes_a_store(public, tmp_path):
     assert "Extrapolated: 900 public records stand in for 4,000" in text
     facts = json.loads(out.read_text())
     assert [t["accuracy"] for t in facts["trials"]] == sorted((t["accuracy"] for t in facts["trials"]), reverse=True)
-    assert {t["mode"] for t in facts["trials"]} == {"algorithm3", "student", "prior+student"}
+    assert {t["mode"] for t in facts["trials"]} == {"algorithm3", "model"}
     assert facts["init"] in text
     words = shlex.split(facts["init"].replace("STORE", str(tmp_path / "made.store")))
     ok(*words[1:])

@@ -113,8 +113,9 @@ def test_same_seed_same_answers_other_seed_other_answers(data):
     assert (answers[0] != answers[2]).any()
 
 
-def test_predicting_spends_and_repeating_does_not(model, data):
-    Q = data[2]
+def test_predicting_spends_and_repeating_does_not(data):
+    X, y, Q, _ = data
+    model = IndKNNClassifier(tau=0.5, reuse="none", random_state=0).fit(X, y)
     first = model.predict(Q[:50])
     spent = model.privacy_spent()
     assert spent.sum() > 0
@@ -135,14 +136,14 @@ def test_repeats_stay_the_same_after_the_data_changed(model, data):
 
 def test_repeats_can_be_switched_off(data):
     X, y, Q, _ = data
-    model = IndKNNClassifier(tau=0.5, random_state=0, free_repeats=False).fit(X, y)
+    model = IndKNNClassifier(tau=0.5, reuse="none", random_state=0, free_repeats=False).fit(X, y)
     model.predict(Q[:5])
     spent = model.privacy_spent().sum()
     model.predict(Q[:5])
     assert model.privacy_spent().sum() > spent
 
 
-@pytest.mark.parametrize("reuse", ["labels", "student"])
+@pytest.mark.parametrize("reuse", ["labels", "none"])
 def test_analysts_have_own_ledgers_answers_and_reuse(data, reuse):
     X, y, Q, _ = data
     model = IndKNNClassifier(epsilon=0.5, tau=0.5, reuse=reuse, random_state=0).fit(X, y)
@@ -167,21 +168,21 @@ class _FixedNoise:
 
 def test_a_global_budget_bounds_all_analysts_together(data):
     X, y, Q, _ = data
-    model = IndKNNClassifier(epsilon=1.0, global_epsilon=1.5, tau=0.3, sigma2=0.1, max_queries=50, random_state=0)
-    model.fit(X, y)
+    spendthrift = {"tau": 0.3, "sigma2": 0.1, "max_queries": 50, "reuse": "none"}
+    model = IndKNNClassifier(epsilon=1.0, global_epsilon=1.5, **spendthrift, random_state=0).fit(X, y)
     for analyst in ("a", "b", "c"):
         model.predict(Q, analyst=analyst)
         assert model.privacy_spent(analyst=analyst).max() <= model.budget_
     assert model.budget_ < model.privacy_spent().max() <= budget(1.5, 1e-5)
 
 
-def test_reuse_helps_an_exhausted_store(data):
+def test_reuse_and_the_shared_model_help_an_exhausted_store(data):
     X, y, Q, yq = data
     scores = {}
-    for reuse in ("none", "labels", "student"):
+    for reuse in ("none", "labels", None):
         model = IndKNNClassifier(epsilon=1.0, tau=0.6, max_queries=40, sigma2=0.2, reuse=reuse, random_state=0)
         scores[reuse] = model.fit(X, y).score(Q, yq)
-    assert min(scores["labels"], scores["student"]) > scores["none"] + 0.1
+    assert min(scores["labels"], scores[None]) > scores["none"] + 0.1
 
 
 def test_forget_and_come_back_refunds_nothing(model, data):
@@ -502,8 +503,7 @@ def test_a_fit_that_fails_late_leaves_the_old_one(data):
 
 def test_hundreds_of_analysts_do_not_wrap_the_ledger_around(data):
     X, y, _, _ = data
-    model = IndKNNClassifier(epsilon=50, global_epsilon=60, tau=0.1, sigma2=0.01, max_queries=6, classes=[0, 1, 2])
-    model.fit(X[:3], y[:3])
+    model = IndKNNClassifier(epsilon=50, global_epsilon=60, tau=0.1, prior="none", classes=[0, 1, 2]).fit(X[:3], y[:3])
     ledger = model._engine.ledger
     slots = ledger.slots_of(["0"])
     ledger.global_budget = None

@@ -18,7 +18,7 @@ from indknn.cli.app import app
 from indknn.core import accounting
 from indknn.core.accounting import UNIT, from_units, to_units
 from indknn.core.noise import SecureNoise
-from indknn.ledger import MemoryLedger
+from indknn.ledger import SHARED, MemoryLedger
 from indknn.ledger.figures import ONE, STEPS, TOGETHER, account, by_observer, exact, guarantee, promise, statement
 from indknn.settings import Settings
 from indknn.store import Store
@@ -32,9 +32,10 @@ PLAIN = Settings(n_features=8, classes=(0, 1, 2), tau=0.3, sigma2=0.5, max_queri
 GLOBAL = Settings(
     n_features=8, classes=(0, 1, 2), tau=0.3, sigma2=0.5, max_queries=120, reuse="none", global_epsilon=8.0
 )
+MODEL = Settings(n_features=8, classes=(0, 1, 2), tau=0.3, sigma2=0.1, epsilon=4.0)
 
 
-@pytest.fixture(params=[PLAIN, GLOBAL], ids=["a ledger each", "a global ledger"])
+@pytest.fixture(params=[PLAIN, GLOBAL, MODEL], ids=["a ledger each", "a global ledger", "a shared model"])
 def store(request, tmp_path):
     """Two analysts have asked, one of them more."""
     with Store.create(tmp_path / "people.store", request.param) as made:
@@ -126,7 +127,7 @@ class TestStatements:
         rows = {row["owner"]: row for row in exact(store.engine)}
         spent = store.spent(["p3"])[0]
         assert rows["p3"]["together"]["spent"] == spent
-        assert sum(rows["p3"]["by_analyst"].values()) == pytest.approx(spent)
+        assert rows["p3"]["shared"] + sum(rows["p3"]["by_analyst"].values()) == pytest.approx(spent)
         assert rows["p3"]["queries"] > 0
 
 
@@ -175,8 +176,8 @@ class TestObservers:
             store.predict(X[600:660], "alice")
             store.predict(X[600:660], "bob")
             ledger = store.engine.ledger
-            table = np.array([ledger.spent(["p3"], scope) for scope in ledger.scopes])
-            found = by_observer(ledger, table)
+            spent = {scope: ledger.spent(["p3"], scope) for scope in ledger.scopes}
+            found, table = by_observer(ledger, spent), np.array(list(spent.values()))
             assert (found[ONE][0], found[TOGETHER][0]) == (table.max(), table.sum())
             most = account(PLAIN, TOGETHER, int(table.sum()), rounded=False)
             assert most.epsilon_so_far == accounting.epsilon(float(from_units(int(table.sum()))), PLAIN.delta, "gdp")
@@ -184,6 +185,15 @@ class TestObservers:
             assert (most.epsilon, most.budget, most.left) == (None, None, None)  # nothing bounds it
             worst = float(store.spent().max())
             assert status(store)["together"]["spent"] == worst
+
+    def test_what_every_analyst_sees_counts_once_for_each_and_once_together(self):
+        ledger, spent = MemoryLedger(100, shared_budget=60), {}
+        for scope, units in ((None, 5), (SHARED, 50), ("alice", 20), ("bob", 30)):
+            spent[scope] = np.array([units])
+        found = by_observer(ledger, spent)
+        assert (found[ONE][0], found[TOGETHER][0]) == (50 + 30, 50 + 5 + 20 + 30)
+        ledger.house = True  # what the unnamed analyst was told shaped the model, and so counts for all
+        assert by_observer(ledger, spent)[ONE][0] >= 50 + 5 + 30
 
     def test_with_a_global_ledger_everybody_is_told_the_global_epsilon(self, tmp_path):
         with Store.create(tmp_path / "s", GLOBAL) as store:
@@ -231,7 +241,9 @@ class TestObservers:
         for analyst, who in (("alice", "analyst 'alice'"), (None, "the analyst without a name")):
             more = [] if analyst is None else ["--analyst", analyst]
             facts = json.loads(command("forecast", store.path, "--n", 600, "--json", *more))
-            assert f"the ledger of {who}, B = " in facts["of"]
+            assert f"the ledger of {who}, " in facts["of"]
+            assert f"B = {store.settings.budget:.6g}" in facts["of"]
+            assert ("for the shared model" in facts["of"]) == store.settings.advised
             assert ("the global one" in facts["of"]) == (store.settings.global_epsilon is not None)
             assert facts["of"] in command("forecast", store.path, "--n", 600, *more)
 
@@ -257,7 +269,7 @@ class TestObservers:
 
 
 def test_hundreds_of_analysts_do_not_wrap_around():
-    ledger, table = MemoryLedger(1 << 62), np.full((5, 2), 1 << 62)
+    ledger, table = MemoryLedger(1 << 62), {name: np.full(2, 1 << 62) for name in (None, "a", "b", "c", "d")}
     assert by_observer(ledger, table)[TOGETHER].tolist() == [1 << 62] * 2
     told = account(PLAIN, TOGETHER, 1 << 62, rounded=True)
     assert told.epsilon_so_far is None  # beyond what can be computed, and still JSON

@@ -38,10 +38,10 @@ BAD = [
     ("bandwidth", 1e7, "at least 1e-06 and at most 1000000"),
     ("accountant", "zcdp", "one of 'gdp', 'rdp'"),
     ("index", "hnsw", "one of 'exact', 'lsh', 'sketch'"),
-    ("reuse", "votes", "one of 'student', 'labels', 'none'"),
+    ("reuse", "votes", "one of 'labels', 'none'"),
     ("max_records_per_query", -1, "a whole number, at least 1"),
     ("global_epsilon", float("nan"), "at least 0.0001 and below 1000"),
-    ("prior", "oracle", "one of 'statistics', 'none'"),
+    ("prior", "oracle", "one of 'model', 'none'"),
     ("prior_share", 1.0, "above 0 and below 1"),
     ("n_tables", 1025, "a whole number, at least 1 and at most 1024"),
     ("n_bits", 0, "a whole number, at least 1 and at most 16384"),
@@ -105,7 +105,7 @@ def test_every_value_is_kept_in_its_own_plain_type():
 def test_the_estimator_and_the_command_line_have_the_defaults_of_the_schema():
     given = inspect.signature(IndKNNClassifier).parameters
     assert {name: given[name].default for name in PARAMETERS} == {n: p.default for n, p in PARAMETERS.items()}
-    assert set(given) - set(PARAMETERS) == {"random_state", "store"}
+    assert set(given) - set(PARAMETERS) == {"random_state", "store", "public"}
     assert set(PARAMETERS) - set(OPTIONS) == {"center"}  # a vector, which nobody types
     typed = stores.init.make_context("init", ["a.store"]).params
     assert {name: typed[name] for name in PARAMETERS if name in typed} == {
@@ -130,10 +130,13 @@ def test_settings_without_further_words_are_those_of_the_estimator(tmp_path):
 
 
 def test_the_prior_follows_reuse():
-    for reuse, prior in (("student", "statistics"), ("labels", "none"), ("none", "none")):
+    for reuse, prior in ((None, "model"), ("labels", "none"), ("none", "none")):
         assert Settings(3, (0, 1), reuse=reuse).prior == prior
         assert Settings(3, (0, 1), reuse=reuse, prior="none").prior == "none"
-    assert replace(Settings(3, (0, 1), reuse="none"), reuse="student").prior == "none"  # it was decided before
+    both = Settings(3, (0, 1), reuse="none", prior="model")
+    assert both == Settings(3, (0, 1)) == Settings(3, (0, 1), prior="model")
+    assert both.shared_budget == 0.9 * both.budget
+    assert Settings(3, (0, 1), prior="none").shared_budget == 0.0
 
 
 def test_the_indexes_are_those_that_exist_with_their_defaults():
@@ -182,7 +185,6 @@ def test_files_of_earlier_versions_mean_what_they_meant():
     assert Settings.from_stored({**FIRST, "reuse": False}).reuse == "none"
     later = Settings.from_stored(LATER)
     assert later == replace(first, reuse="none")
-    assert Settings.from_stored({**LATER, "reuse": "student", "max_queries": None}).prior == "none"
     assert not {"vote"} & later.stored().keys()
 
 
@@ -194,6 +196,11 @@ def test_what_was_removed_is_replaced_and_said_once():
     with pytest.warns(UserWarning, match="reuse='votes', which was removed: .* as labels") as caught:
         assert Settings.from_stored({**LATER, "reuse": "votes"}).reuse == "labels"
     assert len(caught) == 1
+    for gone in ({"reuse": "student"}, {"reuse": "student", "prior": "statistics"}, {"prior": "statistics"}):
+        with pytest.warns(UserWarning, match="a student or statistics, which was removed: .* vote") as caught:
+            # No shared model: analysts may have spent all of B each, and it would come on top of that.
+            assert Settings.from_stored({**LATER, **gone}) == Settings.from_stored(LATER)
+        assert len(caught) == 1
 
 
 def test_files_that_cannot_be_trusted_are_refused():

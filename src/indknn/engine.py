@@ -17,7 +17,7 @@ from indknn.answering.predictor import Journal, Predictor, Request
 from indknn.answering.training import Progress
 from indknn.core import accounting
 from indknn.core.advice import about_copies, tell
-from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, plan_from_queries, tau_from_queries
+from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, Crowd, plan_from_queries, tau_from_queries
 from indknn.core.inputs import as_owner_list, as_record_ids, says_each_row
 from indknn.core.noise import Noise
 from indknn.core.statistics import MAX_RECORDS
@@ -96,6 +96,7 @@ class Engine:
             make_model=partial(new_model, settings) if settings.advised else None,
             make_adviser=partial(new_adviser, settings) if settings.advised else None,
             public=public,
+            make_crowd=partial(Crowd, settings.sigma2_) if settings.sigma2 is None else None,
             free_repeats=settings.free_repeats,
             journal=journal,
         )
@@ -153,11 +154,15 @@ class Engine:
 
         When it happens must be public (a clock, an operator's word), never a consequence of what is in the records.
         """
+        self.start_round()
+        yield from self.predictor.training()
+
+    def start_round(self) -> None:
+        """Begin a round of training, unless one is going on."""
         if self.predictor.model is None:
             raise InvalidInputError("there is no shared model to train: the settings have prior='none'")
         with self.predictor.locked():
             self.predictor.start_round()
-        yield from self.predictor.training()
 
     def purge(self) -> None:
         """Drop all that was released. A public event, see `Store.purge`."""

@@ -97,7 +97,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         index: str = "exact",
         reuse: str | None = None,
         prior: str | None = None,
-        prior_share: float = 0.8,
+        prior_share: float = 0.9,
         center: npt.ArrayLike | None = None,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
         classes: npt.ArrayLike | None = None,
@@ -168,7 +168,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         """Remove every record of these owners, or these records by number (`record_ids_`); how many went.
 
         What was spent is kept under a keyed hash of the owner's name, so that coming back refunds nothing.
-        Answers and statistics that were released before are differentially private and are kept.
+        Answers and the model that were released before are differentially private and are kept.
         """
         check_is_fitted(self)
         if (owners is None) == (records is None):
@@ -181,7 +181,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         return int(self._engine.forget(names, records=ids)["records"])
 
     def purge(self) -> None:
-        """Drop all answers and statistics that were released. They are made anew when asked for, and people pay again.
+        """Drop all answers and the shared model. They are made anew when asked for, and people pay again.
 
         Everybody who asks again can see that a purge happened. Do it on a schedule, never because one person was
         forgotten: that would show that somebody left.

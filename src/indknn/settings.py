@@ -164,7 +164,7 @@ class Settings:
     )
     prior_share: float = parameter(
         "The share of everybody's budget that is for the shared model. Votes have the rest, with each analyst.",
-        0.8,
+        0.9,
         above=0,
         below=1,
     )

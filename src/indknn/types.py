@@ -23,7 +23,7 @@ GRID = 1 << GRID_BITS
 
 
 ROW = 1 << 11
-"""Coordinates of unit vectors in statistics are integers in units of 1/ROW."""
+"""Coordinates of unit vectors that the shared model sees are integers in units of 1/ROW."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ CLASSES = ("a", "b", "c")
 FEATURES = 8
 
 ALGORITHM3 = {"reuse": "none", "prior": "none", "max_queries": 60, "tau": 0.4, "sigma2": 0.4}
-MODELS = {"reuse": "student", "prior": "statistics", "max_queries": None}
+MODELS = {"reuse": "none", "prior": "model", "prior_share": 0.9, "max_queries": None}
 MODES = {
     "algorithm 3": ALGORITHM3,
     "algorithm 3, rdp": {**ALGORITHM3, "accountant": "rdp"},
@@ -39,10 +39,8 @@ MODES = {
     "hashing": {**ALGORITHM3, "index": "lsh"},
     "sketch": {**ALGORITHM3, "index": "sketch"},
     "reuse of labels": {**ALGORITHM3, "reuse": "labels"},
-    "models": MODELS,
-    "models, a number of queries and tau": {**MODELS, "max_queries": 300, "tau": 0.5},
-    "models without statistics": {**MODELS, "prior": "none"},
-    "models without a student": {**MODELS, "reuse": "none"},
+    "the shared model": MODELS,
+    "the shared model and votes": {**MODELS, "prior_share": 0.5, "max_queries": 60, "tau": 0.3, "sigma2": 0.1},
 }
 INDEX_OPTIONS = {"lsh": {"seed": 0, "n_tables": 30, "n_bits": 8}, "sketch": {"seed": 0, "n_bits": 512}}
 

@@ -21,7 +21,7 @@ from indknn.store.verify import problems
 from server.serving import FEATURES, INFER, Server, make_store, question
 
 ANALYSTS = ("alice", "bob", "carol", "dan")
-ENDLESS = {"reuse": "student", "prior": "statistics", "max_queries": None, "tau": None}
+ENDLESS = {"prior": "model", "max_queries": None, "tau": None}
 
 
 @dataclass

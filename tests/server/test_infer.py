@@ -292,7 +292,7 @@ def test_an_analyst_cannot_tell_who_is_exhausted(tmp_path):
             if spent:
                 ledger = store.engine.ledger
                 ledger.charge(ledger.taken(), ledger.remaining(ledger.taken(), "analyst"), "analyst")
-                ledger.log = []
+                ledger.log = {}
             bad = [question(np.zeros((1, 4))), question(np.ones((1, 3))), {"inputs": None}, {"id": 1}]
             told = [client.ask(rows(i), "n", key) for i in (1, 1, 2)]  # one class: the label is no secret
             told += [client("POST", INFER, key, json=body) for body in bad]

@@ -36,7 +36,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def store(folder):
-    ok("init", folder / "s.store", "--tau", 0.4, "--sigma2", 0.6, "--max-queries", 60)
+    ok("init", folder / "s.store", "--tau", 0.4, "--sigma2", 0.6, "--max-queries", 60, "--prior", "none")
     ok("add", folder / "s.store", folder / "records.npz")
     return folder / "s.store"
 

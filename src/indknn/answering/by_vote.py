@@ -6,15 +6,17 @@ Read it beside `core/mechanism.py`. Everybody who takes part is charged before t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from indknn.core import mechanism
-from indknn.core.mechanism import Plan
+from indknn.core.calibrate import Crowd
+from indknn.core.mechanism import MAX_SIGMA2, Plan
 from indknn.core.noise import Noise
 from indknn.ledger import Scope
 from indknn.records.shard import Shard
-from indknn.types import IntArray, Selection
+from indknn.types import GRID, IntArray, Selection
 
 
 def label_by_vote(
@@ -24,8 +26,12 @@ def label_by_vote(
     noise: Noise,
     analyst: Scope,
     released: IntArray | None = None,
+    crowd: Crowd | None = None,
 ) -> int:
-    """The label of one query, from the records near it in each shard. `released` are votes of earlier answers."""
+    """The label of one query, from the records near it in each shard. `released` are votes of earlier answers.
+
+    With a `crowd` the noise on the votes follows from the counts released so far.
+    """
     # Lines 4 to 7: whoever can pay for being counted takes part and is charged; the noisy count K is released.
     admitted, total = [], 0
     for shard, found in zip(shards, near, strict=True):
@@ -33,6 +39,8 @@ def label_by_vote(
         admitted.append(some)
         total += some.total
     K = mechanism.noisy_count(total, plan, noise)
+    if crowd is not None:
+        plan = replace(plan, sigma2=min(crowd.sigma2(K / GRID), MAX_SIGMA2))
     # Lines 8 and 9: votes are clipped to what each person has left, and charged.
     votes = np.zeros(plan.n_classes, dtype=np.int64)
     for shard, some in zip(shards, admitted, strict=True):

@@ -18,6 +18,7 @@ from indknn.answering.by_models import Scan, answers_by_models
 from indknn.answering.by_vote import label_by_vote
 from indknn.answering.training import Progress, round_of_training
 from indknn.answering.transcript import Answer, Transcript, keys_of
+from indknn.core.calibrate import Crowd
 from indknn.core.kernels import tau_on_grid
 from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
@@ -32,7 +33,7 @@ from indknn.records.indexes.scanner import MAX_QUERIES
 from indknn.records.shard import Shard
 from indknn.types import Int8Array, IntArray, Selection, Vectors
 
-SCHEDULE_FIRST, SCHEDULE_GROWS = 512, 4
+SCHEDULE_FIRST, SCHEDULE_GROWS = 256, 4
 """Where one analyst's queries decide: so many of them, and then a quarter more, until newcomers are looked for."""
 
 
@@ -59,7 +60,12 @@ class Reply:
 
 
 class Journal(Protocol):
-    """Where answers and their charges are written down before they leave (rule 2)."""
+    """Where answers and their charges are written down before they leave (rule 2).
+
+    `background` says that no answer waits for training: somebody takes the pieces of `Predictor.training` in between.
+    """
+
+    background: bool
 
     def note(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None) -> None:
         """An answer that was just charged. A sum over records has no query, and the label -1."""
@@ -81,7 +87,8 @@ class Predictor:
     `reuse_pool` makes an empty index for released pairs, or is None to vote without them.
     `make_model` makes the shared model before anything was released, or is None to ask always.
     `make_adviser` makes what decides about the queries of one analyst, given the model. `public` are unlabelled public
-    rows. With `background` no answer waits for training: somebody else must take the pieces of `training`.
+    rows.
+    `make_crowd` makes what adapts the noise on votes to the counts released, or is None for a fixed one.
     `free_repeats` answers a query that the analyst has asked before from the transcript.
     Without a `journal`, memory is all there is.
     """
@@ -96,6 +103,7 @@ class Predictor:
         make_model: Callable[[], SharedModel] | None = None,
         make_adviser: Callable[[SharedModel], Adviser] | None = None,
         public: Int8Array | None = None,
+        make_crowd: Callable[[], Crowd] | None = None,
         free_repeats: bool = True,
         journal: Journal | None = None,
     ):
@@ -109,9 +117,9 @@ class Predictor:
         self._process = os.getpid()
         self._reuse_pool = reuse_pool
         self._make_model, self._make_adviser = make_model, make_adviser
+        self._make_crowd = make_crowd
         self.public = public
         self.model = None if make_model is None else make_model()
-        self.background = False
         self._scheduled = SCHEDULE_FIRST
         self._tau: int | None = None
         self._transcripts: dict[Scope, Transcript] = {}
@@ -188,8 +196,7 @@ class Predictor:
         told = {one for one, transcript in self._transcripts.items() if transcript.answers}
         told |= set(ledger.scopes) - {None}
         if not self.model.started:
-            if not self.background:
-                self.start_round(self.public if self.public is not None or told else _distinct(requests))
+            self.start_round(self.public if self.public is not None or told else _distinct(requests))
         else:
             unnamed = self._advisers.get(None)
             alone = ledger.house or not told - {None, SHARED}
@@ -198,7 +205,7 @@ class Predictor:
                     self._scheduled += max(SCHEDULE_FIRST, self._scheduled // SCHEDULE_GROWS)
                 recent = unnamed.density.queries().values if self.public is None else None
                 self.start_round(recent, by_queries=True)
-        if not self.background:
+        if self.journal is None or not self.journal.background:
             for _ in self.training():
                 pass
 
@@ -267,7 +274,8 @@ class Predictor:
             if transcript.pool is not None:
                 released = transcript.votes(_rows(queries, [position]), tau, plan.n_classes)
             near = next(neighbours)
-            yield Answer(position, label_by_vote(near, plan, self.shards, self.noise, analyst, released))
+            label = label_by_vote(near, plan, self.shards, self.noise, analyst, released, transcript.crowd)
+            yield Answer(position, label)
 
     def _scan(self, queries: Vectors, tau: int) -> Iterator[tuple[Selection, ...]]:
         """The selected records of each query in each shard, found for a block of queries at a time."""
@@ -328,7 +336,7 @@ class Predictor:
     def _transcript(self, analyst: Scope) -> Transcript:
         if analyst not in self._transcripts:
             pool = self._reuse_pool() if self._reuse_pool is not None else None
-            self._transcripts[analyst] = Transcript(pool)
+            self._transcripts[analyst] = Transcript(pool, self._make_crowd() if self._make_crowd else None)
         return self._transcripts[analyst]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -69,7 +69,8 @@ class _Derivations:
 
     def incomplete(self, due: Due) -> bool:
         """Look at some more records; whether there were any left."""
-        return any([derived.fill() for derived in self.of(due) or ()])
+        left = [derived.fill() for derived in self.of(due) or ()]
+        return any(left)
 
 
 def _gradient(model: SharedModel, shards: Sequence[Shard], noise: Noise, rows: list[Derived] | None) -> Gradient:
@@ -91,8 +92,7 @@ def _tally(
 ) -> TallyRelease:
     price = model.price(due)
     scale, units = statistics.tally_scale(price), accounting.to_units(price)
-    n_cells = model.n_cells if cells else 1
-    since = model.since if due == "count" and model.ready else 0
+    n_cells, since = model.n_cells(due), model.since if model.ready else 0
     counts = [
         shard.tally(cells[i] if cells else None, n_cells, since, scale, units, SHARED) for i, shard in enumerate(shards)
     ]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from indknn.core.calibrate import Crowd
 from indknn.core.releases import Release
 from indknn.records.indexes import Index
 from indknn.types import IntArray, Vectors
@@ -33,9 +34,13 @@ class Answer:
 
 @dataclass
 class Transcript:
-    """The queries and answers of one analyst. `pool` is None where earlier answers do not vote."""
+    """The queries and answers of one analyst. `pool` is None where earlier answers do not vote.
+
+    `crowd` is what the counts released to the analyst tell; None where the noise on votes does not depend on it.
+    """
 
     pool: Index | None
+    crowd: Crowd | None = None
     answers: dict[bytes, int] = field(default_factory=dict)
     _labels: list[int] = field(default_factory=list)
 

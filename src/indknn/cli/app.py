@@ -105,12 +105,13 @@ def _add_store_commands() -> None:
         from indknn.cli.doctor import doctor  # noqa: PLC0415
         from indknn.cli.forecast import forecast_command  # noqa: PLC0415
         from indknn.cli.keys import keys  # noqa: PLC0415
+        from indknn.cli.train import train  # noqa: PLC0415
         from indknn.cli.tune import tune_command  # noqa: PLC0415
     except ModuleNotFoundError as missing:
         if missing.name != "apsw":
             raise
         return
-    changing = (stores.init, stores.add, stores.predict, stores.forget, stores.purge)
+    changing = (stores.init, stores.add, train, stores.predict, stores.forget, stores.purge)
     looking = (inspection.show_status, inspection.show_owner, inspection.export, inspection.verify)
     for command in (*changing, *looking, doctor, forecast_command, tune_command, keys):
         app.add_command(command)

@@ -76,10 +76,8 @@ def words(found: Forecast, of: str, planned: int | None, daily: float | None) ->
         lines.append("Accuracy: unknown before the first report card.")
     else:
         share, error = found.accuracy_alone, found.accuracy_alone_error or 0.0
-        lines.append(f"Accuracy of the models alone: about {share:.3f} (± {2 * error:.3f}, by the latest report card).")
-        lines.append(
-            "It stays like that as long as the data do. Where people are asked, answers are as good or better."
-        )
+        lines.append(f"Accuracy of the model alone: about {share:.3f} (± {2 * error:.3f}, by the latest report card).")
+        lines.append("It stays like that as long as the data do, however many queries are asked.")
     return lines
 
 

@@ -21,6 +21,13 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--port", default=8080, show_default=True, help="0 takes a free one.")
 @click.option("--name", default="indknn", show_default=True, help="The model's name in /v2/models/NAME.")
 @click.option("--tick", type=float, help="Answers leave on multiples of so many seconds per query, whatever they took.")
+@click.option(
+    "--train-every",
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="How often to look for newcomers whom the shared model does not know. inf: never.",
+)
 @WITNESS
 @click.option("--tls-cert", type=_FILE, help="A certificate (PEM), with --tls-key.")
 @click.option("--tls-key", type=_FILE, help="Its private key (PEM).")

@@ -26,6 +26,7 @@ from indknn.cli.options import (
     show,
 )
 from indknn.cli.progress import counting
+from indknn.cli.train import public_rows
 from indknn.core.advice import about_labels, tell
 from indknn.core.inputs import EACH_ROW
 from indknn.errors import InvalidInputError
@@ -40,19 +41,32 @@ _BATCH = 256
 @STORE
 @parameter_options(*(name for name, described in PARAMETERS.items() if described.kind is not tuple))
 @click.option("--classes", help=f"{PARAMETERS['classes'].help} As a,b,c. Without it: {PARAMETERS['classes'].none}.")
+@click.option(
+    "--public",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="A file of unlabelled public rows, spread like the records but of nobody in the store: a thousand make the "
+    "shared model better. Without it the queries of the first request serve.",
+)
+@FEATURES
 @JSON
-def init(store: Path, in_json: bool, classes: str | None, **values: Any) -> None:
+def init(
+    store: Path, in_json: bool, classes: str | None, public: Path | None, features: str | None, **values: Any
+) -> None:
     """Make a new store. Its parameters are public, and nobody can change them later.
 
     \b
     Examples:
       indknn init patients.store --epsilon 1 --tau 0.5
       indknn init patients.store --epsilon 0.5 --classes healthy,ill --max-queries 5000
-      indknn init patients.store --reuse none --max-queries 1000     the paper's Algorithm 3
+      indknn init patients.store --public volunteers.csv
+      indknn init patients.store --prior none --max-queries 1000     the paper's Algorithm 3
     """
     names = [] if classes is None else [name.strip() for name in classes.split(",")]
     labels = [int(name) for name in names] if all(name.lstrip("-").isdigit() for name in names) else names
+    rows = None if public is None else public_rows(public, columns(features=features))
     with Store.create(store, Settings.of(1, labels, **values), draft=True) as made:
+        if rows is not None:
+            made.declare_public(rows)
         B, facts, promised = made.settings.budget, made.settings.stored(draft=True), guarantee(made.settings)
     words = f"{store}: every person may spend B = {B:.6g} with each analyst"
     show({"store": str(store), "budget": B, "guarantee": promised, **facts}, in_json, words, promised["words"])
@@ -214,7 +228,7 @@ def forget(store: Path, owners: tuple[str, ...], receipt: Path | None, witness: 
 @WITNESS
 @JSON
 def purge(store: Path, witness: Path | None, in_json: bool) -> None:
-    """Drop all answers and statistics that were released, to all analysts. People pay again for new ones.
+    """Drop all answers and the shared model, for all analysts. People pay again for new ones.
 
     Everybody who asks again can see that a purge happened. Do it on a schedule, never because one person was
     forgotten: that would show that somebody left.

@@ -20,6 +20,8 @@ NEAR_SHARE = 0.015
 """The same where models answer too: few votes will do. From held-out training records."""
 COUNT_EVERY = 16
 """Where models answer too, one of so many answers releases its count."""
+FEW_RECORDS = 15_000
+"""Below so many records the automatic σ2 grows. From held-out training records of five sets."""
 DEFAULT_TAU = 0.5
 PLANNED_QUERIES = 2000
 """How many queries the noise on the count is planned for where no number was given."""
@@ -44,12 +46,34 @@ def sigma2_for(budget: float, max_queries: int) -> float:
     """A σ2 for those who cannot tune it: in proportion to sqrt(T/B), as the best ones were.
 
     One who is near in a share s of the T queries pays about s·T·κ²/(2·σ2²·K) for voting, so the σ2 at which
-    budgets last for T queries grows with sqrt(T/B). The factor fits stores of some 50,000 records.
+    budgets last for T queries grows with sqrt(T/B). The factor fits stores of some 50,000 records; see `Crowd`.
 
     >>> 0.6 < sigma2_for(0.0359, 1000) < 0.8
     True
     """
     return min(max(0.0042 * sqrt(max_queries / budget), 0.1), 2.0)
+
+
+class Crowd:
+    """How many records there are, told by the K that are released anyway: an automatic σ2 grows where they are few.
+
+    A share s of n records is near a query, so K is about s·n, and what voting costs goes with 1/n. With a τ that was
+    chosen here s is known; with another it is taken to be the usual one.
+
+    >>> crowd = Crowd(sigma2=0.7)
+    >>> crowd.sigma2(50_000 * SELECTED_SHARE), round(Crowd(0.7).sigma2(1_500 * SELECTED_SHARE), 2)
+    (0.7, 2.21)
+    """
+
+    def __init__(self, sigma2: float):
+        self._sigma2 = sigma2
+        self._total, self._seen = 0.0, 0
+
+    def sigma2(self, K: float) -> float:
+        """The noise on the votes of a query whose noisy count is K records."""
+        self._total, self._seen = self._total + K, self._seen + 1
+        records = self._total / self._seen / SELECTED_SHARE
+        return self._sigma2 * max(sqrt(FEW_RECORDS / records), 1.0)
 
 
 def tau_from_queries(queries: Vectors, kernel: Kernel, share: float = SELECTED_SHARE) -> float | None:

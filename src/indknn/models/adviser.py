@@ -14,7 +14,7 @@ from math import sqrt
 
 import numpy as np
 
-from indknn.core.calibrate import DEFAULT_TAU, PLANNED_QUERIES
+from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, PLANNED_QUERIES
 from indknn.core.kernels import Kernel
 from indknn.core.quantise import as_vectors
 from indknn.core.releases import Release, Votes
@@ -24,12 +24,13 @@ from indknn.types import GRID, BoolArray, FloatArray, Int8Array, Vectors
 
 LOOK_EVERY = 64
 """After so many answers the adviser may change its mind."""
-MISFIT = 0.015
-"""The variance of the true class probabilities around the model's. From held-out training records, see `feature_map`:
-three times more and three times less do about as well."""
-LATELY, WEAK, PROBE_EVERY = 256, 0.25, 16
-"""How strong votes are is told by so many of the latest. Where they are weaker than `WEAK`, people who could still vote
-are too few, and only one query in `PROBE_EVERY` asks."""
+MISFIT, MOST_WEIGHT = 0.015, 1 / 3
+"""The variance of the true class probabilities around the model's; and the weight of votes without noise. Both are from
+held-out training records, see `feature_map`: there exact votes of this weight never did harm, larger ones did."""
+MOST_NOISE = 0.12
+"""Votes with more noise than this, in shares of all votes, would not change what the model says: nobody is asked."""
+LATELY = 256
+"""How strong votes are is told by so many of the latest."""
 _SPREAD = 2.0  # those who are near more often than others shall not run out early
 _TAU_SETTLED = 256  # answers: later ones would no longer compare with what was learned
 _BELIEF = 5.0  # how firmly votes are taken to be strong, in squared scores that they are compared with
@@ -92,7 +93,8 @@ class Adviser:
         self.density = Density(kernel, terms.n_features)
         self.answered = self.asked = 0
         self.left = 1.0  # of the budget of an average person, by what releases must have cost
-        self.strength = 1.0  # of votes, in terms of what they would be if everybody could vote
+        self.strength = 1.0  # of votes: by how much the shares of a label rise with what the model says of it
+        self.first_strength = 1.0  # the same when everybody could vote
         self.kappa_sum = 0.0
         self._lately: deque[tuple[Int8Array, FloatArray]] = deque(maxlen=LATELY)
 
@@ -109,8 +111,19 @@ class Adviser:
         if not self.model.ready:
             return Advice(np.zeros((n, self.terms.n_classes)), np.ones(n, dtype=bool), tau)
         scores, sure = self.model.scores(queries.values)
-        probe = (self.answered + np.arange(n)) % PROBE_EVERY == 0
-        return Advice(scores - 1.0 / self.terms.n_classes, ~sure & (probe | (self.strength >= WEAK)), tau)
+        return Advice(scores - 1.0 / self.terms.n_classes, ~sure & self.worth_asking, tau)
+
+    @property
+    def worth_asking(self) -> bool:
+        """Whether the votes on a usual query would stand above their noise."""
+        self.density.known = self.model.count or None
+        K = self.density.records * NEAR_SHARE * self.voting
+        return self.sigma2() <= MOST_NOISE * self.kappa * sqrt(K)
+
+    @property
+    def voting(self) -> float:
+        """The share of those near a query who can still vote, by how strong votes are."""
+        return min(self.strength / self.first_strength, 1.0)
 
     def _choose(self, queries: Vectors) -> None:
         """τ, from public rows or else from the first queries; and how strong votes were lately."""
@@ -124,18 +137,19 @@ class Adviser:
             values, shares = (np.array(column) for column in zip(*self._lately, strict=True))
             scores = self.model.scores(values)[0] - 1.0 / self.terms.n_classes
             agreed, expected = float((shares * scores).sum()), float((scores * scores).sum())
-            self.strength = float(np.clip((agreed + _BELIEF) / (expected + _BELIEF), 0.02, 1.0))
+            self.strength = float(np.clip((agreed + _BELIEF) / (expected + _BELIEF), 0.02, 50.0))
+            if self.asked <= LATELY:
+                self.first_strength = self.strength
 
     def question(self, query: Vectors, tau: int) -> Question:
         """How people will be asked about this query. All of it is public."""
-        self.density.known = self.model.count or None
         counted = self.density.count_due
         share, kappa = self.density.look(query, tau)
         return Question(self.sigma2(), share, kappa, counted)
 
     def expected(self, share: float) -> int:
         """The K that is foretold for this query: those who are near and can still vote."""
-        return self.density.expected(share * self.strength)
+        return self.density.expected(share * self.voting)
 
     def sigma2(self) -> float:
         """The noise on votes: an average person shall spend half of what they have left on the questions to come."""
@@ -151,8 +165,9 @@ class Adviser:
 
     def decide(self, scores: FloatArray, votes: Votes) -> int:
         """The label: what the model says, moved towards the votes as far as their noise allows."""
-        shares, noise = self._shares(votes)
-        weight = MISFIT / (MISFIT + noise * noise) if self.model.ready else 1.0
+        mass = votes.kappa * votes.K * max(self.first_strength, 1.0)  # people may have several records each
+        shares, noise = votes.centred / (self.terms.n_classes * mass), votes.scale / mass
+        weight = MOST_WEIGHT * MISFIT / (MISFIT + noise * noise) if self.model.ready else 1.0
         return int(np.argmax(scores + weight * (shares - scores)))
 
     def note(self, query: Vectors, release: Release | None) -> None:
@@ -178,9 +193,3 @@ class Adviser:
     @property
     def _contrast(self) -> float:
         return 1.0 - 1.0 / max(self.terms.n_classes, 2)
-
-    def _shares(self, votes: Votes) -> tuple[FloatArray, float]:
-        """Votes as shares of all votes expected, less 1/c; and the standard deviation of their noise."""
-        mass = votes.kappa * votes.K
-        centred = votes.centred / float(self.terms.n_classes)
-        return np.asarray(centred / mass, dtype=np.float64), votes.scale / mass

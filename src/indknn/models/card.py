@@ -18,14 +18,14 @@ CELLS = 4 * BINS
 SURE = 0.9
 """The model answers alone where its card says that it is right at least this often."""
 HOPE, DOUBT = 0.01, 0.02
-"""What smoothing gains before any card has told, and how far that may be wrong: it decides where a card is mere noise."""
+"""What smoothing gains before any card has told, and how far that may be wrong. It decides where a card is noise."""
 OPTIMISM = 0.003
 """By how much a card flatters the plain model, which has learned from the very records that the card is about. All
 three are from held-out training records, see `feature_map`."""
 
 
 def edges(scores: FloatArray) -> FloatArray:
-    """Where the bins of the margin end, for scores of public rows: bins of equal size."""
+    """Where the bins of the margin end, for scores of public rows: bins of equal size. Without rows, of equal width."""
     return np.quantile(margins(scores), np.arange(1, BINS) / BINS) if len(scores) else np.arange(1, BINS) / BINS
 
 
@@ -61,8 +61,10 @@ class Card:
 
     @staticmethod
     def read(cells: FloatArray, sigma: float, *, smoothable: bool) -> Card:
-        """From noisy counts with noise `sigma`. Errors are for as few records as there may well be: where noise is
-        all there is, a count of nobody must not look like a crowd.
+        """From noisy counts with noise `sigma`; `smoothable` where public rows made the bins.
+
+        Errors are for as few records as there may well be: where noise is all there is, a count of nobody must not look
+        like a crowd.
         """
         counts = cells.reshape(BINS, 2, 2)  # by bin, model right, smoothed model right
         total, everything = counts.sum(axis=(1, 2)), max(float(counts.sum()), 1.0)
@@ -77,7 +79,8 @@ class Card:
             smooth,
             share,
             np.minimum(sigma * np.sqrt(2.0) / least, 1.0),
-            float(share.mean()),  # bins are of equal size for queries; of records that were learned, more are sure
+            # Bins made by public rows are of equal size for queries; of records that were learned, more are sure.
+            float(share.mean() if smoothable else np.clip(right.sum() / everything, 0.0, 1.0)),
             float(min(sigma * np.sqrt(2.0 * BINS) / least_of_all, 1.0)),
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 from indknn.core.quantise import whole_product
 from indknn.types import FloatArray, Int8Array
 
-NEAR = 0.02
+NEAR = 0.04
 """The share of public rows that count as near."""
 _UNIT, _KAPPA, _SCORE = 256.0, 31.0, 255.0  # steps of a unit vector's coordinates, of κ and of the largest score
 _BLOCK = 512  # rows at a time, which stay in the cache

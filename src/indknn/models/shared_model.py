@@ -23,19 +23,20 @@ from indknn.types import GRID, BoolArray, FloatArray, Int8Array, IntArray
 
 Due: TypeAlias = Literal["count", "step", "card"]
 
-FIRST_STEPS, LATER_STEPS = 32, 16
+STEPS = 32
 CLIP, MOMENTUM = 0.25, 0.5
 MOST_ROWS = 1024
 """Public rows that are kept."""
 RESERVE = 0.08
 """The share of the shared budget that training leaves for counts and report cards."""
-COUNT_PRICE, NEWCOMER_PRICE, CARD_PRICE = 0.01, 0.003, 0.015
-"""What a person may be charged for being counted at first, for being counted as a newcomer, and for one report card:
-as shares of the shared budget."""
+COUNT_PRICE, RECOUNT_PRICE, CARD_PRICE = 0.01, 0.002, 0.015
+"""What a person may be charged for being counted at first, for being counted again, and for one report card: as shares
+of the shared budget."""
 MANY_NEW, MOSTLY_NEW = 0.1, 2.0
 """So many newcomers, in terms of those who trained the model, call for another round, and for a start from nothing."""
-LATER_RATE = 0.6
-_MOST_RATE = 2000.0
+LEAST_RATE, MOST_RATE = 0.5, 1.0
+"""Of later rounds, in terms of the first: where nothing has changed, and where everything has."""
+_LARGEST_RATE = 2000.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class SharedModel:
     terms: Terms
     public: Int8Array | None = None
     count: float = 0.0
-    """About how many records there are; 0 before that was released."""
+    """About how many people there are; 0 before that was released."""
     since: int = 0
     """Records of this epoch and later were in no round."""
     step: int = 0
@@ -70,6 +71,7 @@ class SharedModel:
     _map: FeatureMap | None = None
     _floats: FloatArray = field(default_factory=lambda: np.zeros(0))
     _velocity: FloatArray = field(default_factory=lambda: np.zeros(0))
+    _sum: FloatArray = field(default_factory=lambda: np.zeros(0))
     _weights: Weights | None = None
     _neighbours: Neighbours | None = None
     _edges: FloatArray = field(default_factory=lambda: np.arange(1, BINS) / BINS)
@@ -96,7 +98,7 @@ class SharedModel:
 
     def price(self, due: Due) -> float:
         """What a person may be charged for a count or a card at most, ρ."""
-        count = NEWCOMER_PRICE if self.ready else COUNT_PRICE
+        count = RECOUNT_PRICE if self.ready else COUNT_PRICE
         return (count if due == "count" else CARD_PRICE) * self.terms.budget
 
     @property
@@ -107,7 +109,7 @@ class SharedModel:
     @property
     def scale(self) -> int:
         """The noise on gradients."""
-        return step_scale(CLIP, FIRST_STEPS, (1.0 - RESERVE) * self.terms.budget)
+        return step_scale(CLIP, STEPS, (1.0 - RESERVE) * self.terms.budget)
 
     @property
     def map(self) -> FeatureMap:
@@ -122,7 +124,8 @@ class SharedModel:
     @property
     def weights(self) -> Weights:
         """On the grid, for the next gradient."""
-        assert self.map is not None and self._weights is not None
+        assert self.map is not None  # which makes the first ones
+        assert self._weights is not None
         return self._weights
 
     def absorb(self, release: Release) -> None:
@@ -144,21 +147,22 @@ class SharedModel:
             raise StoreError(f"a release of kind {release.kind!r} is not one of the shared model")
 
     def _absorb_count(self, release: TallyRelease) -> None:
-        counted, sigma = float(release.cells[0]) / GRID, release.scale / GRID
+        known, new = (release.cells / GRID).tolist()
+        sigma = release.scale / GRID
         self._counting = False
-        if not self.ready or counted > max(MOSTLY_NEW * self.count, 4.0 * sigma):
-            self.count, self.follow = max(counted, sigma, 1.0), FIRST_STEPS
-            self.rounds, self.step, self._map = 0, 0, None
-        elif counted > max(MANY_NEW * self.count, 4.0 * sigma):
-            self.count, self.step, self.follow = self.count + counted, 0, LATER_STEPS
+        if not self.ready or new > max(MOSTLY_NEW * known, 4.0 * sigma):  # start from nothing
+            self.rounds, self._map = 0, None
+        elif new <= max(MANY_NEW * known, 4.0 * sigma):
+            return
+        self.count, self.step, self.follow = max(known, 0.0) + max(new, sigma, 1.0), 0, STEPS
 
     def _absorb_gradient(self, release: Gradient) -> None:
         shape = (self.map.width + 1, self.terms.n_classes)
         if release.step == 0:
-            self._velocity = np.zeros(shape)
+            self._velocity, self._sum = np.zeros(shape), np.zeros(shape)
         slope = release.entries.reshape(shape) / float(STEP_GRID)
-        self._velocity = MOMENTUM * self._velocity + slope / self.count
-        self._floats = self._floats - self._rate(slope, release.scale / STEP_GRID) * self._velocity
+        self._velocity, self._sum = MOMENTUM * self._velocity + slope / self.count, self._sum + slope
+        self._floats = self._floats - self._rate(release.scale / STEP_GRID) * self._velocity
         self._weights = Weights.of(self._floats)
         self.step, self.follow, self.since = release.step + 1, release.follow, release.epoch
         if not self.follow:
@@ -170,24 +174,27 @@ class SharedModel:
         """How far the records stand above the noise of training."""
         return self.count * sqrt(2.0 * (1.0 - RESERVE) * self.terms.budget)
 
-    def _rate(self, slope: FloatArray, sigma: float) -> float:
-        """Larger where there is more signal, and with more classes, which have farther to go from 1/c.
+    def _rate(self, sigma: float) -> FloatArray:
+        """For each class. Larger where there is more signal, and with more classes, which have farther to go from 1/c.
 
-        Later rounds move as far as the gradient stands above its known noise: not at all where nothing has changed.
+        Later rounds move a class the more, the more the gradients of the round together stand above their known noise.
         """
-        rate = (1.0 - MOMENTUM) * min(self._signal / (CLIP * FIRST_STEPS), _MOST_RATE)
+        rate = (1.0 - MOMENTUM) * min(self._signal / (CLIP * STEPS), _LARGEST_RATE)
         rate *= float(np.clip(sqrt(self.terms.n_classes / 10.0), 0.5, 2.0))
-        if self.rounds:
-            above = 1.0 - slope.size * sigma * sigma / max(float((slope * slope).sum()), 1e-300)
-            rate *= LATER_RATE * sqrt(max(above, 0.0))
-        return rate
+        if not self.rounds:
+            return np.full(self.terms.n_classes, rate)
+        steps, size = self.step + 1, len(self._sum)
+        noise = steps * sigma * sigma * (size + 2.0 * sqrt(2.0 * size))  # and two standard deviations
+        above = np.maximum(1.0 - noise / np.maximum((self._sum * self._sum).sum(axis=0), 1e-300), 0.0)
+        return np.asarray(rate * (LEAST_RATE + (MOST_RATE - LEAST_RATE) * np.sqrt(above)), dtype=np.float64)
 
     def _refresh(self) -> None:
         """What the model says of the public rows changed."""
-        if self.ready and self.public is not None and len(self.public):
-            plain = self._plain(self.public)
+        if self.ready and self.public is not None:
+            enough = len(self.public) >= LEAST_ROWS  # else a bin of equal size would be next to nothing
+            plain = self._plain(self.public if enough else self.public[:0])
             self._edges = edges(plain)
-            self._neighbours = Neighbours(self.public, plain) if len(self.public) >= LEAST_ROWS else None
+            self._neighbours = Neighbours(self.public, plain) if enough else None
 
     # What it says
 
@@ -199,10 +206,9 @@ class SharedModel:
         sure = (self.card.surely_right() >= SURE)[bins(plain, self._edges)]
         return (self._smoothed(plain, values) if self.card.smooth else plain), sure
 
-    @property
-    def n_cells(self) -> int:
-        """Of a report card."""
-        return CELLS
+    def n_cells(self, due: Due) -> int:
+        """Of a report card, or of a count: those whom the model knows, and newcomers."""
+        return CELLS if due == "card" else 2
 
     def cells(self, values: Int8Array, labels: IntArray) -> IntArray:
         """The cell of each record on a report card, each record by itself."""

@@ -226,7 +226,9 @@ class Shard:
         self.ledger.charge(group.owners, settled.charges, scope)
         return settled.votes
 
-    def gradient(self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope) -> IntArray:
+    def gradient(
+        self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope
+    ) -> IntArray:
         """The gradient of a model over all records, charged. Everybody keeps `reserve` of what they have left."""
         slots = self.slots()
         owners = self.owners_of(slots)
@@ -235,14 +237,14 @@ class Shard:
         return self._pay(given, scope)
 
     def tally(self, cells: Derived | None, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
-        """How many records are in which cell, charged: at most `price` each. Without cells all are in one.
+        """How many records are in which cell, charged: at most `price` each.
 
-        Only records that came after `since` rounds of training had begun.
+        Without cells they are counted: those that came before `since` rounds of training had begun, and the others.
         """
-        slots = np.flatnonzero((self._owner >= 0) & (self._epoch >= since))
+        slots = self.slots()
         owners = self.owners_of(slots)
         limits = np.minimum(self.ledger.remaining(owners, scope), price)
-        places = np.zeros(len(slots), dtype=np.int64) if cells is None else cells.of(slots)
+        places = (self.epochs_of(slots) >= since).astype(np.int64) if cells is None else cells.of(slots)
         return self._pay(statistics.tally(places, owners, limits, n_cells, scale), scope)
 
     def values_of(self, slots: IntArray) -> Int8Array:

@@ -12,7 +12,10 @@ _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 @dataclass(frozen=True)
 class Options:
-    """The model's name and the limits of a server. `tick` is the seconds per query on whose multiples answers leave."""
+    """The model's name and the limits of a server. `tick` is the seconds per query on whose multiples answers leave.
+
+    `train_every` is the hours between two looks for newcomers whom the shared model does not know.
+    """
 
     name: str = "indknn"
     tick: float | None = None
@@ -20,6 +23,7 @@ class Options:
     max_body: int = 32 << 20
     max_records: int = 10_000
     max_waiting: int = 8192
+    train_every: float = 24.0
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
@@ -27,6 +31,8 @@ class Options:
             raise InvalidInputError(f"name must consist of letters, digits, '_', '.' and '-', got {self.name!r}")
         if self.tick is not None and not (math.isfinite(self.tick) and self.tick > 0):
             raise InvalidInputError(f"tick must be a positive number of seconds, got {self.tick!r}")
+        if not self.train_every > 0:
+            raise InvalidInputError(f"train_every must be a positive number of hours, got {self.train_every!r}")
         for field in ("max_batch", "max_body", "max_records", "max_waiting"):
             if getattr(self, field) < 1:
                 raise InvalidInputError(f"{field} must be at least 1, got {getattr(self, field)!r}")

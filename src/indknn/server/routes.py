@@ -147,7 +147,7 @@ async def delete_records(service: Served, body: RequestBody) -> dict[str, Any]:
 
 @router.post("/v1/purge", tags=["curator"], responses=openapi.example(openapi.PURGED))
 async def purge(service: Served) -> dict[str, Any]:
-    """Drop all answers and statistics that were released, to all analysts. People pay again for new ones.
+    """Drop all answers and the shared model, for all analysts. People pay again for new ones.
 
     Everybody who asks again can see that a purge happened. Do it on a schedule, never because one person was forgotten:
     that would show that somebody left.
@@ -167,7 +167,7 @@ async def owner_statement(owner: OwnerName, service: Served, key: Caller) -> dic
 async def forget_owner(owner: OwnerName, service: Served, key: Caller) -> dict[str, Any]:
     """Forget a person: every record is erased, and what was spent stays on the books. Gives a receipt.
 
-    Answers and statistics that were released before are differentially private and are kept.
+    Answers and the model that were released before are differentially private and are kept.
     """
     _refuse_other_owners(key, owner)
     store = service.store

@@ -58,7 +58,7 @@ class Service:
     @cached_property
     def worker(self) -> Worker:
         """The threads that work on the store. They start when they are first needed."""
-        return Worker(self.store, self.metrics)
+        return Worker(self.store, self.metrics, 3600.0 * self.options.train_every)
 
     def close(self) -> None:
         """Return when everything that was begun is finished."""

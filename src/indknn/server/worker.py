@@ -8,6 +8,7 @@ the store (adding, forgetting, reports) queues up with the rest, so that nothing
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from indknn.errors import InvalidInputError, StoreError
 from indknn.ledger import Scope
 from indknn.server.metrics import Metrics
 from indknn.server.problems import Problem
+from indknn.server.training import Training
 from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.batches import Batch
@@ -68,8 +70,9 @@ Item: TypeAlias = Job | Task | None
 class Worker:
     """Owns the store on behalf of all requests. `close` finishes what was begun."""
 
-    def __init__(self, store: Store, metrics: Metrics):
+    def __init__(self, store: Store, metrics: Metrics, train_every: float = math.inf):
         self.store = store
+        self._training = Training(store, train_every)
         self.metrics = metrics
         self.waiting = 0  # rows; counted in the event loop alone
         self._jobs: SimpleQueue[Item] = SimpleQueue()
@@ -105,19 +108,31 @@ class Worker:
         result: T = await future
         return result
 
+    def _next(self) -> Item:
+        """What to do next. While nobody wants anything, the shared model is trained."""
+        while True:
+            try:
+                return self._jobs.get_nowait()
+            except Empty:
+                if not self._training.piece():
+                    with suppress(Empty):
+                        return self._jobs.get(timeout=self._training.pause())
+
     def _compute(self) -> None:
-        item: Item = self._jobs.get()
+        item = self._next()
         while item is not None:
             if isinstance(item, Task):
                 self._commits.put(Done(None, [(item.future, _attempt(item.work))]))
-                item = self._jobs.get()
+                item = self._next()
                 continue
             jobs, item = self._waiting(item)
             self._commits.put(self._answer(jobs))
             with suppress(Exception):  # answers are paid for; a thread that dies would leave everybody waiting
                 self.store.fold_if_long()
             if item is _NOTHING:
-                item = self._jobs.get()
+                item = self._next()
+            else:
+                self._training.piece()  # or it would never end where somebody always waits
         self._commits.put(None)
 
     def _waiting(self, first: Job) -> tuple[list[Job], Any]:

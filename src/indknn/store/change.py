@@ -151,7 +151,7 @@ class Change:
         return gone
 
     def purge(self) -> None:
-        """Drop all that was released: answers, statistics, and what was learned from them."""
+        """Drop all that was released: answers, the shared model, and what was learned from them."""
         state = self.state
         database.purge_answers(state.db)
         database.set_meta(state.db, "epoch", state.engine.shard.epoch)  # no release tells it any more
@@ -176,11 +176,11 @@ class Change:
 ERASED = {
     "kept": "what was spent, under a keyed hash of the owner's name",
     "keys": "keys bound to the owner's name were revoked, and the name in the file of keys was overwritten",
-    "released": "answers and statistics released before are kept: they are differentially private. Scheduled purges "
+    "released": "answers and the model released before are kept: they are differentially private. Scheduled purges "
     "drop them, for everybody at once",
 }
 PURGED = {
-    "dropped": "all answers and statistics released before; they are made anew when asked for, and people pay again",
+    "dropped": "all answers and the model released before; they are made anew when asked for, and people pay again",
     "public": "everybody who asks again can see that a purge happened, so it must not be tied to one person's erasure",
 }
 

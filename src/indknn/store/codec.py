@@ -86,7 +86,7 @@ def record_type(n_features: int) -> np.dtype[np.void]:
 
 
 def pack_label(labels: IntArray, epochs: IntArray) -> IntArray:
-    """A label and how many statistics had been released when its record came, in the 32 bits that were the label's.
+    """A label and how many rounds of training had begun when its record came, in the 32 bits that were the label's.
 
     >>> packed = pack_label(np.array([3]), np.array([2]))
     >>> [part.tolist() for part in unpack_label(packed)]

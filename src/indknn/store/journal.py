@@ -60,6 +60,7 @@ class StoreJournal:
         self.ledger = ledger
         self.ledger.log = {}
         self.failure: BaseException | None = None
+        self.background = False
         self.tau: Callable[[], float | None] = lambda: None  # a threshold to be written with the next answers
         self.touched: set[tuple[Scope, int]] = set()  # blocks with debits since the last fold
         self.unfolded_bytes = int(db.execute("SELECT coalesce(sum(length(body)), 0) FROM debits").get)

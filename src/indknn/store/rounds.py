@@ -19,9 +19,16 @@ if TYPE_CHECKING:
 
 
 def train(store: Store) -> Iterator[Progress]:
-    """A round, piece by piece, each durable. It ends early if the store was read anew: then call it again."""
+    """Begin a round, or look whether newcomers call for one, and go on with it to its end."""
     with store.computing() as state:
-        generation, pieces = store.generation, state.engine.train()
+        state.engine.start_round()
+    yield from go_on(store)
+
+
+def go_on(store: Store) -> Iterator[Progress]:
+    """The round that was begun, piece by piece, each durable. It ends early if the store was read anew."""
+    with store.computing() as state:
+        generation, pieces = store.generation, state.engine.predictor.training()
     while True:
         with store.computing() as state:
             progress = next(pieces, None) if store.generation == generation else None

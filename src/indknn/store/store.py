@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.answering.predictor import Request
+from indknn.answering.training import Progress
 from indknn.core.advice import Profile, about_copies, about_delta, tell
 from indknn.core.inputs import as_owner_list, as_record_ids, refuse_unwritable
 from indknn.core.noise import Noise, SecureNoise
@@ -27,7 +28,6 @@ from indknn.errors import InvalidInputError, PrivacyError, StoreError
 from indknn.ledger import Scope
 from indknn.ledger.figures import statement
 from indknn.settings import Settings
-from indknn.answering.training import Progress
 from indknn.store import chain, creation, database, intake, rounds
 from indknn.store.batches import Batch, answered
 from indknn.store.books import Books
@@ -68,7 +68,7 @@ class Store:
         self.generation = 0
         self._options = {"synchronous": synchronous, "vfs": vfs, "read_only": read_only}
         self._lock = RLock()
-        self._closed = False
+        self._closed = self._background = False
         self._process = os.getpid()  # a fork inherits the lock, and must not write
         if self.path.is_dir():
             raise StoreError(f"{self.path} is a folder; a store is a file")
@@ -205,6 +205,10 @@ class Store:
         """
         return rounds.train(self)
 
+    def train_in_background(self) -> None:
+        """From here on no answer waits for training: somebody takes the pieces of `rounds.go_on` between answers."""
+        self._background = self._state.journal.background = True
+
     def declare_public(self, X: npt.ArrayLike) -> None:
         """Unlabelled public rows that the shared model may use. Once, before the first answer."""
         with self.changing() as change:
@@ -328,7 +332,7 @@ class Store:
         """Remove every record of these owners, and these records; gives a receipt.
 
         An owner who has no record left is forgotten: only what they spent stays, under a keyed hash of their name.
-        Answers and statistics that were released before are differentially private and are kept; see `purge`.
+        Answers and the model that were released before are differentially private and are kept; see `purge`.
         """
         names = as_owner_list(owners)
         try:
@@ -354,7 +358,7 @@ class Store:
             return receipt_of(self._state, "erasure", records=len(slots), owners_forgotten=len(gone), **ERASED)
 
     def purge(self) -> dict[str, Any]:
-        """Drop all answers and statistics that were released, to all analysts; gives a receipt.
+        """Drop all answers and the shared model, for all analysts; gives a receipt.
 
         People pay again for new ones. **A purge is a public event**: everybody who asks again can see that it happened.
         Do it on a schedule, never because one person was forgotten (rule 14).
@@ -420,4 +424,5 @@ class Store:
     def _load(self) -> None:
         self._guard.refuse_if_moved()
         self._state = load(self.path, self.noise, self._guard, **self._options)
+        self._state.journal.background = self._background
         self.generation += 1

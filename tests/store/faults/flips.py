@@ -30,7 +30,7 @@ LEAVING = "somebody-who-will-be-forgotten"
 def store_in_use(path, people=60):
     """Two analysts, releases of models, requests, somebody forgotten, debits that are not folded."""
     rng = np.random.default_rng(0)
-    settings = Settings(n_features=D, classes=("a", "b", "c"), epsilon=2.0, reuse="student", prior="statistics")
+    settings = Settings(n_features=D, classes=("a", "b", "c"), epsilon=2.0)
     with Store.create(path, settings, noise=Replayed()) as store:
         store.add(
             rng.normal(size=(people, D)),

@@ -31,5 +31,5 @@ class Candidate:
 
 USUAL = (
     *(Candidate("algorithm3", share, factor) for share in (0.015, 0.03, 0.06) for factor in (0.25, 0.5, 1.0)),
-    *(Candidate("model", None, prior_share=share) for share in (0.5, 0.8, 0.95)),
+    *(Candidate("model", None, prior_share=share) for share in (0.6, 0.9)),
 )

@@ -178,7 +178,7 @@ def _settings(
         bandwidth=target.bandwidth,
         accountant=target.accountant,
         prior="none" if candidate.prior_share is None else "model",
-        prior_share=candidate.prior_share or 0.8,
+        prior_share=candidate.prior_share or 0.9,
         free_repeats=False,
     )
     tau = None

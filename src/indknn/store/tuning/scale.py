@@ -9,7 +9,7 @@ n people that is
 so at equal wear the noise over the votes goes with sqrt(T/B)/n; that on the count, σ1/K with σ1 = sqrt(T/6B), and on
 sums over all records, in proportion to 1/(sqrt(B)·n), go the same way. Hence m people under the budget
 B' = B·(n/m)², with σ2' = σ2·sqrt(m/n), see the T queries as n people under B do: same wear, same noise, in votes,
-counts, statistics and report cards alike. T' instead of T queries under B'·T'/T mean the same to Algorithm 3.
+counts, gradients and report cards alike. T' instead of T queries under B'·T'/T mean the same to Algorithm 3.
 
 What does not scale is the floor of 30 under K: in a small stand-in it shields those who are left when most are
 exhausted, and a σ2 that is too small looks better than it is (by .05 to .1 with 4,000 for 10,000 records).

@@ -1,0 +1,55 @@
+"""The shared model of a served store: trained in the pauses between answers, piece by piece.
+
+It starts when the server starts, where public rows were declared; else with the first query, whose answer does not wait
+for it. Then a clock looks for newcomers. Neither depends on what is in the records or on what an analyst was told.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator
+
+from indknn.answering.training import Progress
+from indknn.store import Store
+from indknn.store.rounds import go_on
+
+_LOG = logging.getLogger(__name__)
+
+
+class Training:
+    """What the computing thread does when nobody waits. `every` is the seconds between two looks for newcomers."""
+
+    def __init__(self, store: Store, every: float):
+        self._store = store
+        self._every = every
+        self._next = time.monotonic() + every
+        self._pieces: Iterator[Progress] | None = None
+        store.train_in_background()
+
+    def piece(self) -> bool:
+        """Do some milliseconds of work, if there is any; whether there was."""
+        try:
+            if self._pieces is None:
+                self._pieces = self._due()
+            if self._pieces is not None and next(self._pieces, None) is not None:
+                return True
+        except Exception:  # the store reads itself anew; what was being released is lost, and was not told
+            _LOG.exception("a piece of training failed")
+        self._pieces = None
+        return False
+
+    def pause(self) -> float | None:
+        """Seconds until the clock strikes; None if it never does."""
+        return None if math.isinf(self._next) else max(self._next - time.monotonic(), 0.0)
+
+    def _due(self) -> Iterator[Progress] | None:
+        if self._store.draft or (model := self._store.engine.predictor.model) is None:
+            return None
+        if model.due() is not None:
+            return go_on(self._store)
+        if struck := time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._every
+        declared = self._store.engine.predictor.public is not None
+        return self._store.train() if (struck if model.started else declared) else None
