@@ -194,12 +194,13 @@ class Predictor:
         """
         assert self.model is not None
         ledger = self.shards[0].ledger
+        told = {one for one, transcript in self._transcripts.items() if transcript.answers}
+        told |= set(ledger.scopes) - {None}
         if not self.model.started:
-            told = any(one.answers for one in self._transcripts.values()) or len(ledger.scopes) > 1
             self.start_round(self.public if self.public is not None or told else _distinct(requests))
         else:
             unnamed = self._advisers.get(None)
-            alone = ledger.house or not (self._advisers.keys() | set(ledger.scopes)) - {None, SHARED}
+            alone = ledger.house or not told - {None, SHARED}
             if alone and unnamed is not None and unnamed.answered >= self._scheduled:
                 while self._scheduled <= unnamed.answered:
                     self._scheduled += max(SCHEDULE_FIRST, self._scheduled // SCHEDULE_GROWS)
