@@ -83,7 +83,7 @@ def test_kinds_are_found(found):
 def test_the_public_rows_come_out_centred_and_of_one_size(found):
     X = found.schema.encode(found.schema.split(SAMPLE).features)
     assert np.abs(X[:, :-1].mean(axis=0)).max() < 0.06  # gaps and unlisted values share what is left over
-    size = {name: X[:, part].var(axis=0).sum() for name, part in found.schema._parts.items()}
+    size = {name: X[:, part].var(axis=0).sum() for name, part in found.schema.parts.items()}
     assert max(size.values()) < 4 * min(size.values())
 
 

@@ -92,7 +92,7 @@ class Schema:
         return len(self.places)
 
     @cached_property
-    def _parts(self) -> dict[str, slice]:
+    def parts(self) -> dict[str, slice]:
         """Which coordinates each column has."""
         ends = np.cumsum([0, *(len(column.places) for column in self.used.values())]).tolist()
         return {name: slice(low, high) for name, (low, high) in zip(self.used, pairwise(ends), strict=True)}
@@ -110,7 +110,7 @@ class Schema:
         for low in range(0, rows, _CHUNK):
             part = slice(low, low + _CHUNK)
             for name, column in self.used.items():
-                column.write(values[name][part], out[part, self._parts[name]])
+                column.write(values[name][part], out[part, self.parts[name]])
         out[:, -1] = CONSTANT * sqrt(len(self.used))
         return out
 
