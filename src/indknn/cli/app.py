@@ -48,8 +48,8 @@ def app() -> None:
       indknn forget people.store ann
       indknn serve people.store                answer over HTTP
 
-    Exit codes: 0 done; 1 verify, doctor, schema check or audit found something wrong; 2 something you gave is not allowed;
-    3 the store or a file cannot be used (locked, damaged, an old copy, disk full).
+    Exit codes: 0 done; 1 verify, doctor, schema check or audit found something wrong; 2 something you gave is not
+    allowed; 3 the store or a file cannot be used (locked, damaged, an old copy, disk full).
     """
 
 

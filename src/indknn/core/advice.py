@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import sqrt
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from indknn.errors import PrivacyWarning
 from indknn.types import FloatArray
@@ -20,6 +22,8 @@ _FEWEST = 50
 _NEAR = 0.1
 """In standard errors. Means of other people's rows differ by about one; only a mean of these very rows is as near."""
 _DOMINANT = 0.99
+_MANY = 200
+"""So many equal answers are hardly by chance."""
 
 
 def tell(found: Iterable[Warning]) -> None:
@@ -57,6 +61,18 @@ def about_copies(copies: int, rows: int) -> list[Warning]:
     """
     text = f"{copies:,} of {rows:,} rows are already here, byte for byte; give record ids to replace instead of add"
     return [UserWarning(text)] if copies else []
+
+
+def about_answers(answers: Sequence[Any] | npt.NDArray[Any]) -> list[Warning]:
+    """Of answers to one analyst, who is told of them anyway.
+
+    >>> [str(one) for one in about_answers(["no"] * 200)]
+    ["all 200 answers are 'no': are the features scaled, are there enough records, and is tau not too high?"]
+    """
+    if len(answers) < _MANY or any(answer != answers[0] for answer in answers):
+        return []
+    hint = "are the features scaled, are there enough records, and is tau not too high?"
+    return [UserWarning(f"all {len(answers):,} answers are {str(answers[0])!r}: {hint}")]
 
 
 class Profile:

@@ -35,6 +35,8 @@ from indknn.store.files import Lock
 from indknn.store.guard import Guard
 from indknn.store.opening import State, load
 from indknn.store.space import Space
+from indknn.tables.schema import Schema, records_of, vectors_of
+from indknn.tables.written import from_plain
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 FOLD_BYTES, _FOLD_LEAST = 8 << 20, 256 << 10
@@ -47,6 +49,8 @@ class Store:
     Use `Store.create` or `indknn.open`; it is a context manager. With `read_only` nothing can be changed or answered.
     """
 
+    schema: Schema | None
+    """What the columns of tables are. With a schema, features may be a frame, a dict of columns or a list of dicts."""
     _state: State
 
     def __init__(
@@ -167,7 +171,7 @@ class Store:
         """
         if self.draft:
             raise InvalidInputError(f"{self.path} has never held records, so nothing is known of its features")
-        queries = self.settings.quantise(Q, "the queries")
+        queries = self.settings.quantise(vectors_of(Q, self.schema), "the queries")
         for name, text in (("analyst", analyst), ("request_id", request_id)):
             refuse_unwritable(name, text)
         batch = self.compute([Request(queries, analyst, request_id)])
@@ -214,8 +218,8 @@ class Store:
 
     # Records
 
-    def add(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None, record_ids: Any = None) -> IntArray:
-        """Add records, all or none; their numbers.
+    def add(self, X: Any, y: Any = None, owners: Any = None, record_ids: Any = None) -> IntArray:
+        """Add records, all or none; their numbers. With a schema, X may be a table that holds the rest as well.
 
         `owners` names a person for each row (rule 13). In a store that nobody was in yet, owners="each-row" says that
         every row is a new person's. `record_ids` are ids of your choice: a row whose id is here already takes the place
@@ -228,7 +232,7 @@ class Store:
 
         The first records of a draft fix the number of features, and the label set where it was not given.
         """
-        batches = iter(batches)
+        batches = (records_of(self.schema, *batch) for batch in batches)
         with self._exclusive():
             ready = intake.Intake(self._state.engine)
             # What is wrong with the first batch, mostly the only one, is told before anything is touched.
@@ -268,6 +272,7 @@ class Store:
 
     def upsert(self, X: FloatArray, items: Sequence[intake.Item], *, each_row: bool = False) -> intake.Added:
         """Add and replace records, all or none; their numbers, in order. With `each_row` all are of new people."""
+        X = vectors_of(X, self.schema)
         y, chosen, profile = intake.labels_of(items), intake.record_ids_of(items), Profile()
         with self._exclusive():
             replaced = self._state.engine.shard.slots_of_records([item.id for item in items if item.id is not None])
@@ -397,4 +402,6 @@ class Store:
     def _load(self) -> None:
         self._guard.refuse_if_moved()
         self._state = load(self.path, self.noise, self._guard, **self._options)
+        written = self._state.engine.settings.schema
+        self.schema = None if written is None else from_plain(written)
         self.generation += 1

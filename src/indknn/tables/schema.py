@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from indknn.errors import InvalidInputError
 from indknn.tables.column import Column, Ignored
-from indknn.tables.values import Columns, as_array, as_list, columns_of
+from indknn.tables.values import Columns, as_array, as_list, columns_of, is_table
 from indknn.types import FloatArray
 
 CONSTANT = 0.3
@@ -143,3 +143,35 @@ class Schema:
             if name not in columns:
                 raise InvalidInputError(f"column {name!r} is missing: the table has only {', '.join(columns)}")
         return {name: column.read(columns[name], name, self.blanks) for name, column in self.used.items()}
+
+
+def vectors_of(X: Any, schema: Schema | None) -> Any:
+    """A table by way of the schema. Without one, and for an array, X as it is: vectors.
+
+    An array has no names for its columns. It is taken for vectors that the schema has made elsewhere, which are longer
+    than any row of the table.
+    """
+    if schema is None:
+        return X
+    if is_table(X):
+        return schema.encode(schema.split(X).features)
+    shape = np.shape(X)
+    if len(shape) != 2 or shape[1] != schema.n_features:
+        wanted = f"a table with column names, or vectors of {schema.n_features} numbers that the schema has made"
+        raise InvalidInputError(f"this takes {wanted}, got shape {shape}")
+    return X
+
+
+def records_of(
+    schema: Schema | None, X: Any, y: Any = None, owners: Any = None, record_ids: Any = None
+) -> tuple[Any, Any, Any, Any]:
+    """Vectors, labels, owners and record ids. A table may hold all of them; what it does not hold must be given."""
+    if schema is None or not is_table(X):
+        return vectors_of(X, schema), y, owners, record_ids
+    split = schema.split(X)
+    found = {"y": (split.y, y), "owners": (split.owners, owners), "record_ids": (split.record_ids, record_ids)}
+    for name, (held, given) in found.items():
+        if held is not None and given is not None:
+            raise InvalidInputError(f"{name} must be given once: the table has a column for it")
+    labels, names, ids = (given if held is None else held for held, given in found.values())
+    return schema.encode(split.features), labels, names, ids
