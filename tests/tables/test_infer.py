@@ -23,7 +23,7 @@ from indknn.tables import (
     infer,
     read_schema,
 )
-from indknn.tables.infer import category_from, knots_from, number_from
+from indknn.tables.sample import category_from, knots_from, number_from
 from indknn.tables.written import from_plain, schema_text, to_plain
 
 RNG = np.random.default_rng(5)
