@@ -36,7 +36,7 @@ class Category(Column):
         codes = self._codes
         if self.shares is not None:
             shares = as_floats(self.shares, "shares")
-            if len(shares) != len(self.values) or min(shares) < 0 or sum(shares) > 1 + 1e-6:
+            if len(shares) != len(self.values) or min(shares) < 0 or sum(shares) > 1 + 1e-4:
                 wanted = f"{len(self.values)} numbers, one per value, that add up to at most 1"
                 raise InvalidInputError(f"shares must be {wanted}, got {list(shares)}")
             self._keep(shares=shares)

@@ -116,7 +116,7 @@ def category_from(counts: Mapping[str, float], rows: float) -> Category | None:
     listed = common[:_LISTED]
     if not listed:
         return None
-    shares = tuple(int(10_000 * n / rows) / 10_000 for n, _ in listed)
+    shares = tuple(round(n / rows, 6) for n, _ in listed)
     return Category(values=tuple(value for _, value in listed), shares=shares)
 
 
