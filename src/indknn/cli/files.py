@@ -7,6 +7,7 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,13 +75,19 @@ def table_pieces(path: Path, schema: Schema, rows: int = ROWS) -> Iterator[Piece
     first = 0
     for table in read_pieces(path, rows):
         split = schema.split(table)
-        try:
+        with naming(path, first):
             X = schema.encode(split.features)
-        except InvalidInputError as error:
-            where = f"{path}, rows from {first}" if first else str(path)
-            raise InvalidInputError(f"{where}: {error}") from None
         yield Piece(first, X, split.y, split.owners, split.record_ids)
         first += len(X)
+
+
+@contextmanager
+def naming(path: Path, first: int) -> Iterator[None]:
+    """Have an error say in which file it is, and from which row its rows are counted."""
+    try:
+        yield
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{path}{f', rows from {first}' if first else ''}: {error}") from None
 
 
 def labels_in(found: Iterator[Piece], path: Path) -> npt.NDArray[Any]:

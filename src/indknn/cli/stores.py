@@ -18,6 +18,7 @@ from indknn.cli.files import (
     as_json,
     digest,
     labels_in,
+    naming,
     pieces,
     table_pieces,
     write_answers,
@@ -182,7 +183,7 @@ def predict(
     ):
         name = digest(file)
         if opened.schema is not None:  # what is wrong in the last row is told before the first is charged
-            warn_of_queries(opened.schema, file)
+            _check_queries(opened.schema, file)
         for piece in _pieces(file, columns(features=features), opened, _BATCH):
             told = _answered(opened, piece, f"file:{name}:{piece.first}", analyst)
             write(told)
@@ -192,12 +193,13 @@ def predict(
     show({"answered": len(answers), "out": str(out)}, in_json, f"{len(answers):,} answers in {out}")
 
 
-def warn_of_queries(schema: Schema, file: Path) -> None:
-    """Read all queries once, and tell which columns do not fit the schema."""
+def _check_queries(schema: Schema, file: Path) -> None:
+    """Read all queries once: refuse a wrong value by its name, and tell which columns do not fit the schema."""
     outside = Outside(schema)
     if file.suffix != ".npz":
-        for table in read_pieces(file, ROWS):
-            outside.see(schema.split(table).features)
+        for i, table in enumerate(read_pieces(file, ROWS)):
+            with naming(file, i * ROWS):
+                outside.see(schema.split(table).features)
     tell(outside.advice())
 
 

@@ -35,8 +35,7 @@ from indknn.store.files import Lock
 from indknn.store.guard import Guard
 from indknn.store.opening import State, load
 from indknn.store.space import Space
-from indknn.tables.schema import Schema, records_of, vectors_of
-from indknn.tables.written import from_plain
+from indknn.tables.schema import records_of, vectors_of
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 FOLD_BYTES, _FOLD_LEAST = 8 << 20, 256 << 10
@@ -49,8 +48,6 @@ class Store:
     Use `Store.create` or `indknn.open`; it is a context manager. With `read_only` nothing can be changed or answered.
     """
 
-    schema: Schema | None
-    """What the columns of tables are. With a schema, features may be a frame, a dict of columns or a list of dicts."""
     _state: State
 
     def __init__(
@@ -70,8 +67,7 @@ class Store:
         self.noise = SecureNoise() if noise is None else noise
         self.generation = 0
         self._options = {"synchronous": synchronous, "vfs": vfs, "read_only": read_only}
-        self._lock = RLock()
-        self._closed = False
+        self._lock, self._closed = RLock(), False
         self._process = os.getpid()  # a fork inherits the lock, and must not write
         if self.path.is_dir():
             raise StoreError(f"{self.path} is a folder; a store is a file")
@@ -352,7 +348,7 @@ class Store:
         if erased and self._space.empty_log(self._state.db):
             self._space.fill(self._state.engine, self._fold_bytes)
 
-    # Writing
+    # Writing and opening
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -384,8 +380,6 @@ class Store:
     def _fold_bytes(self) -> int:  # many times the balances, within bounds
         return min(FOLD_BYTES, max(_FOLD_LEAST, 64 * 12 * len(self._state.engine.ledger.participation)))
 
-    # Opening
-
     def _reload_if_failed(self) -> None:
         if self._closed:
             raise StoreError(f"{self.path} is closed")
@@ -402,6 +396,5 @@ class Store:
     def _load(self) -> None:
         self._guard.refuse_if_moved()
         self._state = load(self.path, self.noise, self._guard, **self._options)
-        written = self._state.engine.settings.schema
-        self.schema = None if written is None else from_plain(written)
+        self.schema = self._state.schema  # what the columns of tables are, which features may be then
         self.generation += 1

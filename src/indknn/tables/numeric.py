@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from math import expm1, log1p
+from math import expm1, isfinite, log1p
 from typing import Any, Literal
 
 import numpy as np
@@ -51,6 +51,8 @@ class Number(Column):
             raise InvalidInputError(
                 f"knots must rise within the bounds {list(self.bounds)}, got {list(self.knots or ())}"
             )
+        if not all(isfinite(high - low) and isfinite(1.0 / (high - low)) for low, high in pairwise(edges)):
+            raise InvalidInputError(f"bounds and knots must be neither too close nor too far apart, got {list(edges)}")
         self._keep(bounds=self._plain(bounds), knots=None if self.knots is None else self._plain(knots))
         if self.missing not in {PLACE, REFUSE}:
             self._keep(missing=self._plain(self._days_or_numbers((self.missing,), "missing"))[0])

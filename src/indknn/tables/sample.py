@@ -168,6 +168,7 @@ def _numeric(x: FloatArray, kind: str) -> tuple[Column, str]:
 
 
 def _as_classes(seen: set[Any]) -> tuple[Any, ...]:
-    texts = sorted(str(value) for value in seen)
+    """The labels that were seen, in order; whole numbers as numbers."""
+    texts = sorted(str(int(value) if isinstance(value, float) and value.is_integer() else value) for value in seen)
     whole = all(text.lstrip("-").isdigit() for text in texts)
     return tuple(sorted(map(int, texts))) if whole else tuple(texts)

@@ -64,6 +64,9 @@ class Schema:
 
     def __post_init__(self) -> None:
         """Check that every column has one meaning."""
+        for name, column in self.columns.items():
+            if not isinstance(column, Column):
+                raise InvalidInputError(f"column {name!r} must be a kind of column such as Number, got {column!r}")
         roles = self.roles
         twice = [name for name in roles if name in self.columns or roles.count(name) > 1]
         if twice:

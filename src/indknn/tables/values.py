@@ -181,12 +181,14 @@ def lookup_of(values: Iterable[str]) -> dict[Any, int]:
     codes: dict[Any, int] = {}
     for code, text in enumerate(values):
         for key in _spellings(text):
-            if codes.setdefault(key, code) != code:
+            if codes.setdefault(key, code) != code and not isinstance(key, bool):
                 raise InvalidInputError(f"category {text!r} must not be given twice")
     return codes
 
 
 def _spellings(text: str) -> list[Any]:
+    if text.lower() in {"true", "false"}:
+        return [text, text.lower() == "true"]
     try:
         number = float(text) if "_" not in text else np.nan
     except ValueError:
