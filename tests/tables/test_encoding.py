@@ -1,13 +1,16 @@
 """What a row becomes: by public constants, and by itself alone."""
 
 from datetime import date
+from hashlib import sha256
+from itertools import pairwise
+from math import fsum, sqrt
 
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from indknn.errors import InvalidInputError
@@ -48,6 +51,7 @@ ROWS = [
     {"age": None, "income": None, "job": None, "grade": None, "smoker": None, "seen": None, "note": None},
     {"age": 0.1, "income": 1e300, "job": "7", "grade": "high", "smoker": True, "seen": "2026-12-31", "note": 3},
 ]
+GOLDEN = "68a9198f65fac0cd44c7e1fd943991579c698f57218107512c47f620beb06610"
 NUMBERS = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True), st.integers(-(10**30), 10**30))
 TABLES = st.lists(
     st.fixed_dictionaries(
@@ -90,6 +94,31 @@ def test_nor_does_the_layout_in_memory_matter(stride):
     assert whole.tobytes() == one_by_one.tobytes()
     assert schema.encode({"x": wide[3:, 0][::-1]})[::-1].tobytes() == whole[3:].tobytes()
     assert schema.encode({"x": wide[:, 0].astype(str).tolist()}).tobytes() == whole.tobytes()  # text of a csv file
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=9, unique=True).map(sorted),
+    st.lists(st.floats(allow_nan=False), min_size=1, max_size=50),
+)
+def test_a_number_is_what_plain_python_makes_of_it(edges, values):
+    """One correctly rounded operation after the other: so it cannot depend on the batch."""
+    assume(all(high - low > 1e-300 for low, high in pairwise(edges)))
+    means = [1.0 / (j + 2) for j in range(len(edges) - 1)]
+    number = Number(bounds=(edges[0], edges[-1]), knots=tuple(edges[1:-1]), means=tuple(means))
+    weight = 1.0 / sqrt(sqrt(max(fsum(m * (1.0 - m) for m in means), 0.05)))
+    expected = [
+        [
+            min(max((min(max(x, edges[0]), edges[-1]) - low) * (weight / (high - low)), 0.0), weight) - mean * weight
+            for (low, high), mean in zip(pairwise(edges), means, strict=True)
+        ]
+        for x in values
+    ]
+    assert Schema({"x": number}).encode({"x": values})[:, : len(means)].tolist() == expected
+
+
+def test_vectors_stay_as_they_are():
+    """Stores hold vectors of this version. Who changes them changes `VERSION` in written.py too."""
+    assert sha256(SCHEMA.encode(ROWS).tobytes()).hexdigest() == GOLDEN
 
 
 def frames():

@@ -179,6 +179,7 @@ def test_yaml_by_hand(tmp_path):
         ({"columns": {"a": {"kind": "number", "bounds": [1, 0]}}}, "column 'a': bounds must be two values"),
         ({"columns": {"a": "yesno"}, "labels": "y"}, "the schema must have only .* got 'labels'"),
         ({"columns": {"a": "yesno"}, "label": {"column": "y", "classes": "ab"}}, "classes must be a list of labels"),
+        ({"columns": {"a": "yesno"}, "version": 2}, "version must be 1, got 2"),
         ({"columns": {"a": "yesno"}, "owner": 7}, "owner must be the name of a column, got 7"),
         ({"columns": {"a": "text"}}, "column 'a': extractor must be the name of a model"),
     ],

@@ -63,7 +63,7 @@ class Category(Column):
         known = self._known()
         rest = max(1.0 - float(known.sum()), 0.0) / (len(self.places) - len(known))
         shares = np.append(known, np.full(len(self.places) - len(known), rest))
-        rows: FloatArray = (np.eye(len(shares)) - shares) * weight_for(float((shares * (1.0 - shares)).sum()))
+        rows: FloatArray = (np.eye(len(shares)) - shares) * weight_for(shares * (1.0 - shares))
         return rows
 
     def read(self, column: Any, name: str, blanks: Collection[str]) -> IntArray:
@@ -105,7 +105,7 @@ class Ordered(Category):
         steps = len(self.values) - 1
         means = np.array([known[j + 1 :].sum() / max(known.sum(), 1e-9) for j in range(steps)])
         rows = np.zeros((len(self.values) + 2, width))
-        weight = weight_for(float((means * (1.0 - means)).sum()))
+        weight = weight_for(means * (1.0 - means))
         rows[: steps + 1, :steps] = (np.tri(steps + 1, steps, -1) - means) * weight
         rows[steps + 1, steps] = 1.0
         rows[steps + 2, -1] = 1.0
@@ -154,7 +154,7 @@ class YesNo(Column):
     def _rows(self) -> FloatArray:
         """The coordinates of no, yes and a gap."""
         share, width = self.share, len(self.places)
-        weight = weight_for(share * (1.0 - share))
+        weight = weight_for([share * (1.0 - share)])
         return np.array([[-share * weight, 0.0], [(1.0 - share) * weight, 0.0], [0.0, 1.0]])[:, :width]
 
     def read(self, column: Any, name: str, blanks: Collection[str]) -> IntArray:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import fsum, isfinite, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,13 +28,13 @@ LEAST_VARIANCE = 0.05
 """A column that is almost constant is not scaled up beyond this."""
 
 
-def weight_for(variance: float) -> float:
-    """What the coordinates of a column are multiplied by, whose variances add up to this.
+def weight_for(variances: Iterable[float]) -> float:
+    """What the coordinates of a column are multiplied by, which have these variances.
 
     The fourth root, half-way between columns as they are and columns of equal variance: a column that hardly varies has
     less to say. Measured on held-out rows (`benchmarks/tables.py`).
     """
-    return 1.0 / sqrt(sqrt(max(variance, LEAST_VARIANCE)))
+    return 1.0 / sqrt(sqrt(max(fsum(variances), LEAST_VARIANCE)))
 
 
 def as_floats(values: Iterable[Any], what: str) -> tuple[float, ...]:

@@ -88,7 +88,7 @@ class Number(Column):
         """Where each piece begins, its slope, its mean, and its height, which is the weight of the column."""
         edges, m = np.array(self.edges), len(self.edges) - 1
         means = np.array([(m - j - 0.5) / m for j in range(m)] if self.means is None else self.means)
-        weight = weight_for(float((means * (1.0 - means)).sum()))
+        weight = weight_for(means * (1.0 - means))
         return edges[:-1], weight / np.diff(edges), means * weight, weight
 
     @property

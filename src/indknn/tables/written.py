@@ -19,7 +19,9 @@ KINDS: Final[dict[str, type[Column]]] = {
     kind.kind: kind for kind in (Number, Category, Ordered, YesNo, Date, Text, Ignored)
 }
 _YAML = {".yaml", ".yml"}
-_TOP = {"label", "owner", "record_id", "blanks", "columns"}
+VERSION = 1
+"""How schemas become vectors. It changes with anything that changes the vectors of a schema: stores keep theirs."""
+_TOP = {"version", "label", "owner", "record_id", "blanks", "columns"}
 
 
 def read_schema(source: Schema | Mapping[str, Any] | str | Path) -> Schema:
@@ -60,6 +62,8 @@ def from_plain(plain: Mapping[str, Any]) -> Schema:
     if not isinstance(plain, Mapping) or not isinstance(plain.get("columns"), Mapping):
         raise InvalidInputError("a schema must have 'columns', by name")
     _refuse_unknown("the schema", plain, _TOP)
+    if str(plain.get("version", VERSION)) != str(VERSION):
+        raise InvalidInputError(f"version must be {VERSION}, got {plain['version']!r}: made by a newer indknn?")
     label = plain.get("label") or {}
     if not isinstance(label, Mapping):
         label = {"column": label}
@@ -76,7 +80,7 @@ def from_plain(plain: Mapping[str, Any]) -> Schema:
 
 def to_plain(schema: Schema) -> dict[str, Any]:
     """A schema as dicts, lists, texts and numbers, which `from_plain` reads. Defaults are left out."""
-    plain: dict[str, Any] = {}
+    plain: dict[str, Any] = {"version": VERSION}
     if schema.label is not None:
         plain["label"] = {"column": schema.label, **({"classes": list(schema.classes)} if schema.classes else {})}
     plain |= {name: value for name in ("owner", "record_id") if (value := getattr(schema, name)) is not None}
