@@ -80,6 +80,37 @@ def test_kinds_are_found(found):
     assert infer(SAMPLE, label="y", extractor="some-model").schema.columns["note"] == Text(extractor="some-model")
 
 
+def kind_of(*values):
+    return infer({"x": values * 20, "z": [0.5, 2.5] * (10 * len(values))}).schema.columns["x"]
+
+
+def test_what_could_be_more_than_yes_or_no_is_not_taken_for_it():
+    count = kind_of(0, 1)
+    assert (count.kind, count.bounds, count.knots) == ("number", (0, 1), ())
+    assert Schema({"x": count}).encode({"x": [2]}).tolist() == Schema({"x": count}).encode({"x": [1]}).tolist()
+    assert kind_of("0", "1").kind == "number"
+    assert kind_of("Y", "N").kind == kind_of(True, False).kind == kind_of("true", "False").kind == "yesno"
+    assert kind_of("F", "N").kind == kind_of("yes", "no", "maybe").kind == kind_of("F", "M").kind == "category"
+    assert kind_of("yes").kind == "ignored"
+    assert kind_of(1.0, float("inf"), 3.0).bounds == (1, 3)
+
+
+def test_a_wide_table_has_fewer_pieces_per_column():
+    table = {f"c{i}": RNG.normal(size=50) for i in range(300)}
+    schema = infer(table).schema
+    assert 600 < schema.n_features <= 1025
+    assert infer({"a": table["c0"]}).schema.n_features == 12 + 2
+
+
+@pytest.mark.parametrize("labels", [[True, False], [0, 1], [0.0, 1.0], ["0", "1"], ["True", "False"], ["a", "b"]])
+def test_labels_are_the_same_as_text_and_as_numbers(labels):
+    found = infer({"x": [1, 2, 3, 4], "y": labels * 2}, label="y").schema
+    for spelled in (labels, [str(label) for label in labels]):
+        y = found.split({"x": [1, 2], "y": spelled}).y
+        assert y.tolist() == [found.classes[sorted(map(str, labels)).index(str(label))] for label in labels]
+    assert found.split({"x": [1], "y": ["other"]}).y.tolist() == ["other"]
+
+
 def test_the_public_rows_come_out_centred_and_of_one_size(found):
     X = found.schema.encode(found.schema.split(SAMPLE).features)
     assert np.abs(X[:, :-1].mean(axis=0)).max() < 0.06  # gaps and unlisted values share what is left over

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from indknn.errors import InvalidInputError
-from indknn.tables.categorical import Category, YesNo
+from indknn.tables.categorical import NO, YES, Category, YesNo
 from indknn.tables.column import Column, Ignored
 from indknn.tables.numeric import PIECES, Date, Number
 from indknn.tables.schema import Schema
@@ -26,6 +26,8 @@ _BLANKS = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL")
 """Texts that are gaps wherever they occur."""
 _LISTED, _RARE = 64, 5
 """A category has at most so many listed values, each of which occurs so often. The others share a place."""
+_WIDEST = 1024
+"""About how many coordinates the numbers of a wide table have together: it gets fewer pieces per column."""
 _WORDS = 3
 """From so many words on, on average, a column that hardly repeats itself is text."""
 
@@ -62,10 +64,10 @@ def infer(
         raise InvalidInputError("a public sample must have at least one row")
     blanks = tuple(text for text in _BLANKS if text == "" or any(text in column for column in values.values()))
     found, notes = {}, []
-    for name, column in values.items():
-        if name in {label, owner, record_id}:
-            continue
-        found[name], note = _column(column, name, blanks, extractor)
+    features = {name: column for name, column in values.items() if name not in {label, owner, record_id}}
+    pieces = max(1, min(PIECES, _WIDEST // max(len(features), 1) - 1))
+    for name, column in features.items():
+        found[name], note = _column(column, name, blanks, extractor, pieces)
         notes += [f"{name}: {note}"] * bool(note)
     classes: tuple[Any, ...] = ()
     if label is not None:
@@ -120,17 +122,20 @@ def category_from(counts: Mapping[str, float], rows: float) -> Category | None:
     return Category(values=tuple(value for _, value in listed), shares=shares)
 
 
-def _column(values: list[Any], name: str, blanks: Collection[str], extractor: str | None) -> tuple[Column, str]:
+def _column(
+    values: list[Any], name: str, blanks: Collection[str], extractor: str | None, pieces: int
+) -> tuple[Column, str]:
     """What this column is, and what to tell of it."""
     present = [value for value in values if not is_missing(value, blanks)]
     if not present:
         return Ignored(), "ignored, because it is empty in the sample"
-    for read, kind in ((_yes_no, "yesno"), (as_numbers, "number"), (as_days, "date")):
+    # Numbers first: a count that is 0 or 1 in the sample may be 2 elsewhere, where yes or no would be refused.
+    for read, kind in ((as_numbers, "number"), (_yes_no, "yesno"), (as_days, "date")):
         try:
             x = read(present, name, blanks)
         except InvalidInputError:
             continue
-        return _numeric(x, kind)
+        return _numeric(x[np.isfinite(x)], kind, pieces)
     return _textual(Counter(str(value) for value in present), len(values), extractor)
 
 
@@ -148,18 +153,21 @@ def _textual(counts: Counter[str], rows: int, extractor: str | None) -> tuple[Co
 
 
 def _yes_no(values: list[Any], name: str, blanks: Collection[str]) -> FloatArray:
+    """1 for yes and 0 for no, where both are from one pair of words: F and N are not."""
+    if {str(value).lower() for value in values} not in [set(pair) for pair in zip(YES, NO, strict=True)]:
+        raise InvalidInputError(f"column {name!r} does not say yes and no")
     return YesNo().read(values, name, blanks).astype(np.float64)
 
 
-def _numeric(x: FloatArray, kind: str) -> tuple[Column, str]:
+def _numeric(x: FloatArray, kind: str, pieces: int) -> tuple[Column, str]:
     values, counts = np.unique(x, return_counts=True)
-    if len(values) == 1:
+    if len(values) < 2:
         return Ignored(), "ignored, because it is constant in the sample"
     if len(x) > 50 and (np.diff(x) == 1.0).all():
         return Ignored(), "ignored, because it numbers the rows"
     if kind == "yesno":
         return YesNo(share=round(float(x.mean()), 4)), ""
-    number = number_from(values, counts.astype(np.float64))
+    number = number_from(values, counts.astype(np.float64), pieces)
     if kind == "number":
         return number, ""
     knots = tuple(day_text(day) for day in number.knots or ())

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from indknn.errors import InvalidInputError
 from indknn.tables.column import Column, Ignored
-from indknn.tables.values import Columns, as_array, as_list, columns_of, is_table
+from indknn.tables.values import Columns, as_list, columns_of, is_table, lookup_of
 from indknn.types import FloatArray
 
 CONSTANT = 0.3
@@ -126,10 +126,18 @@ class Schema:
         )
         return Split(
             columns,
-            None if y is None else as_array(y),
+            None if y is None else self._labels(as_list(y)),
             None if owners is None else as_list(owners),
             None if ids is None else as_list(ids),
         )
+
+    def _labels(self, values: list[Any]) -> npt.NDArray[Any]:
+        """Labels in the spelling of the classes, whether they came as text or numbers; strangers stay as they are."""
+        codes = lookup_of(map(str, self.classes))
+        try:
+            return np.asarray([self.classes[codes[value]] for value in values])
+        except (KeyError, TypeError):
+            return np.asarray(values)
 
     def outside(self, table: Any) -> dict[str, float]:
         """For each column, the share of values that are beyond its bounds or not listed."""

@@ -16,7 +16,6 @@ from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from indknn.errors import InvalidInputError
 from indknn.types import FloatArray, IntArray
@@ -238,8 +237,3 @@ def as_texts(column: Any, name: str, blanks: Collection[str]) -> list[str | None
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def as_array(column: Any) -> npt.NDArray[Any]:
-    """A column of labels: an array of one kind."""
-    return np.asarray(as_list(column))
