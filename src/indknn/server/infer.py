@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from math import ceil, prod
 from typing import Any, TypeAlias
 
@@ -23,7 +23,6 @@ from indknn.server.problems import Problem
 from indknn.server.service import DATATYPES, Service
 from indknn.server.tables import Rows, encoded, rows_of
 from indknn.store.keyfile import Key
-from indknn.tables.schema import Schema
 from indknn.types import FloatArray
 
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
@@ -93,7 +92,8 @@ def _parse(service: Service, headers: dict[bytes, bytes], body: bytes) -> tuple[
     if kind == b"application/octet-stream":
         queries = _from_raw(headers, body, service.n_features or 1)
     elif kind == b"application/json":
-        queries, id_in_body = _from_json(body, service.store.schema)
+        schema = service.store.schema
+        queries, id_in_body = _from_json(body, None if schema is None else schema.columns)
         request_id = id_in_body or request_id
     else:
         text = kind.decode("latin-1")
@@ -115,7 +115,7 @@ def _from_raw(headers: dict[bytes, bytes], body: bytes, width: int) -> FloatArra
     return np.frombuffer(body, dtype="<f4").reshape(rows, width).astype(np.float64)
 
 
-def _from_json(body: bytes, columns: Schema | None) -> tuple[FloatArray | Rows, str | None]:
+def _from_json(body: bytes, columns: Collection[str] | None) -> tuple[FloatArray | Rows, str | None]:
     try:
         asked = orjson.loads(body)
     except ValueError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,25 +17,28 @@ Rows: TypeAlias = list[dict[str, Any]]
 DATATYPES = {"BOOL", "BYTES", "FP32", "FP64", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64"}
 
 
-def rows_of(asked: dict[str, Any], schema: Schema | None) -> Rows | None:
-    """The rows of a request, from `rows` or from `inputs` that are named like columns; None if it sends vectors."""
+def rows_of(asked: dict[str, Any], columns: Collection[str] | None) -> Rows | None:
+    """The rows of a request, from `rows` or from `inputs` that are named like columns; None if it sends vectors.
+
+    `columns` are the names in the schema, None where there is no schema.
+    """
     if "rows" in asked:
         rows = asked["rows"]
-        if schema is None:
+        if columns is None:
             raise Problem(422, "this store has no schema, so it takes 'inputs' and no 'rows'")
         if "inputs" in asked or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise Problem(422, "'rows' must be a list of objects with column names, without 'inputs' beside it")
         return rows
     inputs = asked.get("inputs")
-    if schema is None or not isinstance(inputs, list) or not all(isinstance(one, dict) for one in inputs):
+    if columns is None or not isinstance(inputs, list) or not all(isinstance(one, dict) for one in inputs):
         return None
-    if any(one.get("name") == "features" for one in inputs) and "features" not in schema.columns:
+    if any(one.get("name") == "features" for one in inputs) and "features" not in columns:
         return None
-    columns = {str(one.get("name")): _data(one) for one in inputs}
-    lengths = {len(data) for data in columns.values()}
-    if len(columns) < len(inputs) or len(lengths) != 1:
+    found = {str(one.get("name")): _data(one) for one in inputs}
+    lengths = {len(data) for data in found.values()}
+    if len(found) < len(inputs) or len(lengths) != 1:
         raise Problem(422, "'inputs' must have every column once, all with the same number of rows")
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
 
 
 def _data(tensor: dict[str, Any]) -> list[Any]:
