@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from indknn.models.prior import Moments, weights
+from indknn.models.student import RidgeStudent
 
 from conftest import blobs
 from indknn.core.quantise import quantise
 from indknn.models.card import BINS, Card, Linear, Trust
 from indknn.models.neighbours import Neighbours
-from indknn.models.prior import Moments, weights
-from indknn.models.student import RidgeStudent
 
 
 def sums(n=4000, d=12, c=3, sigma_a=5.0, sigma_b=5.0, seed=0):

@@ -61,7 +61,9 @@ class Change:
         chain.append(state.db, "settings", n_features=settings.n_features, classes=list(labels))
         public = database.read_public(state.db)
         if public is not None and public.shape[1] != settings.n_features:
-            raise InvalidInputError(f"X must have {public.shape[1]} features, as the public rows have, got {X.shape[1]}")
+            raise InvalidInputError(
+                f"X must have {public.shape[1]} features, as the public rows have, got {X.shape[1]}"
+            )
         state.engine = journaled_engine(settings, self.noise, state.journal, public)
         state.draft = False
 
