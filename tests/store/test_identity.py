@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from conftest import blobs
 from indknn import IndKNNClassifier, InvalidInputError, PrivacyError, UnknownOwnerError
-from indknn.cli.app import app
 from indknn import engine as engine_module
+from indknn.cli.app import app
 from indknn.core.inputs import as_owner_list
 from indknn.core.noise import SecureNoise
 from indknn.engine import Engine

@@ -234,7 +234,7 @@ HURRY: list[tuple[Any, str, Any]] = [
     (shared_model, "STEPS", 4),
     (shared_model, "RESERVE", 0.5),
     (shared_model, "COUNT_PRICE", 0.05),
-    (shared_model, "NEWCOMER_PRICE", 0.05),
+    (shared_model, "RECOUNT_PRICE", 0.05),
     (shared_model, "CARD_PRICE", 0.1),
     (adviser, "LOOK_EVERY", 3),
     (adviser, "LATELY", 6),
