@@ -19,7 +19,7 @@ X, Y = blobs(4000, 3, 8, seed=5)
 
 
 def make(path, **settings):
-    noise = {"sigma2": 1.2} if settings["reuse"] != "student" else {}
+    noise = {"sigma2": 1.2} if settings["prior"] == "none" else {}
     settings = {"n_features": 8, "classes": (0, 1, 2), "epsilon": 2.0, "max_queries": 1000, **noise} | settings
     with Store.create(path, Settings(**settings)) as store:
         store.add(X[:3000], Y[:3000], "each-row")
@@ -27,10 +27,13 @@ def make(path, **settings):
     return path
 
 
-@pytest.fixture(scope="module", params=["student", "labels", "none"])
+MODEL = {"prior": "model", "reuse": "none", "max_queries": None}
+MODES = {"model": MODEL, "labels": {"prior": "none", "reuse": "labels"}, "none": {"prior": "none", "reuse": "none"}}
+
+
+@pytest.fixture(scope="module", params=MODES)
 def store(request, tmp_path_factory):
-    advised = {"max_queries": None, "prior": "statistics"} if request.param == "student" else {}
-    return make(tmp_path_factory.mktemp("s") / f"{request.param}.store", reuse=request.param, **advised)
+    return make(tmp_path_factory.mktemp("s") / f"{request.param}.store", **MODES[request.param])
 
 
 def cli(*words):
@@ -90,11 +93,11 @@ def test_more_queries_leave_less(store, tmp_path):
     assert after["left"] < before["left"]
 
 
-def test_a_student_tells_what_remains_for_ever(tmp_path):
-    path = make(tmp_path / "s.store", reuse="student", prior="statistics", max_queries=None)
+def test_a_model_tells_what_remains_for_ever(tmp_path):
+    path = make(tmp_path / "s.store", **MODEL)
     facts = json.loads(cli(path, "--json"))
     with Store(path) as opened:
-        card = opened.engine.predictor.adviser().trust.cards[-1]
+        card = opened.engine.predictor.model.card
         scores = opened.engine.predictor.adviser().advise(opened.settings.quantise(X[3400:], "q")).scores
     assert facts["ends"] is False
     assert abs(facts["accuracy_alone"] - card.overall) < 0.1
@@ -103,7 +106,7 @@ def test_a_student_tells_what_remains_for_ever(tmp_path):
 
 
 def test_what_nothing_public_tells_is_unknown(tmp_path):
-    path = make(tmp_path / "s.store", reuse="none")
+    path = make(tmp_path / "s.store", prior="none", reuse="none")
     facts = json.loads(cli(path, "--json"))
     assert facts["left"] is None
     assert facts["until_half"] is None

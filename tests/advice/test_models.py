@@ -1,125 +1,155 @@
-"""The public side: models from noisy releases, and whom to believe. It must not be fooled by noise."""
+"""The public side: a model from noisy releases, and how far it is believed. It must not be fooled by noise."""
+
+from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
-from indknn.models.prior import Moments, weights
-from indknn.models.student import RidgeStudent
 
 from conftest import blobs
+from indknn.core.accounting import to_units
+from indknn.core.noise import SeededNoise
 from indknn.core.quantise import quantise
-from indknn.models.card import BINS, Card, Linear, Trust
-from indknn.models.neighbours import Neighbours
+from indknn.core.releases import Gradient, ModelOnly, PublicRows, TallyRelease, decode, encode
+from indknn.core.statistics import noisy_tally, tally, tally_scale
+from indknn.core.training import gradient, noisy_gradient
+from indknn.errors import StoreError
+from indknn.models import SharedModel
+from indknn.models.card import CELLS, SURE
+from indknn.models.shared_model import CLIP, COUNT_PRICE, FIRST_STEPS, LATER_STEPS, NEWCOMER_PRICE, Terms
+from indknn.types import GRID
+
+D, C, B = 8, 3, 0.5
 
 
-def sums(n=4000, d=12, c=3, sigma_a=5.0, sigma_b=5.0, seed=0):
-    X, y = blobs(n + 500, c, d, seed=seed)
-    X /= np.linalg.norm(X, axis=1, keepdims=True)
-    rng = np.random.default_rng(seed)
-    A = X[:n].T @ X[:n] + sigma_a * np.triu(rng.normal(size=(d, d)), 1)
-    A = np.triu(A) + np.triu(A, 1).T
-    b = X[:n].T @ (np.eye(c)[y[:n]] - 1 / c) + sigma_b * rng.normal(size=(d, c))
-    return Moments(A, b, sigma_a, sigma_b), X[n:], y[n:]
+def data(n, seed=0):
+    """Records, labels, and as many queries with theirs, of the same three clumps."""
+    X, y = blobs(2 * n, C, D, seed=seed)
+    values = quantise(X).values
+    return values[:n], y[:n], values[n:], y[n:]
 
 
-def test_statistics_alone_make_a_good_model():
-    moments, Q, y = sums()
-    W = weights(moments, np.zeros((12, 12)), 0)
-    assert ((Q @ W).argmax(axis=1) == y).mean() > 0.9
-    assert moments.n == pytest.approx(4000, rel=0.02)
+def trained(values, labels, public, noise, budget=B):
+    """A first round over these records by the book, and its releases."""
+    model, told = SharedModel(Terms(D, C, budget)), [PublicRows(False, public)]
+    model.absorb(told[0])
+    who, rich = np.arange(len(values)), np.full(len(values), to_units(budget))
+    for step in count():
+        due = model.due()
+        if due is None:
+            return model, told
+        if due == "step":
+            sums = gradient(model.map.apply(values), labels, who, rich, model.weights, CLIP, model.scale).sums
+            noisy = noisy_gradient(sums, model.scale, noise).ravel()
+            told.append(Gradient(model.step, model.follow - 1, 1, model.scale, noisy))
+        else:
+            cells = model.cells(values, labels) if due == "card" else np.zeros_like(labels)
+            scale = tally_scale(model.price(due))
+            sums = tally(cells, who, rich, CELLS if due == "card" else 1, scale).sums
+            told.append(TallyRelease(int(due == "card"), scale, noisy_tally(sums, scale, noise)))
+        model.absorb(told[-1])
+        assert step < 2 * FIRST_STEPS
 
 
-def test_queries_help_where_the_matrix_is_noise():
-    moments, Q, y = sums(sigma_a=3000.0)
-    without = weights(moments, np.zeros((12, 12)), 0)
-    with_queries = weights(moments, Q.T @ Q / len(Q), len(Q))
-    score = lambda W: ((Q @ W).argmax(axis=1) == y).mean()  # noqa: E731
-    assert score(with_queries) > 0.9
-    assert score(with_queries) >= score(without)
+def counted(n, price=NEWCOMER_PRICE):
+    scale = tally_scale(price * B)
+    return TallyRelease(0, scale, np.array([n * GRID]))
 
 
-def test_pure_noise_gives_almost_no_weights():
-    rng = np.random.default_rng(1)
-    moments = Moments(np.eye(12) * 300, 500.0 * rng.normal(size=(12, 3)), 50.0, 500.0)
-    assert np.abs(weights(moments, np.eye(12) / 12, 500)).max() < 0.05
+@pytest.fixture(scope="module")
+def crowd():
+    values, labels, queries, truth = data(6000)
+    return (*trained(values, labels, queries[:400], SeededNoise(1)), queries[400:], truth[400:])
 
 
-def lessons(noise, n=1500, seed=0):
-    X, y = blobs(n + 500, 3, 12, seed=seed)
-    X /= np.linalg.norm(X, axis=1, keepdims=True)
-    rng = np.random.default_rng(seed + 1)
-    votes = (np.eye(3)[y] - 1 / 3)[:n] + noise[:, None] * rng.normal(size=(n, 3))
-    return X[:n], votes, X[n:], y[n:]
+def test_releases_alone_make_a_good_model(crowd):
+    model, told, queries, truth = crowd
+    assert [type(one).__name__ for one in told] == ["PublicRows", "TallyRelease", *["Gradient"] * 32, "TallyRelease"]
+    assert model.ready
+    assert model.count == pytest.approx(6000, rel=0.05)
+    scores, sure = model.scores(queries)
+    right = scores.argmax(axis=1) == truth
+    assert right.mean() > 0.9
+    assert scores.sum(axis=1) == pytest.approx(np.ones(len(queries)), abs=0.01)
+    assert sure.mean() > 0.5
+    assert right[sure].mean() > SURE
+    assert model.card.overall == pytest.approx(right.mean(), abs=0.05)
 
 
-def test_a_student_learns_through_noise_and_ignores_answers_that_are_only_noise():
-    noise = np.where(np.arange(1500) % 3 == 0, 1.0, 50.0)  # two thirds came from an exhausted store
-    Q, votes, X, y = lessons(noise)
-    student = RidgeStudent()
-    student.learn(Q, votes, noise, np.zeros_like(votes))
-    nothing = np.zeros((len(X), 3))
-    assert ((nothing + student.correction(X, nothing)).argmax(axis=1) == y).mean() > 0.85
+def test_a_model_is_the_same_after_it_was_read_back(crowd):
+    model, told, queries, _ = crowd
+    again = SharedModel(Terms(D, C, B))
+    for release in told:
+        again.absorb(decode(encode(release)))
+    assert (again.weights.whole == model.weights.whole).all()
+    for mine, theirs in zip(model.scores(queries), again.scores(queries), strict=True):
+        assert (mine == theirs).all()
+    assert (again.due(), again.since, again.count) == (model.due(), model.since, model.count)
 
 
-def test_a_student_with_nothing_to_learn_keeps_to_the_prior():
-    noise = np.full(800, 20.0)
-    Q, votes, X, y = lessons(noise, 800)
-    student = RidgeStudent()
-    prior = 0.5 * (np.eye(3)[y] - 1 / 3)
-    student.learn(
-        Q, 0.5 * votes * 0 + noise[:, None] * np.random.default_rng(5).normal(size=votes.shape), noise, votes * 0
-    )
-    assert ((prior + student.correction(X, prior)).argmax(axis=1) == y).mean() > 0.95
+def test_what_it_says_of_a_row_does_not_depend_on_the_others(crowd):
+    model, _, queries, truth = crowd
+    together, cells = model.scores(queries[:300])[0], model.cells(queries[:300], truth[:300])
+    for i in range(0, 300, 30):
+        assert (model.scores(queries[i : i + 1])[0] == together[i]).all()
+        assert model.cells(queries[i : i + 1], truth[i : i + 1])[0] == cells[i]
 
 
-def test_a_card_reads_counts_and_does_not_see_crowds_in_noise():
-    cells = np.array([[100, 900]] * BINS, dtype=float).ravel()
-    card = Card.read(cells, 1.0)
-    assert card.right == pytest.approx([0.9] * BINS)
-    assert card.overall == pytest.approx(0.9)
-    rng = np.random.default_rng(0)
-    sure = 0
-    for _ in range(400):
-        trust = Trust(np.ones(2) / 2)
-        trust.update([Card.read(1e4 * rng.normal(size=2 * BINS), 1e4) for _ in range(2)])
-        sure += (trust.surely_right() >= 0.9).sum()
-    assert sure == 0
+@pytest.mark.parametrize("seed", range(5))
+def test_a_model_of_nobody_is_sure_of_nothing(seed):
+    nobody = np.zeros((0, D), np.int8), np.zeros(0, np.int64)
+    model, _ = trained(*nobody, data(200)[0], SeededNoise(seed), budget=0.01)
+    scores, sure = model.scores(data(200, seed=1)[0])
+    assert not sure.any()
+    assert np.isfinite(scores).all()
 
 
-def test_trust_goes_to_whoever_is_right_more_often():
-    good, bad = (Card.read(np.array([[n, 1000 - n]] * BINS, dtype=float).ravel(), 1.0) for n in (100, 300))
-    for cards, shares in (
-        ([good, bad], [1.0, 0.0]),
-        ([bad, good, bad], [0.0, 1.0, 0.0]),
-        ([good, good], [0.5, 0.5]),
-        ([bad], [1.0]),
-    ):
-        trust = Trust(np.ones(1))
-        trust.update(cards)
-        assert trust.shares == pytest.approx(shares, abs=0.01)
+def test_newcomers_call_for_another_round_only_above_the_noise(crowd):
+    for n, steps, start in ((0, 0, False), (40, 0, False), (1500, LATER_STEPS, False), (60_000, FIRST_STEPS, True)):
+        model = SharedModel(Terms(D, C, B))
+        for release in crowd[1]:
+            model.absorb(release)
+        model.absorb(PublicRows(False, np.zeros((0, D), np.int8)))  # those that there are stay
+        assert model.due() == "count"
+        assert len(model.public) == 400
+        model.absorb(counted(n))
+        assert model.follow == steps
+        assert model.ready != start
+        assert model.due() == ("step" if steps else None)
 
 
-def test_neighbours_know_clumps_that_no_line_can_part():
-    rng = np.random.default_rng(0)
-    centres = rng.normal(size=(40, 8))
-    clump = rng.integers(40, size=3000)
-    X = centres[clump] + 0.1 * rng.normal(size=(3000, 8))
-    Q, y = X / np.linalg.norm(X, axis=1, keepdims=True), clump % 2
-    noisy = np.eye(2)[y] - 0.5 + 0.8 * rng.normal(size=(3000, 2))
-    near = Neighbours(Q[:2000], noisy[:2000])
-    assert (near.of_queries(Q[2000:]).argmax(axis=1) == y[2000:]).mean() > 0.9
-    vectors = quantise(X[2000:])
-    records = near.of_records(vectors.values)
-    assert (records.argmax(axis=1) == y[2000:]).mean() > 0.9
-    one_by_one = np.concatenate([near.of_records(vectors.values[i : i + 1]) for i in range(1000)])
-    assert (records == one_by_one).all()  # to the bit, wherever a record stands
+def test_where_nothing_has_changed_a_later_round_hardly_moves_the_model(crowd):
+    model = SharedModel(Terms(D, C, B))
+    for release in crowd[1]:
+        model.absorb(release)
+    model.absorb(PublicRows(False, np.zeros((0, D), np.int8)))
+    model.absorb(counted(1500))
+    before = model.scores(crowd[2])[0].argmax(axis=1)
+    source = SeededNoise(9)
+    for step in range(LATER_STEPS):
+        noise = source.draw(model.scale, model.weights.whole.size)
+        model.absorb(Gradient(step, LATER_STEPS - 1 - step, 2, model.scale, noise))
+    assert model.due() == "card"
+    assert (model.scores(crowd[2])[0].argmax(axis=1) == before).mean() > 0.97
 
 
-def test_cells_of_a_record_do_not_depend_on_the_others():
-    X, y = blobs(300, 3, 40, seed=3)
-    vectors = quantise(X)
-    rng = np.random.default_rng(0)
-    W, Q = rng.normal(size=(40, 3)), X[:50] / np.linalg.norm(X[:50], axis=1, keepdims=True)
-    linear = Linear.of(W, Q)
-    together = linear.cells(vectors.values, y)
-    assert together.tolist() == [int(linear.cells(vectors.values[i : i + 1], y[i : i + 1])[0]) for i in range(300)]
-    assert set(np.unique(together // 2)) == set(range(BINS))
+def test_public_rows_that_come_later_ask_for_a_new_card(crowd):
+    model = SharedModel(Terms(D, C, B))
+    for release in crowd[1]:
+        model.absorb(release)
+    model.absorb(PublicRows(True, crowd[2][:100]))
+    model.absorb(counted(0))
+    assert model.due() == "card"
+    assert len(model.public) == 100
+
+
+def test_prices_are_shares_of_the_shared_budget():
+    model = SharedModel(Terms(D, C, B))
+    assert model.price("count") == pytest.approx(COUNT_PRICE * B)
+    full = FIRST_STEPS * (CLIP * 2.0**26) ** 2 / (2.0 * model.scale**2)
+    assert 0.99 * (B - model.reserve) < full <= B - model.reserve
+
+
+def test_what_is_no_release_of_the_model_is_refused():
+    with pytest.raises(StoreError, match="not one of the shared model"):
+        SharedModel(replace(Terms(D, C, B), seed=3)).absorb(ModelOnly())

@@ -14,9 +14,8 @@ ANALYSTS = (None, "ann", "bob")
 MODES = {
     "algorithm 3": {"reuse": "none", "prior": "none"},
     "labels": {"reuse": "labels", "prior": "none"},
-    "models": {"reuse": "student", "prior": "statistics"},
-    "student": {"reuse": "student", "prior": "none"},
-    "statistics": {"reuse": "none", "prior": "statistics"},
+    "model": {"prior": "model"},
+    "public rows": {"prior": "model"},
 }
 INDEXES = {"exact": {}, "lsh": {"seed": 1, "n_tables": 4, "n_bits": 3}, "sketch": {"seed": 1, "n_bits": 64}}
 
@@ -93,7 +92,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Moment:
-    """Something that concerns nobody in particular: purge, restart or fail."""
+    """Something that concerns nobody in particular: purge, restart, fail, train, or half of a round and a restart."""
 
     how: str
 
@@ -115,6 +114,8 @@ class History:
     events: tuple
     small: bool = False
     """With tiny blocks, so that every loop over blocks turns more than once."""
+    public: tuple | None = None
+    """Unlabelled public rows."""
 
 
 @dataclass
@@ -181,7 +182,7 @@ class Writer:
             self.forget_records: 3,
             self.replace: 2,
             self.statement: 4,
-            self.moment: 9,
+            self.moment: 12,
             self.refused: 3,
         }
         weights = np.array(list(kinds.values())) / sum(kinds.values())
@@ -191,6 +192,8 @@ class Writer:
         requests = []
         for _ in range(int(self.rng.choice([1, 1, 1, 2, 3]))):
             analyst = ANALYSTS[self.rng.choice(len(ANALYSTS), p=[0.2, 0.5, 0.3])]
+            if self.apart and self.settings.advised:  # what the unnamed one was told may count for all
+                analyst = analyst or "bob"
             kind = self.rng.choice(["new", "again", "named", "replayed", "conflict"], p=[0.68, 0.14, 0.08, 0.05, 0.05])
             name = f"q{len(self.requests)}" if kind == "named" else None
             Q = tuple(map(tuple, self.points(int(self.rng.choice([1, 2, 5, 9]))).tolist()))
@@ -252,7 +255,9 @@ class Writer:
         return Statement(self.somebody()[0] if self.rng.random() < 0.8 else TARGET)
 
     def moment(self):
-        return Moment(str(self.rng.choice(["purge", "restart", "fail"], p=[0.2, 0.45, 0.35])))
+        return Moment(
+            str(self.rng.choice(["purge", "restart", "fail", "train", "half"], p=[0.15, 0.25, 0.2, 0.25, 0.15]))
+        )
 
     def refused(self):
         return Refused(str(self.rng.choice(["owner", "record", "label", "features", "queries"])))
@@ -294,5 +299,6 @@ def random_history(seed, road, mode, index, *, events=30, apart=False):
     rng = np.random.default_rng([seed, *map(ord, road + mode + index)])
     settings = settings_of(mode, index, rng, apart=apart)
     writer = Writer(rng, road, settings, apart)
+    public = tuple(map(tuple, writer.points(70).tolist())) if mode == "public rows" else None
     script = [*writer.start(), *(writer.event() for _ in range(events))]
-    return History(seed, road, settings, tuple(script), small=bool(rng.random() < 0.5))
+    return History(seed, road, settings, tuple(script), bool(rng.random() < 0.5), public)

@@ -1,8 +1,9 @@
 """Which broken variants of the product two worlds must tell from the product, and the first history that does."""
 
-from coupled.histories import MODES, random_history
+from coupled.histories import MODES, TARGET, Ask, History, Query, Records, Row, random_history
 from coupled.tape import ALL, Divergence
 from coupled.worlds import couple
+from indknn.settings import Settings
 from indknn_lab.audits.mutants import MUTANTS
 
 FORCED = {"reused noise", "half noise"}
@@ -11,16 +12,47 @@ APART = {"shared adviser", "shared pool"}
 """Variants in which one analyst learns from another. That shows in the view of one analyst."""
 CAUGHT = [mutant for mutant in MUTANTS if mutant.name not in FORCED]
 
+CROWD = Records("add", tuple(Row(f"r{i}", f"p{i}", (1.0, i / 5), i % 2) for i in range(5)))
+COMES = Records("add", (Row("t1", TARGET, (1.0, 0.0), 1),))
+
+
+def asks(*x, analyst="ann", n=1, adaptive=False):
+    """So many requests, each a little farther from the last."""
+    return tuple(Ask((Query(((x[0], x[1] + i / 50),), analyst, adaptive=adaptive),)) for i in range(n))
+
+
+def _asked_by_turns():
+    """The unnamed analyst asks far from everybody until a round begins by that; then ann asks, then they ask again."""
+    begun = asks(-1.0, 0.0, analyst=None, n=10)
+    events = (CROWD, COMES, *begun, *asks(1.0, 0.1, n=12), *asks(1.0, 0.2, analyst=None, n=12))
+    return History(0, "engine", Settings(2, (0, 1), epsilon=2.0, tau=0.5, sigma2=0.02, prior_share=0.3), events)
+
+
+def _moved_by_answers():
+    """What bob asks follows from what bob was told."""
+    settings = Settings(2, (0, 1), epsilon=2.0, tau=0.5, sigma2=0.1)
+    return History(0, "engine", settings, (CROWD, *asks(1.0, 0.1, analyst="bob", n=12, adaptive=True), *asks(1.0, 0.3)))
+
+
+WRITTEN = {"house ignored": (_asked_by_turns(), ALL), "named queries": (_moved_by_answers(), "ann")}
+"""Variants that random histories seldom show, and histories that do."""
+
 
 def first_finding(mutant, most=60):
     """What is found wrong with a variant, in the first history that shows it; None after so many histories."""
+    histories = [WRITTEN[mutant.name]] if mutant.name in WRITTEN else _random(mutant, most)
+    for history, only in histories:
+        with mutant():
+            try:
+                couple(history, only)
+            except Divergence as error:
+                return str(error)
+    return None
+
+
+def _random(mutant, most):
     road, apart = "server" if mutant.name.startswith("server") else "store", mutant.name in APART
     for i in range(most):
         seed, mode = divmod(i + 4 * len(MODES), len(MODES))  # from the fourth on, each soon shows in one
         history = random_history(seed, road, list(MODES)[mode], "exact", events=20, apart=apart)
-        with mutant():
-            try:
-                couple(history, "ann" if apart else ALL)
-            except Divergence as error:
-                return str(error)
-    return None
+        yield history, "ann" if apart else ALL

@@ -4,13 +4,13 @@ Calls whose form may change are wrapped here once: names of owners, ids of recor
 """
 
 import asyncio
-from dataclasses import replace
 
 import numpy as np
 
-from indknn.core.releases import MomentsRelease, encode
+from indknn.core.releases import encode
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError
+from indknn.ledger import SHARED
 from indknn.ledger.figures import statement
 from indknn.models.forecast import advised_stream, forecast
 from indknn.server.metrics import Metrics
@@ -31,13 +31,15 @@ _RECEIPT = ("records", "owners_forgotten", "kept", "owners", "on_the_books")  # 
 class Road:
     """One model. `rows` are (owner, features, label)."""
 
-    def __init__(self, name, settings, folder, noise):
+    def __init__(self, name, settings, folder, noise, public=None):
         self.name, self.settings, self.path, self.noise = name, settings, folder / "people.store", noise
         self.worker = None
         if name == "engine":
             self.model = Engine(settings, self.noise)
         else:
             self._serve(Store.create(self.path, settings, noise=self.noise, synchronous="OFF"))
+        if public is not None:
+            self._in_turn(lambda: self.model.declare_public(public))
 
     def _serve(self, store):
         self.model = store
@@ -126,10 +128,10 @@ class Road:
     def view(self, analyst):
         """What an analyst sees besides labels: the threshold, a forecast, counters, and what was released to them."""
         predictor = self.engine.predictor
-        adviser = predictor.adviser(analyst)
-        told = getattr(adviser, "told", [])
+        adviser, model = predictor.adviser(analyst), predictor.model
+        told = [*getattr(adviser, "told", ()), *getattr(model, "told", ())]
         seen = {"released": list(map(_shown, told)), "tau": (adviser or predictor).tau}
-        seen["epochs"] = [release.epoch for release in told if isinstance(release, MomentsRelease)]
+        seen["due"] = model and (model.due(), model.rounds, model.step, model.follow, model.since)
         if self.stored:
             return seen | self._in_turn(lambda: self._stored_view(analyst))
         return seen | {"forecast": adviser and forecast(advised_stream(adviser, np.zeros(0)))}
@@ -139,13 +141,25 @@ class Road:
             answers = [
                 (None if query is None else query.values.tobytes(), label, _shown(release))
                 for scope, query, label, release in read_answers(db, self.settings.n_features)
-                if scope == analyst
+                if scope in {analyst, SHARED}
             ]
         given = None if self.worker is None else self.worker._given.get(analyst, 0)
         counted = answers_by_analyst(self.model).get(analyst, 0)
         return {"forecast": forecast(stream(self.model, analyst)), "answers": answers, "given": (given, counted)}
 
     # Time
+
+    def train(self, most=99):
+        """The operator has the shared model trained, or waits for so many releases of a round."""
+        if self.engine.settings.advised:
+            told = self.engine.predictor.model.__dict__.setdefault("told", [])
+            enough = len(told) + most
+            self._in_turn(lambda: any(len(told) >= enough for _ in self.model.train()))
+
+    def half(self):
+        """The process ends in the middle of a round."""
+        self.train(4)
+        self.restart()
 
     def restart(self):
         """Close the store and read it back from its file. An engine has no file, and goes on."""
@@ -175,9 +189,7 @@ class Road:
 
 
 def _shown(release):
-    """A release as bytes, without the numbers of statistics, which count those of all analysts."""
-    if isinstance(release, MomentsRelease):
-        release = replace(release, since=0, epoch=0)
+    """A release as bytes."""
     return b"" if release is None else encode(release)
 
 

@@ -1,6 +1,6 @@
 """Every release with its exact sums and its noise: recorded in one world, forced upon the other.
 
-All that leaves comes out of four functions, which add noise to exact sums. In the first world a `Tape` records the sums,
+All that leaves comes out of a few functions, which add noise to exact sums. In the first world a `Tape` records the sums,
 the scales and the noise. In the second world, where one person is missing, it gives each function the noise with which
 the release is the same again: the noise of the first world, moved by what that person had added. That shift, over the
 scale that was really drawn, is what the release costs them: ρ = |Δ|²/2s², computed in exact fractions.
@@ -14,13 +14,14 @@ from functools import partial
 
 import numpy as np
 
-from indknn.core import mechanism, statistics
+from indknn.core import mechanism, statistics, training
 from indknn.core.releases import ModelOnly
-from indknn.models import Adviser
+from indknn.ledger import SHARED
+from indknn.models import SharedModel
+from indknn.models.adviser import Adviser
 from indknn.records.shard import Shard
 from indknn.types import GRID
 from indknn_lab.audits.patches import patched
-from indknn_lab.audits.tap import halves
 
 ALL = object()
 """All analysts."""
@@ -84,17 +85,17 @@ class Forcing:
 class Tape:
     """All releases of a world in order. With `told`, the tape of another world, it forces them instead.
 
-    With `only`, the releases to that analyst are forced, and all others are drawn anew. `cost` is what the forced ones
-    cost the missing person, by scope.
+    With `only`, the releases to that analyst and those that all see are forced, and all others are drawn anew. `cost` is
+    what the forced ones cost the missing person, by scope.
     """
 
     def __init__(self, told=None, only=ALL):
         self.releases, self.cost, self.alone = [], defaultdict(Fraction), 0
         self._told = defaultdict(list)
+        self._forces = lambda scope: told is not None and (only is ALL or scope in {only, SHARED})
         for release in told.releases if told else ():
-            if only in {ALL, release.scope}:
+            if self._forces(release.scope):
                 self._told[release.scope].append(release)
-        self._forces = lambda scope: told is not None and only in {ALL, scope}
         self._scope = None
 
     @contextmanager
@@ -103,12 +104,13 @@ class Tape:
         noisy = [
             (mechanism, "noisy_count", lambda total, plan: [np.array([total * GRID])]),
             (mechanism, "noisy_votes", lambda votes, K, plan: [votes]),
-            (statistics, "noisy_moments", lambda A, b, noise: halves(A, b)),
             (statistics, "noisy_tally", lambda counts, scale: [counts]),
+            (training, "noisy_gradient", lambda total, scale: [total.ravel()]),
         ]
         replacements = [(where, name, partial(self._noisy, getattr(where, name), name, f)) for where, name, f in noisy]
-        replacements += [(Shard, name, self._charged(getattr(Shard, name))) for name in ("admit", "moments", "tally")]
-        replacements += [(Adviser, name, self._public(getattr(Adviser, name))) for name in ("note", "absorb")]
+        replacements += [(Shard, name, self._charged(getattr(Shard, name))) for name in ("admit", "tally", "gradient")]
+        public = ((Adviser, "note"), (SharedModel, "absorb"))
+        replacements += [(where, name, self._public(getattr(where, name))) for where, name in public]
         with patched(replacements):
             yield self
 
@@ -126,12 +128,12 @@ class Tape:
         return charged
 
     def _public(self, original):
-        """The public side of an analyst remembers what it is told."""
+        """The public side of an analyst remembers what it is told, and so does the shared model."""
 
-        def told(adviser, *arguments):
-            adviser.__dict__.setdefault("told", []).append(arguments[-1])
+        def told(listener, *arguments):
+            listener.__dict__.setdefault("told", []).append(arguments[-1])
             self.alone += isinstance(arguments[-1], ModelOnly)
-            return original(adviser, *arguments)
+            return original(listener, *arguments)
 
         return told
 

@@ -17,10 +17,12 @@ from coupled.histories import ANALYSTS, TARGET, Ask, Forget, Moment, Records, Re
 from coupled.roads import REFUSALS, Road
 from coupled.tape import ALL, Divergence, Silent, Tape
 from indknn.answering import by_models, predictor
-from indknn.core import statistics
+from indknn.core import training
 from indknn.core.accounting import UNIT, to_units
 from indknn.errors import IndKNNError
-from indknn.models import adviser, density
+from indknn.ledger import SHARED
+from indknn.models import density, feature_map, neighbours
+from indknn.records import derived
 from indknn.server import worker
 from indknn.settings import Settings
 from indknn.store import store
@@ -29,15 +31,18 @@ from indknn_lab.audits.served import Repeatable
 from indknn_lab.audits.worlds import hurried
 
 SMALL = [
-    (statistics, "_BLOCK", 3),
-    (statistics, "_GRAM", 2),
+    (training, "_BLOCK", 3),
+    (training, "_DENSE", 60),
+    (feature_map, "_BLOCK", 3),
+    (neighbours, "_BLOCK", 3),
+    (derived, "PORTION", 4),
     (by_models, "_BLOCK", 3),
     (predictor, "MAX_QUERIES", 4),
     (worker, "ROWS", 4),
     (store, "FOLD_BYTES", 200),
     (store, "_FOLD_LEAST", 200),
 ]
-_HURRY = [(density, "_FIRST_COUNTS", 3), (density, "COUNT_EVERY", 4), (adviser, "FRESH_PRICE", 0.03)]
+_HURRY = [(density, "_FIRST_COUNTS", 3), (density, "COUNT_EVERY", 4)]
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class World:
     """One of the two worlds. It skips the target's part of every event where the target is not `present`."""
 
     def __init__(self, history, present, folder, noise):
-        self.road = Road(history.road, history.settings, folder, noise)
+        self.road = Road(history.road, history.settings, folder, noise, history.public)
         self.present = present
         self.ids, self.owners = {}, {}  # of the records that are held, by their names in the script
         self.others = {}
@@ -87,10 +92,17 @@ class World:
         return Seen(outcome, self.road.engine.settings, views, others, target, self._limits())
 
     def _limits(self):
-        """What somebody may have paid in one scope, and in all: under earlier settings it may have been more."""
+        """What somebody may have paid for the shared model, with one analyst, for one view, and in all.
+
+        Under earlier settings it may have been more.
+        """
+        shared = [to_units(s.shared_budget) if s.advised else 0 for s in self.settings]
         budgets = [to_units(settings.budget) for settings in self.settings]
+        own = [budget - part for budget, part in zip(budgets, shared, strict=True)]
         behind = [s.global_budget for s in self.settings]
-        return max(budgets), None if None in behind else max(map(to_units, behind))
+        if self.road.engine.ledger.house:
+            behind = [s.budget for s in self.settings]
+        return max(shared), max(own), max(budgets), None if None in behind else max(map(to_units, behind))
 
     def _records(self, event):
         rows = [row for row in event.rows if self.present or row.owner != TARGET]
@@ -207,9 +219,10 @@ def _part(seen, event, only):
         outcome = None
     elif isinstance(event, Forget) and isinstance(outcome, dict):  # what a person is told of all analysts together
         outcome = {name: what for name, what in outcome.items() if name != "on_the_books"}
-    view = {name: what for name, what in seen.views[only].items() if name != "epochs"}
-    others = {name: (spent.get(only, 0), records) for name, (spent, _, records) in seen.others.items()}
-    return {"outcome": outcome, "settings": seen.settings, "view": view, "others": others}
+    others = {
+        name: (spent.get(only, 0), spent.get(SHARED, 0), records) for name, (spent, _, records) in seen.others.items()
+    }
+    return {"outcome": outcome, "settings": seen.settings, "view": seen.views[only], "others": others}
 
 
 def _same_to_others(told, after):
@@ -235,14 +248,16 @@ def _paid_for(paid, cost):
 
 def _keeps_the_law(event, before, after):
     """Nothing that was spent comes back, whatever happens; nobody spends more than they have."""
-    each, everything = after.limits
     for name, (spent, queries, _) in [*after.others.items(), (TARGET, after.target)]:
-        if max(spent.values(), default=0) > each or (everything is not None and sum(spent.values()) > everything):
+        shared, own = spent.get(SHARED, 0), max((n for scope, n in spent.items() if scope != SHARED), default=0)
+        paid = shared, own, shared + own, sum(spent.values())
+        if any(limit is not None and units > limit for units, limit in zip(paid, after.limits, strict=True)):
             raise Divergence(f"{name} paid {spent} of {after.limits}")
         then = before and (before.target if name == TARGET else before.others.get(name))
         if then and (queries < then[1] or any(spent.get(scope, 0) < units for scope, units in then[0].items())):
             raise Divergence(f"{name} had paid {then[:2]}, and has paid {spent, queries} now")
-    if isinstance(event, Moment) and before and (before.others, before.target) != (after.others, after.target):
+    still = isinstance(event, Moment) and event.how in {"purge", "restart", "fail"}
+    if still and before and (before.others, before.target) != (after.others, after.target):
         raise Divergence(f"{event.how} changed ledgers: {before.others} to {after.others}")
 
 

@@ -194,13 +194,20 @@ class MemoryLedger:
 
     def remaining(self, slots: IntArray, scope: Scope) -> IntArray:
         """What each may still spend in this scope, with whatever else bounds it."""
-        room = self.limit(scope) - self._in(scope)[slots]
-        if self.house and scope != SHARED:
+        analysts = [one for one in self._spent if one != SHARED]
+        shared, own = self._sum_of([SHARED], slots), self._sum_of([scope], slots)
+        if self.house:
             # What one was told shapes what all see, now and later. So no order of questions may take more than one.
-            room = self.limit(scope) - (self._everywhere(slots) - self._in(SHARED)[slots])
+            own = self._sum_of(analysts, slots)
+        elif scope == SHARED:
+            own = np.max([self._spent[one][slots] for one in analysts], axis=0)
+        room = self.limit(scope) - (shared if scope == SHARED else own)
+        # Nothing more, unless the parts of the budget were divided in another way when it was spent.
+        room = np.minimum(room, self.budget - shared - own)
         if self.global_budget is not None:
-            room = np.minimum(room, self.global_budget - self._everywhere(slots))
-        return np.maximum(room, 0)  # below zero only if the budget was lowered after it was spent
+            room = np.minimum(room, self.global_budget - self._sum_of(self._spent, slots))
+        result: IntArray = np.maximum(room, 0)  # below zero only if the budget was lowered after it was spent
+        return result
 
     def charge(self, slots: IntArray, units: IntArray, scope: Scope, *, joining: bool = True) -> None:
         """Charge distinct slots, all or none. With `joining` they took part in one more release."""
@@ -274,10 +281,11 @@ class MemoryLedger:
             self._spent[scope] = np.zeros_like(self._spent[None])
         return self._spent[scope]
 
-    def _everywhere(self, slots: IntArray) -> IntArray:
+    def _sum_of(self, scopes: Iterable[Scope], slots: IntArray) -> IntArray:
         total = np.zeros(len(slots), dtype=np.int64)
-        for spent in self._spent.values():
-            total = np.minimum(total + spent[slots], MAX_UNITS)  # hundreds of analysts must not wrap around
+        for scope in scopes:
+            if scope in self._spent:
+                total = np.minimum(total + self._spent[scope][slots], MAX_UNITS)  # hundreds must not wrap around
         return total
 
     def digest(self, owner: OwnerId) -> bytes:

@@ -19,6 +19,7 @@ from indknn.errors import StoreError
 from indknn.models.card import BINS, CELLS, SURE, Card, bins, cells, edges
 from indknn.models.feature_map import LEAST_ROWS, FeatureMap, feature_map
 from indknn.models.neighbours import Neighbours
+from indknn.models.probabilities import fitting_power
 from indknn.types import GRID, BoolArray, FloatArray, Int8Array, IntArray
 
 Due: TypeAlias = Literal["count", "step", "card"]
@@ -68,6 +69,8 @@ class SharedModel:
     """Gradients that are still due in this round."""
     rounds: int = 0
     card: Card | None = None
+    power: float = 1.0
+    """What probabilities are raised to, so that they are as sure as the card says that they are right."""
     _map: FeatureMap | None = None
     _floats: FloatArray = field(default_factory=lambda: np.zeros(0))
     _velocity: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -143,6 +146,8 @@ class SharedModel:
             self._card_due = False
             sigma, counts = release.scale / GRID, release.cells / GRID
             self.card = Card.read(counts, sigma, smoothable=self._neighbours is not None)
+            if self._neighbours is not None and self.public is not None:
+                self.power = fitting_power(self.scores(self.public)[0], self.card.overall)
         else:
             raise StoreError(f"a release of kind {release.kind!r} is not one of the shared model")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from math import ceil, prod
 from typing import Any, TypeAlias
 
@@ -21,6 +21,7 @@ from indknn.errors import RequestConflictError
 from indknn.server.keyring import OPEN
 from indknn.server.problems import Problem
 from indknn.server.service import DATATYPES, Service
+from indknn.server.tables import Rows, encoded, rows_of
 from indknn.store.keyfile import Key
 from indknn.types import FloatArray
 
@@ -36,8 +37,9 @@ async def infer(service: Service, model: str, headers: dict[bytes, bytes], recei
         check_model(model, options.name)
         body = await read_body(receive, headers, options.max_body)
         start = time.perf_counter()  # the time that the client took to send its request does not count
-        queries, request_id = _parse(service, headers, body)
-        rows = len(queries)
+        asked, request_id = _parse(service, headers, body)
+        rows = len(asked)
+        queries = await encoded(asked, service.store.schema)
         if key.rate is not None:
             service.rate_limiter.take(key.id, key.rate, rows)
         if worker.waiting and worker.waiting + rows > options.max_waiting:
@@ -82,14 +84,16 @@ async def read_body(receive: Receive, headers: dict[bytes, bytes], most: int) ->
     return b"".join(parts)
 
 
-def _parse(service: Service, headers: dict[bytes, bytes], body: bytes) -> tuple[FloatArray, str | None]:
+def _parse(service: Service, headers: dict[bytes, bytes], body: bytes) -> tuple[FloatArray | Rows, str | None]:
     """The queries and the id of the request. Their number of features is checked by the worker, with their values."""
+    queries: FloatArray | Rows
     kind = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
     request_id = headers.get(b"x-request-id", b"").decode("utf-8", "replace")
     if kind == b"application/octet-stream":
         queries = _from_raw(headers, body, service.n_features or 1)
     elif kind == b"application/json":
-        queries, id_in_body = _from_json(body)
+        schema = service.store.schema
+        queries, id_in_body = _from_json(body, None if schema is None else schema.columns)
         request_id = id_in_body or request_id
     else:
         text = kind.decode("latin-1")
@@ -111,7 +115,7 @@ def _from_raw(headers: dict[bytes, bytes], body: bytes, width: int) -> FloatArra
     return np.frombuffer(body, dtype="<f4").reshape(rows, width).astype(np.float64)
 
 
-def _from_json(body: bytes) -> tuple[FloatArray, str | None]:
+def _from_json(body: bytes, columns: Collection[str] | None) -> tuple[FloatArray | Rows, str | None]:
     try:
         asked = orjson.loads(body)
     except ValueError as error:
@@ -119,6 +123,10 @@ def _from_json(body: bytes) -> tuple[FloatArray, str | None]:
     if not isinstance(asked, dict):
         raise Problem(422, "the body must be a JSON object with 'inputs'")
     inputs, request_id = asked.get("inputs"), asked.get("id")
+    if not isinstance(request_id, str | None):
+        raise Problem(422, f"'id' must be a string, got {_short(request_id)}")
+    if (rows := rows_of(asked, columns)) is not None:
+        return rows, request_id
     if not (isinstance(inputs, list) and len(inputs) == 1 and isinstance(inputs[0], dict)):
         raise Problem(422, "'inputs' must be a list of one tensor, named 'features'")
     name, kind, shape, data = (inputs[0].get(field) for field in ("name", "datatype", "shape", "data"))
@@ -128,8 +136,6 @@ def _from_json(body: bytes) -> tuple[FloatArray, str | None]:
         raise Problem(422, f"'datatype' must be 'FP32' or 'FP64', got {_short(kind)}")
     if not (isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and n > 0 for n in shape)):
         raise Problem(422, f"'shape' must be [rows, features], both positive, got {_short(shape)}")
-    if not isinstance(request_id, str | None):
-        raise Problem(422, f"'id' must be a string, got {_short(request_id)}")
     return _numbers(data, shape, _FLOATS[kind]), request_id
 
 

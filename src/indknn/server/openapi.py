@@ -87,7 +87,19 @@ def completed(generate: Callable[[], dict[str, Any]], service: Service) -> dict[
     for path, facts in (("/v1/session", service.session(OPEN)), ("/v2/models/{name}", service.metadata())):
         document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["example"] = facts
     document["paths"]["/v2/models/{name}/infer"] = {"post": _infer(service.options.name, width or 2)}
+    if service.store.schema is not None:
+        _show_rows(document["paths"]["/v2/models/{name}/infer"]["post"], list(service.store.schema.used))
     return document
+
+
+def _show_rows(infer: dict[str, Any], columns: list[str]) -> None:
+    """With a schema, queries may be objects with column names."""
+    value = {"type": ["number", "string", "boolean", "null"]}
+    row = {"type": "object", "required": columns, "properties": dict.fromkeys(columns, value)}
+    content = infer["requestBody"]["content"]["application/json"]
+    content["schema"]["properties"]["rows"] = {"type": "array", "items": row, "minItems": 1}
+    content["schema"]["required"] = []
+    content["example"] = {"id": "visit-17", "rows": [dict.fromkeys(columns)]}
 
 
 def _example_query(width: int) -> list[float]:

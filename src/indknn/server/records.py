@@ -2,35 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-import numpy as np
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
 
 from indknn.errors import PrivacyError
 from indknn.server.options import Options
 from indknn.server.problems import Problem, first_fault
+from indknn.server.tables import record_vectors
 from indknn.store import Store
 from indknn.store.intake import Item
 
 _FEATURE = Annotated[float, Field(strict=True)]  # no text that looks like a number
 _NUMBER = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
+_VALUE = StrictInt | StrictFloat | StrictBool | StrictStr | None
 M = TypeVar("M", bound=BaseModel)
 
 
 class Record(BaseModel):
     """One record of a person. With the `id` of a held record it replaces that one, whose owner stays if none is named.
 
-    `record_id` is an id of your choice: sent again, it replaces the record that has it.
+    `record_id` is an id of your choice: sent again, it replaces the record that has it. In a store with a schema,
+    `values` by the names of the columns take the place of `features`.
     """
 
     model_config = ConfigDict(extra="forbid")
-    features: list[_FEATURE] = Field(min_length=1, max_length=1 << 17, examples=[[0.1, 0.9]])
+    features: list[_FEATURE] | None = Field(default=None, min_length=1, max_length=1 << 17, examples=[[0.1, 0.9]])
+    values: dict[str, _VALUE] | None = Field(default=None, min_length=1, examples=[{"age": 39, "ward": "surgery"}])
     label: StrictInt | StrictStr | StrictBool = Field(examples=["healthy"])
     owner: StrictInt | StrictStr | None = Field(default=None, examples=["ann"])
     id: _NUMBER | None = None
     record_id: StrictInt | StrictStr | None = Field(default=None, examples=["visit-17"])
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.features is None) == (self.values is None):
+            raise ValueError("a record must have either features or values")
+        return self
 
 
 class Upload(BaseModel):
@@ -64,10 +83,8 @@ def parsed(model: type[M], body: bytes, options: Options) -> M:
 
 def upsert(store: Store, upload: Upload) -> dict[str, Any]:
     """Add and replace, all or none."""
-    widths = {len(record.features) for record in upload.records}
-    if len(widths) > 1:
-        raise Problem(422, f"all records must have the same number of features, got {sorted(widths)}")
-    X = np.array([record.features for record in upload.records], dtype=np.float64)
+    features, values = ([getattr(one, name) for one in upload.records] for name in ("features", "values"))
+    X = record_vectors(features, values, store.schema)
     items = [Item(record.label, record.owner, record.id, record.record_id) for record in upload.records]
     try:
         added = store.upsert(X, items, each_row=upload.each_row)

@@ -90,6 +90,14 @@ class Service:
             "guarantee": guarantee(self.store.settings),
         }
 
+    def _inputs(self) -> list[dict[str, Any]]:
+        """What a query is made of: one tensor per column of the schema, or one of vectors."""
+        schema = self.store.schema
+        if schema is None:
+            return [{"name": "features", "datatype": "FP32", "shape": [-1, self.n_features or -1]}]
+        kinds = {name: "FP64" if column.kind == "number" else "BYTES" for name, column in schema.used.items()}
+        return [{"name": name, "datatype": kind, "shape": [-1]} for name, kind in kinds.items()]
+
     def metadata(self) -> dict[str, Any]:
         """The public facts about the model: its parameters and the guarantee, nothing that depends on people."""
         settings = self.store.settings
@@ -99,11 +107,12 @@ class Service:
             "name": self.options.name,
             "versions": ["1"],
             "platform": "indknn",
-            "inputs": [{"name": "features", "datatype": "FP32", "shape": [-1, self.n_features or -1]}],
+            "inputs": self._inputs(),
             "outputs": [{"name": "label", "datatype": datatype, "shape": [-1]}],
             "parameters": {
                 "classes": self.classes.tolist(),
                 "n_features": self.n_features,
+                **({} if settings.schema is None else {"schema": settings.schema}),
                 **promised,
                 "tau": settings.tau,
                 "kernel": settings.kernel,

@@ -36,6 +36,7 @@ from indknn.store.files import Lock
 from indknn.store.guard import Guard
 from indknn.store.opening import State, load
 from indknn.store.space import Space
+from indknn.tables.schema import records_of, vectors_of
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 FOLD_BYTES, _FOLD_LEAST = 8 << 20, 256 << 10
@@ -67,8 +68,7 @@ class Store:
         self.noise = SecureNoise() if noise is None else noise
         self.generation = 0
         self._options = {"synchronous": synchronous, "vfs": vfs, "read_only": read_only}
-        self._lock = RLock()
-        self._closed = self._background = False
+        self._lock, self._closed, self._background = RLock(), False, False
         self._process = os.getpid()  # a fork inherits the lock, and must not write
         if self.path.is_dir():
             raise StoreError(f"{self.path} is a folder; a store is a file")
@@ -166,9 +166,18 @@ class Store:
         A `request_id` makes it safe to ask again after a crash or a lost connection: the same request gets
         the same answers at one charge.
         """
+        return np.asarray(self.settings.class_array[self._answered(Q, analyst, request_id)[1]])
+
+    def predict_proba(self, Q: npt.ArrayLike, analyst: Scope = None, *, request_id: str | None = None) -> FloatArray:
+        """How likely each class is, from what `predict` releases anyway, at its price."""
+        queries, _ = self._answered(Q, analyst, request_id)
+        with self.computing() as state:
+            return state.engine.predictor.probabilities(queries, analyst)
+
+    def _answered(self, Q: npt.ArrayLike, analyst: Scope, request_id: str | None) -> tuple[Vectors, IntArray]:
         if self.draft:
             raise InvalidInputError(f"{self.path} has never held records, so nothing is known of its features")
-        queries = self.settings.quantise(Q, "the queries")
+        queries = self.settings.quantise(vectors_of(Q, self.schema), "the queries")
         for name, text in (("analyst", analyst), ("request_id", request_id)):
             refuse_unwritable(name, text)
         batch = self.compute([Request(queries, analyst, request_id)])
@@ -177,7 +186,7 @@ class Store:
         (outcome,) = batch.outcomes
         if isinstance(outcome, InvalidInputError):
             raise outcome
-        return np.asarray(self.settings.class_array[outcome.labels])
+        return queries, outcome.labels
 
     def compute(self, requests: Sequence[Request]) -> Batch:
         """Answer all requests at the price of one scan and one sync, in order, as if each had come alone.
@@ -241,8 +250,8 @@ class Store:
 
     # Records
 
-    def add(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None, record_ids: Any = None) -> IntArray:
-        """Add records, all or none; their numbers.
+    def add(self, X: Any, y: Any = None, owners: Any = None, record_ids: Any = None) -> IntArray:
+        """Add records, all or none; their numbers. With a schema, X may be a table that holds the rest as well.
 
         `owners` names a person for each row (rule 13). In a store that nobody was in yet, owners="each-row" says that
         every row is a new person's. `record_ids` are ids of your choice: a row whose id is here already takes the place
@@ -255,7 +264,7 @@ class Store:
 
         The first records of a draft fix the number of features, and the label set where it was not given.
         """
-        batches = iter(batches)
+        batches = (records_of(self.schema, *batch) for batch in batches)
         with self._exclusive():
             ready = intake.Intake(self._state.engine)
             # What is wrong with the first batch, mostly the only one, is told before anything is touched.
@@ -295,6 +304,7 @@ class Store:
 
     def upsert(self, X: FloatArray, items: Sequence[intake.Item], *, each_row: bool = False) -> intake.Added:
         """Add and replace records, all or none; their numbers, in order. With `each_row` all are of new people."""
+        X = vectors_of(X, self.schema)
         y, chosen, profile = intake.labels_of(items), intake.record_ids_of(items), Profile()
         with self._exclusive():
             replaced = self._state.engine.shard.slots_of_records([item.id for item in items if item.id is not None])
@@ -374,7 +384,7 @@ class Store:
         if erased and self._space.empty_log(self._state.db):
             self._space.fill(self._state.engine, self._fold_bytes)
 
-    # Writing
+    # Writing and opening
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -406,8 +416,6 @@ class Store:
     def _fold_bytes(self) -> int:  # many times the balances, within bounds
         return min(FOLD_BYTES, max(_FOLD_LEAST, 64 * 12 * len(self._state.engine.ledger.participation)))
 
-    # Opening
-
     def _reload_if_failed(self) -> None:
         if self._closed:
             raise StoreError(f"{self.path} is closed")
@@ -425,4 +433,5 @@ class Store:
         self._guard.refuse_if_moved()
         self._state = load(self.path, self.noise, self._guard, **self._options)
         self._state.journal.background = self._background
+        self.schema = self._state.schema  # what the columns of tables are, which features may be then
         self.generation += 1
