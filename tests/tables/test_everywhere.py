@@ -271,6 +271,7 @@ def client(store):
 
 
 def test_rows_over_http_get_the_answers_of_the_store(client, store):
+    list(store.train())  # else it goes on in the background
     rows = QUERIES.to_dict("records")
     answer = client("POST", INFER, json={"id": "1", "rows": rows}).json()
     labels = answer["outputs"][0]["data"]
