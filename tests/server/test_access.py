@@ -36,10 +36,10 @@ EXPECTED = {
 
 
 def is_problem(response, code=None):
-    (error,) = response.json().values()
-    assert set(error) == {"code", "message"}
-    assert "\n" not in error["message"]
-    return code is None or error["code"] == code
+    answer = response.json()
+    assert set(answer) == {"error", "code"}
+    assert "\n" not in answer["error"]
+    return code is None or answer["code"] == code
 
 
 def test_every_role_on_every_route(store):

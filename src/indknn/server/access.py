@@ -5,6 +5,7 @@ Permissions are decided from the method, the path and the key, before any of the
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from math import ceil
@@ -34,6 +35,8 @@ _BY_PATH = {
     "/v1/purge": "curate",
     "/metrics": "metrics",
 }
+INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
+"""The path of predictions: the name of the model, and perhaps its version."""
 _PUBLIC = frozenset({"/", "/v2", "/v2/health/live", "/v2/health/ready"})
 _FORWARDED = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -48,7 +51,7 @@ def needed_permission(method: str, path: str) -> str | None:
     if "\n" in path:
         raise Problem(404, "there is nothing at a path with a newline")
     if path.startswith("/v2/models/"):
-        return "predict" if path.endswith("/infer") else "model"
+        return "predict" if INFER.fullmatch(path) else "model"
     if path.startswith("/v1/owners/"):
         return "forget" if method == "DELETE" else "statement"
     if path in _PUBLIC or path.startswith("/console/"):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from indknn.server.access import authorise, needed_permission
+from indknn.server.access import INFER, authorise, needed_permission
 from indknn.server.infer import infer
 from indknn.server.problems import Problem, RawHeaders, as_problem
 from indknn.server.service import Service
@@ -25,7 +25,7 @@ _ON_EVERY_RESPONSE = (
     (b"referrer-policy", b"no-referrer"),
 )
 _NO_STORE = (b"cache-control", b"no-store")
-_MODELS, _INFER = "/v2/models/", "/infer"
+_JSON = ((b"content-type", b"application/json"),)
 
 
 class Gateway:
@@ -43,7 +43,7 @@ class Gateway:
             return
         path, method = scope["path"], scope["method"]
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        is_infer = path.startswith(_MODELS) and path.endswith(_INFER)
+        asked = INFER.fullmatch(path)
         try:
             permission = needed_permission(method, path)
             key = authorise(self.service.keys, permission, headers)
@@ -51,7 +51,7 @@ class Gateway:
                 await self.service.remember_keys()
             check_again = partial(self._check_again, permission, headers, self.service.keys.version)
             receive_all = _receive_and_then(check_again, receive)
-            if not is_infer:
+            if asked is None:
                 scope.setdefault("state", {}).update(key=key, permission=permission)
                 answer = await self._answer(scope, receive_all)
                 if not (permission == "forget" and key is not None and key.role == "owner"):  # erasing ends their key
@@ -63,15 +63,15 @@ class Gateway:
             if method != "POST":
                 raise Problem(405, f"{method} is not allowed here; use POST", headers=((b"allow", b"POST"),))
             assert key is not None  # predictions are never public
-            model = path[len(_MODELS) : -len(_INFER)]
-            body = await infer(self.service, model, headers, receive_all, key)
+            body, described = await infer(self.service, asked[1], asked[2], headers, receive_all, key)
             check_again()
-            await self._send(send, "infer", 200, body)
+            await self._send(send, "infer", 200, body, described)
         except Exception as error:
             problem = as_problem(error)
             if problem.status >= 500:
                 log_error(error)
-            await self._send(send, "infer" if is_infer else "refused", problem.status, problem.body, problem.headers)
+            route = "refused" if asked is None else "infer"
+            await self._send(send, route, problem.status, problem.body, (*_JSON, *problem.headers))
 
     def _check_again(self, permission: str | None, headers: dict[bytes, bytes], version: int) -> None:
         """Tell nothing to a key that was revoked meanwhile. What it asked for may be charged or done by then."""
@@ -96,10 +96,9 @@ class Gateway:
         messages[0]["headers"] = [*messages[0].get("headers", ()), *more]
         return messages
 
-    async def _send(self, send: Any, route: str, status: int, body: bytes, headers: RawHeaders = ()) -> None:
+    async def _send(self, send: Any, route: str, status: int, body: bytes, headers: RawHeaders) -> None:
         self.service.metrics.requests.labels(route, status).inc()
-        described = ((b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()))
-        start = [*described, *_ON_EVERY_RESPONSE, _NO_STORE, *headers]
+        start = [*headers, (b"content-length", b"%d" % len(body)), *_ON_EVERY_RESPONSE, _NO_STORE]
         await send({"type": "http.response.start", "status": status, "headers": start})
         await send({"type": "http.response.body", "body": body})
 

@@ -1,7 +1,7 @@
 """One request for predictions, from the bytes of its body to the bytes of its answer, top to bottom.
 
-A body is JSON of the Open Inference Protocol, or raw rows of float32. Every query takes this road, so it does without a
-framework.
+A body is of the Open Inference Protocol (`tensors.py`), or raw rows of float32. Every query takes this road, so it does
+without a framework.
 """
 
 from __future__ import annotations
@@ -9,34 +9,36 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from math import ceil, prod
+from dataclasses import replace
+from math import ceil
 from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-import orjson
 from prometheus_client import Counter
 
 from indknn.errors import RequestConflictError
 from indknn.server.keyring import OPEN
-from indknn.server.problems import Problem
-from indknn.server.service import DATATYPES, Service
+from indknn.server.problems import Problem, RawHeaders, shown
+from indknn.server.service import VERSION, Service
+from indknn.server.tensors import Asked, header_length_of, read_request, read_rows, write_answer
 from indknn.store.keyfile import Key
 from indknn.types import FloatArray
 
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
 _LONGEST_ID = 256
-_FLOATS = {"FP32": np.float32, "FP64": np.float64}
+_JSON, _BYTES = b"application/json", b"application/octet-stream"
 
 
-async def infer(service: Service, model: str, headers: dict[bytes, bytes], receive: Receive, key: Key) -> bytes:
-    """The JSON of the answer. With a tick, the answer or the error leaves on a multiple of it (rule 8)."""
+async def infer(
+    service: Service, model: str, version: str | None, headers: dict[bytes, bytes], receive: Receive, key: Key
+) -> tuple[bytes, RawHeaders]:
+    """The body of the answer and its headers. With a tick, answer or error leaves on a multiple of it (rule 8)."""
     options, worker, start, rows = service.options, service.worker, time.perf_counter(), 1
     try:
-        check_model(model, options.name)
+        check_model(service, model, version)
         body = await read_body(receive, headers, options.max_body)
         start = time.perf_counter()  # the time that the client took to send its request does not count
-        queries, request_id = _parse(service, headers, body)
+        asked = _parse(service, headers, body)
+        queries, request_id = await _vectors(service, asked), asked.request_id
         rows = len(queries)
         if key.rate is not None:
             service.rate_limiter.take(key.id, key.rate, rows)
@@ -47,9 +49,9 @@ async def infer(service: Service, model: str, headers: dict[bytes, bytes], recei
         try:
             numbers = await worker.predict(queries, analyst, scoped, key.max_queries)
         except RequestConflictError:
-            text = f"id {request_id!r} was used before for other queries; use a new one"
+            text = f"id {shown(request_id)} was used before for other queries; use a new one"
             raise Problem(409, text, "id_conflict") from None
-        answer = _answer(options.name, request_id, service.store.settings.class_array, numbers)
+        answer = write_answer(service.name, VERSION, request_id, service.classes[numbers], asked.binary)
     finally:
         if options.tick is not None:
             await wait_for_tick(start, options.tick * rows, service.metrics.late)
@@ -58,10 +60,12 @@ async def infer(service: Service, model: str, headers: dict[bytes, bytes], recei
     return answer
 
 
-def check_model(name: str, served: str) -> None:
-    """Refuse the name of a model that is not served."""
-    if name != served:
-        raise Problem(404, f"there is no model {name!r}; this server has {served!r}")
+def check_model(service: Service, name: str, version: str | None = None) -> None:
+    """Refuse a model, or a version of it, that is not served."""
+    if name != service.name:
+        raise Problem(404, f"there is no model {shown(name)}; this server has {service.name!r}")
+    if version not in {None, VERSION}:
+        raise Problem(404, f"there is no version {shown(version)} of {service.name!r}; it has {VERSION!r}")
 
 
 async def read_body(receive: Receive, headers: dict[bytes, bytes], most: int) -> bytes:
@@ -82,72 +86,34 @@ async def read_body(receive: Receive, headers: dict[bytes, bytes], most: int) ->
     return b"".join(parts)
 
 
-def _parse(service: Service, headers: dict[bytes, bytes], body: bytes) -> tuple[FloatArray, str | None]:
-    """The queries and the id of the request. Their number of features is checked by the worker, with their values."""
-    kind = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
-    request_id = headers.get(b"x-request-id", b"").decode("utf-8", "replace")
-    if kind == b"application/octet-stream":
-        queries = _from_raw(headers, body, service.n_features or 1)
-    elif kind == b"application/json":
-        queries, id_in_body = _from_json(body)
-        request_id = id_in_body or request_id
+def _parse(service: Service, headers: dict[bytes, bytes], body: bytes) -> Asked:
+    """What is asked. Whether the number of features is right is checked by the worker, with their values."""
+    kind = headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
+    said = headers.get(b"x-request-id", b"").decode("utf-8", "replace")
+    length, most = header_length_of(headers), service.options.max_batch
+    if b"content-encoding" in headers:
+        raise Problem(415, f"content encoding {shown(headers[b'content-encoding'])}: bodies must not be compressed")
+    if length == 0 or (length is None and kind == _BYTES):
+        asked = Asked(read_rows(body, service.n_features or 1, headers.get(b"x-indknn-rows")))
+    elif length is not None or kind == _JSON:
+        asked = read_request(body, length, most)
     else:
-        text = kind.decode("latin-1")
-        raise Problem(415, f"content type {text!r}: must be application/json or application/octet-stream")
-    if not 0 < len(queries) <= service.options.max_batch:
-        raise Problem(422, f"a request must have 1 to {service.options.max_batch} rows, got {len(queries)}")
+        raise Problem(415, f"content type {shown(kind)}: must be application/json or application/octet-stream")
+    if not 0 < len(asked.rows) <= most:
+        raise Problem(422, f"a request must have 1 to {most} rows, got {len(asked.rows)}")
+    request_id = asked.request_id or said
     if len(request_id) > _LONGEST_ID or not request_id.isprintable():
-        raise Problem(422, f"an id must be 1 to {_LONGEST_ID} printable characters, got {_short(request_id)}")
-    return queries, request_id or None
+        raise Problem(422, f"an id must be 1 to {_LONGEST_ID} printable characters, got {shown(request_id)}")
+    return replace(asked, request_id=request_id or None)
 
 
-def _from_raw(headers: dict[bytes, bytes], body: bytes, width: int) -> FloatArray:
-    rows, rest = divmod(len(body), 4 * width)
-    if rest:
-        raise Problem(422, f"the body has {len(body)} bytes: must be rows of {width} little-endian float32")
-    said = headers.get(b"x-indknn-rows", b"%d" % rows).strip().decode("utf-8", "replace")
-    if said != str(rows):
-        raise Problem(422, f"X-Indknn-Rows is {said!r}, but the body has {rows} rows of {width} float32")
-    return np.frombuffer(body, dtype="<f4").reshape(rows, width).astype(np.float64)
-
-
-def _from_json(body: bytes) -> tuple[FloatArray, str | None]:
-    try:
-        asked = orjson.loads(body)
-    except ValueError as error:
-        raise Problem(400, f"the body is not JSON: {error}", "bad_json") from None
-    if not isinstance(asked, dict):
-        raise Problem(422, "the body must be a JSON object with 'inputs'")
-    inputs, request_id = asked.get("inputs"), asked.get("id")
-    if not (isinstance(inputs, list) and len(inputs) == 1 and isinstance(inputs[0], dict)):
-        raise Problem(422, "'inputs' must be a list of one tensor, named 'features'")
-    name, kind, shape, data = (inputs[0].get(field) for field in ("name", "datatype", "shape", "data"))
-    if name != "features":
-        raise Problem(422, f"the name of the input must be 'features', got {_short(name)}")
-    if not isinstance(kind, str) or kind not in _FLOATS:
-        raise Problem(422, f"'datatype' must be 'FP32' or 'FP64', got {_short(kind)}")
-    if not (isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and n > 0 for n in shape)):
-        raise Problem(422, f"'shape' must be [rows, features], both positive, got {_short(shape)}")
-    if not isinstance(request_id, str | None):
-        raise Problem(422, f"'id' must be a string, got {_short(request_id)}")
-    return _numbers(data, shape, _FLOATS[kind]), request_id
-
-
-def _numbers(data: Any, shape: list[int], kind: Any) -> FloatArray:
-    try:
-        # A sum is the fastest test for numbers. It must come before NumPy: from one long text among many numbers NumPy
-        # would make an array in which every number takes as much memory as that text.
-        for row in data if isinstance(data[0], list) else [data]:
-            sum(row)
-        array = np.array(data)
-    except (TypeError, LookupError, ValueError, OverflowError):  # ValueError: rows of different lengths
-        array = np.array(None)
-    if array.dtype.kind not in "iuf":
-        raise Problem(422, "'data' must be a list of numbers, flat or row by row")
-    if array.size != prod(shape) or (array.ndim != 1 and list(array.shape) != shape):
-        raise Problem(422, f"'data' has shape {list(array.shape)}, but 'shape' says {_short(shape)}")
-    with np.errstate(over="ignore"):
-        return array.astype(kind).astype(np.float64).reshape(shape)
+async def _vectors(service: Service, asked: Asked) -> FloatArray:
+    """The rows as numbers. Texts are embedded in a thread, one at a time: others go on meanwhile."""
+    if not isinstance(asked.rows, list):
+        return asked.rows
+    if service.embed is None:
+        raise Problem(422, "this model takes numbers: 'datatype' must be one of FP64, FP32 or INT64, got 'BYTES'")
+    return await asyncio.to_thread(service.embed, asked.rows)
 
 
 def scoped_id(analyst: str | None, request_id: str) -> str:
@@ -159,17 +125,6 @@ def scoped_id(analyst: str | None, request_id: str) -> str:
     return f"http::{request_id}" if analyst is None else f"http:{len(analyst)}:{analyst}:{request_id}"
 
 
-def _answer(model: str, request_id: str | None, classes: npt.NDArray[Any], numbers: Any) -> bytes:
-    output = {
-        "name": "label",
-        "shape": [len(numbers)],
-        "datatype": DATATYPES.get(classes.dtype.kind, "BYTES"),
-        "data": classes[numbers].tolist(),
-    }
-    named = {} if request_id is None else {"id": request_id}
-    return orjson.dumps({"model_name": model, **named, "outputs": [output]})
-
-
 async def wait_for_tick(start: float, allowed: float, late: Counter) -> None:
     """Wait until a multiple of what these queries are allowed has passed."""
     periods = max(1, ceil((time.perf_counter() - start) / allowed))
@@ -177,8 +132,3 @@ async def wait_for_tick(start: float, allowed: float, late: Counter) -> None:
         late.inc()
     while (left := start + periods * allowed - time.perf_counter()) > 0:
         await asyncio.sleep(left)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

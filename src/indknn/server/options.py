@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from indknn.errors import InvalidInputError
 
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
+
+
+def name_of(store: Path) -> str:
+    """The name of the model that a store is served as, unless another is chosen: that of its file.
+
+    >>> name_of(Path("data/people (2026).store"))
+    'people-2026'
+    """
+    parts = "".join(char if char in _SAFE else " " for char in store.stem).split()
+    return "-".join(parts) or "indknn"
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from indknn.server import openapi
 from indknn.server.access import needed_permission
 from indknn.server.infer import check_model, read_body
 from indknn.server.metrics import CONTENT_TYPE
-from indknn.server.problems import Problem
+from indknn.server.problems import Problem, shown
 from indknn.server.records import Deletion, Upload, parsed, remove, upsert
 from indknn.server.service import Service
+from indknn.server.tensors import EXTENSIONS
 from indknn.store.keyfile import Key
 
 _CONSOLE = Path(__file__).parent / "console"
@@ -73,15 +74,14 @@ async def live() -> dict[str, bool]:
 @router.get("/v2/health/ready", tags=["health"])
 async def ready(service: Served) -> dict[str, bool]:
     """Whether queries can be answered: the store holds records, or has held some."""
-    if service.closing or service.n_features is None:
-        raise Problem(503, "there are no records yet, or the server is closing", "not_ready")
+    _refuse_if_not_ready(service)
     return {"ready": True}
 
 
 @router.get("/v2", tags=["health"])
 async def server() -> dict[str, Any]:
     """The name and the version of the server."""
-    return {"name": "indknn", "version": __version__, "extensions": []}
+    return {"name": "indknn", "version": __version__, "extensions": EXTENSIONS}
 
 
 @router.get("/v1/session", tags=["access"])
@@ -91,17 +91,20 @@ async def session(service: Served, key: Caller) -> dict[str, Any]:
 
 
 @router.get("/v2/models/{name}", tags=["predict"])
-async def model(name: str, service: Served) -> dict[str, Any]:
+@router.get("/v2/models/{name}/versions/{version}", tags=["predict"])
+async def model(service: Served, name: str, version: str | None = None) -> dict[str, Any]:
     """The public facts about the model."""
-    check_model(name, service.options.name)
+    check_model(service, name, version)
     return service.metadata()
 
 
 @router.get("/v2/models/{name}/ready", tags=["predict"])
-async def model_ready(name: str, service: Served) -> dict[str, Any]:
-    """Whether the model can be asked."""
-    check_model(name, service.options.name)
-    return {"name": name, "ready": service.n_features is not None}
+@router.get("/v2/models/{name}/versions/{version}/ready", tags=["predict"])
+async def model_ready(service: Served, name: str, version: str | None = None) -> dict[str, Any]:
+    """Whether the model can be asked. As the protocol has it, the status says so."""
+    check_model(service, name, version)
+    _refuse_if_not_ready(service)
+    return {"name": name, "ready": True}
 
 
 @router.get("/v1/status", tags=["curator"], responses=openapi.example(openapi.STATUS))
@@ -174,14 +177,19 @@ async def forget_owner(owner: OwnerName, service: Served, key: Caller) -> dict[s
     return await service.worker.run(lambda: store.forget([owner]))
 
 
+def _refuse_if_not_ready(service: Service) -> None:
+    if service.closing or service.n_features is None:
+        raise Problem(503, "there are no records yet, or the server is closing", "not_ready")
+
+
 def _refuse_other_owners(key: Key, owner: str) -> None:
     """An owner's key gives access to that owner alone, and does not tell who else is in the store."""
     if key.role == "owner" and owner != key.owner:
-        raise Problem(403, f"this key is for the owner {key.owner!r} alone")
+        raise Problem(403, f"this key is for the owner {shown(key.owner)} alone")
 
 
 def _console_file(name: str, headers: dict[str, str] | None = None) -> Response:
     kind, file = _CONSOLE_TYPES.get(Path(name).suffix), _CONSOLE / name
     if kind is None or not _FILE_NAME.fullmatch(name) or not file.is_file():
-        raise Problem(404, f"there is no file {name!r}")
+        raise Problem(404, f"there is no file {shown(name)}")
     return Response(file.read_bytes(), media_type=f"{kind}; charset=utf-8", headers=headers)

@@ -18,6 +18,7 @@ from indknn.errors import InvalidInputError
 from indknn.server.app import create_app
 from indknn.server.options import Options
 from indknn.server.protocol import LimitedProtocol, close_overdue
+from indknn.server.service import Embed
 from indknn.store import Store
 from indknn.store.keyfile import keys_path, read_key_file
 
@@ -60,12 +61,13 @@ def serve(
     tls: tuple[Path, Path] | None = None,
     behind_proxy: bool = False,
     open_on_loopback: bool = False,
+    embed: Embed | None = None,
     ready: Callable[[str], None] = print,
 ) -> None:
     """Serve a store until SIGTERM or SIGINT. Everything that was charged is answered before this returns."""
     refuse_exposed(path, host, tls is not None, behind_proxy)
     with Store(path, witness=witness) as store:
-        app = create_app(store, keys=keys_path(path), options=options, open_on_loopback=open_on_loopback)
+        app = create_app(store, keys=keys_path(path), options=options, open_on_loopback=open_on_loopback, embed=embed)
         if behind_proxy or not is_loopback(host):
             app.service.keys.is_open = False  # even if the file has gone since it was read
         try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
@@ -16,20 +17,34 @@ from indknn.server.keyring import OPEN, Keyring
 from indknn.server.metrics import Metrics
 from indknn.server.options import Options
 from indknn.server.reports import Reports
+from indknn.server.tensors import LABEL, label_datatype
 from indknn.server.worker import Worker
 from indknn.store import Store
 from indknn.store.keyfile import Key, is_keyed, keys_path, mark_keyed
+from indknn.types import FloatArray
 
-DATATYPES = {"i": "INT64", "u": "INT64", "b": "BOOL", "f": "FP64"}
-"""The protocol's names for NumPy's kinds of labels; everything else is BYTES."""
+VERSION = "1"
+"""The only version of a model: what is released may be asked again, so nothing older is kept beside it."""
+Embed: TypeAlias = Callable[[list[str]], FloatArray]
 
 
 class Service:
     """One store, served. `close` finishes what was begun, and leaves the store open."""
 
-    def __init__(self, store: Store, keys: Path | None, options: Options, open_on_loopback: bool):
+    def __init__(
+        self,
+        store: Store,
+        keys: Path | None,
+        options: Options,
+        open_on_loopback: bool,
+        embed: Embed | None = None,
+    ):
         self.store = store
         self.options = options
+        self.name = options.name
+        self.embed = embed
+        self.n_features: int | None = None  # of a row; None before the first records
+        self._look()
         self.keys = Keyring(keys)
         with store.reading() as db:
             self.keyed = is_keyed(db)
@@ -58,7 +73,7 @@ class Service:
     @cached_property
     def worker(self) -> Worker:
         """The threads that work on the store. They start when they are first needed."""
-        return Worker(self.store, self.metrics)
+        return Worker(self.store, self.metrics, self._look)
 
     def close(self) -> None:
         """Return when everything that was begun is finished."""
@@ -66,10 +81,9 @@ class Service:
         if "worker" in self.__dict__:
             self.worker.close()
 
-    @property
-    def n_features(self) -> int | None:
-        """How many features a row has; None before the first records."""
-        return None if self.store.draft else self.store.settings.n_features
+    def _look(self) -> None:
+        """Remember what every request needs to know. A look at the store itself may have to read it anew first."""
+        self.n_features = None if self.store.draft else self.store.settings.n_features
 
     @property
     def classes(self) -> npt.NDArray[Any]:
@@ -81,7 +95,7 @@ class Service:
         return {
             "role": key.role,
             "name": None if key is OPEN else key.name,
-            "model": self.options.name,
+            "model": self.name,
             "open": key is OPEN,
             "n_features": self.n_features,
             "classes": self.classes.tolist(),
@@ -94,13 +108,14 @@ class Service:
         """The public facts about the model: its parameters and the guarantee, nothing that depends on people."""
         settings = self.store.settings
         promised = {name: value for name, value in guarantee(settings).items() if name != "words"}
-        datatype = DATATYPES.get(self.classes.dtype.kind, "BYTES")
+        rows = {"name": "features", "datatype": "FP32", "shape": [-1, self.n_features or -1]}
+        texts = {"name": "text", "datatype": "BYTES", "shape": [-1]}
         return {
-            "name": self.options.name,
-            "versions": ["1"],
+            "name": self.name,
+            "versions": [VERSION],
             "platform": "indknn",
-            "inputs": [{"name": "features", "datatype": "FP32", "shape": [-1, self.n_features or -1]}],
-            "outputs": [{"name": "label", "datatype": datatype, "shape": [-1]}],
+            "inputs": [rows if self.embed is None else texts],
+            "outputs": [{"name": LABEL, "datatype": label_datatype(self.classes), "shape": [-1]}],
             "parameters": {
                 "classes": self.classes.tolist(),
                 "n_features": self.n_features,

@@ -68,9 +68,10 @@ Item: TypeAlias = Job | Task | None
 class Worker:
     """Owns the store on behalf of all requests. `close` finishes what was begun."""
 
-    def __init__(self, store: Store, metrics: Metrics):
+    def __init__(self, store: Store, metrics: Metrics, after_work: Callable[[], None] = lambda: None):
         self.store = store
         self.metrics = metrics
+        self._after_work = after_work  # called in the computing thread after other work than predictions
         self.waiting = 0  # rows; counted in the event loop alone
         self._jobs: SimpleQueue[Item] = SimpleQueue()
         self._commits: SimpleQueue[Done | None] = SimpleQueue()
@@ -109,7 +110,10 @@ class Worker:
         item: Item = self._jobs.get()
         while item is not None:
             if isinstance(item, Task):
-                self._commits.put(Done(None, [(item.future, _attempt(item.work))]))
+                done = Done(None, [(item.future, _attempt(item.work))])
+                with suppress(Exception):
+                    self._after_work()
+                self._commits.put(done)
                 item = self._jobs.get()
                 continue
             jobs, item = self._waiting(item)
