@@ -39,7 +39,7 @@ def talk(server, data, seconds=5.0):
         try:
             while piece := s.recv(65536):
                 got += piece
-                if b"\r\n\r\n" in got and got.endswith(b"}}"):
+                if b"\r\n\r\n" in got and got.endswith(b"}"):
                     break
         except TimeoutError:
             pass

@@ -64,7 +64,8 @@ def aged(store, copy, version, names):
             body = json.dumps({k: v for k, v in e.facts.items() if k != "books"}, sort_keys=True)
             previous = chain.link(previous, e.position, e.at, e.kind, body)
             db.execute("UPDATE audit SET body = ?, hash = ? WHERE position = ?", (body, previous, e.position))
-    db.execute("DROP TABLE record_keys; DROP TABLE joined")
+    db.execute("DROP TABLE record_keys; DROP TABLE joined; DROP TABLE additions")
+    db.execute("ALTER TABLE requests DROP COLUMN day")
     db.pragma("user_version", version)
     db.close()
     return copy

@@ -29,9 +29,11 @@ TABLES = {
     "tombstones": ("digest", "spent", "queries"),
     "record_keys": ("block", "digests"),
     "joined": ("digest", "spent"),
+    "additions": ("id", "digest", "numbers", "day"),
 }
-"""All tables but the audit trail, which is a chain of hashes of its own."""
-_LATER = {"record_keys", "joined"}
+"""All tables but the audit trail, which is a chain of hashes of its own. The day of a request is not covered, so that
+older digests still hold: a changed one costs a repeat of that request at most."""
+_LATER = {"record_keys", "joined", "additions"}
 """Tables that older files do not have. They count only where they have rows, so that older digests still hold."""
 _MODULUS = 1 << 256
 

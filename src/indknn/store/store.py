@@ -34,6 +34,7 @@ from indknn.store.change import ERASED, PURGED, Change, receipt_of
 from indknn.store.files import Lock
 from indknn.store.guard import Guard
 from indknn.store.opening import State, load
+from indknn.store.requests import Upload
 from indknn.store.space import Space
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
@@ -266,8 +267,10 @@ class Store:
         tell(change.advice)
         return numbers
 
-    def upsert(self, X: FloatArray, items: Sequence[intake.Item], *, each_row: bool = False) -> intake.Added:
-        """Add and replace records, all or none; their numbers, in order. With `each_row` all are of new people."""
+    def upsert(
+        self, X: FloatArray, items: Sequence[intake.Item], *, each_row: bool = False, once: Upload | None = None
+    ) -> intake.Added:
+        """Add and replace, all or none. With `each_row` all are of new people; `once` is remembered as done."""
         y, chosen, profile = intake.labels_of(items), intake.record_ids_of(items), Profile()
         with self._exclusive():
             replaced = self._state.engine.shard.slots_of_records([item.id for item in items if item.id is not None])
@@ -281,6 +284,7 @@ class Store:
                     change.complete(X, y)
                     prepared = self._state.engine.settings.prepare(X, y)
                 numbers = change.put(*prepared, names, chosen, match, replaced)
+                change.note_upload(once, numbers)
                 profile.see(X)
         return intake.Added(numbers, change.copies, change.advice)
 
@@ -316,10 +320,8 @@ class Store:
                 raise
             receipt = self._forget(names, records)  # with the space that the ballast held
             self._space.fill(self._state.engine, self._fold_bytes)
-        if not names:
-            return receipt
         left = [statement(self._state.engine, name) for name in names]
-        return {**receipt, "owners": [facts["owner"] for facts in left], "on_the_books": left}
+        return {**receipt, **({"owners": [facts["owner"] for facts in left], "on_the_books": left} if names else {})}
 
     def _forget(self, owners: Sequence[OwnerId], records: Sequence[int]) -> dict[str, Any]:
         with self._exclusive():
@@ -379,20 +381,17 @@ class Store:
     def _fold_bytes(self) -> int:  # many times the balances, within bounds
         return min(FOLD_BYTES, max(_FOLD_LEAST, 64 * 12 * len(self._state.engine.ledger.participation)))
 
-    # Opening
-
     def _reload_if_failed(self) -> None:
         if self._closed:
             raise StoreError(f"{self.path} is closed")
         if os.getpid() != self._process:
             raise PrivacyError(f"{self.path} was opened by the process that this one was forked from; open it here")
-        if self._state.journal.failure is None:
-            return
-        with self._lock:
-            if self._state.journal.failure is not None:
-                with self._state.journal.io:
-                    database.close(self._state.db)
-                self._load()
+        if self._state.journal.failure is not None:
+            with self._lock:
+                if self._state.journal.failure is not None:
+                    with self._state.journal.io:
+                        database.close(self._state.db)
+                    self._load()
 
     def _load(self) -> None:
         self._guard.refuse_if_moved()
