@@ -140,7 +140,7 @@ def test_a_request_must_arrive_in_time(tmp_path):
     path = tmp_path / "a.store"
     make_store(path).close()
     code = "import indknn.server.protocol as p; p.ARRIVAL = p.LimitedProtocol.limit = 0.5\nfrom indknn.cli import main; main()"
-    command = [sys.executable, "-c", code, "serve", str(path), "--port", "0"]
+    command = [sys.executable, "-c", code, "serve", str(path), "--port", "0", "--name", "indknn"]
     assert protocol.ARRIVAL == 30
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

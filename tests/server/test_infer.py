@@ -96,7 +96,9 @@ def test_analysts_do_not_meet_each_others_ids(store):
         (b"", 400),
         (b"{", 400),
         (b"\xff\xfe", 400),
-        (b"[" * 100_000, 400),
+        (b"[" * 60_000, 400),
+        (b"[" * 1000 + b"]" * 1000, 422),
+        (b"[" * 100_000, 413),  # longer than any request can be
         (b"[]", 422),
         (b"{}", 422),
         (json.dumps({"inputs": []}).encode(), 422),

@@ -35,6 +35,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--max-batch", default=1024, show_default=True, help="Rows per prediction request.")
 @click.option("--max-body", default=32 << 20, show_default=True, help="Bytes per request.")
 @click.option("--max-records", default=10_000, show_default=True, help="Records per upload.")
+@click.option("--max-bodies", default=128 << 20, show_default=True, help="Bytes of all bodies on their way at once.")
+@click.option("--max-connections", default=1000, show_default=True, help="Connections at once.")
+@click.option("--keep-requests", default=30, show_default=True, help="Days for which an id repeats its request.")
 def serve_command(
     store: Path,
     host: str,

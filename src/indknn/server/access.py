@@ -5,6 +5,7 @@ Permissions are decided from the method, the path and the key, before any of the
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable
@@ -38,6 +39,7 @@ _BY_PATH = {
 INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 """The path of predictions: the name of the model, and perhaps its version."""
 _PUBLIC = frozenset({"/", "/v2", "/v2/health/live", "/v2/health/ready"})
+_REFUSALS, _SENDERS = 50.0, 10_000  # refusals a second for each sender, and senders that are remembered
 _FORWARDED = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -122,14 +124,36 @@ class RateLimiter:
         self._clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}
 
-    def take(self, key: str, rate: float, n: int) -> None:
-        """Take n queries out of the bucket of a key, or refuse."""
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def take(self, key: str, rate: float, n: int, already: int = 0) -> None:
+        """Take n queries out of the bucket of a key, or refuse. `already` were taken for the same request."""
         now, full = self._clock(), max(rate, 1.0)
         content, since = self._buckets.get(key, (full, now))
         content = min(full, content + (now - since) * rate)
-        needed = min(float(n), full)
+        needed = min(float(n), full - already)
         if content < needed - 1e-9:
             wait = str(ceil((needed - content) / rate))
             text = f"more than {rate:g} queries per second; ask again in {wait} s"
             raise Problem(429, text, "rate_limit", ((b"retry-after", wait.encode()),))
         self._buckets[key] = (content - n, now)
+
+
+class Refusals:
+    """Makes whoever is refused all the time wait for it, so that asking in vain costs others nothing.
+
+    Each sender has fifty refusals a second at once; beyond that, a refusal leaves after a second.
+    """
+
+    def __init__(self) -> None:
+        self._limiter = RateLimiter()
+
+    async def wait(self, sender: str) -> None:
+        """Return when this sender may be told that it was refused."""
+        if len(self._limiter) > _SENDERS:  # addresses come and go
+            self._limiter = RateLimiter()
+        try:
+            self._limiter.take(sender, _REFUSALS, 1)
+        except Problem:
+            await asyncio.sleep(1.0)

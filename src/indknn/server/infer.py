@@ -8,43 +8,56 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from prometheus_client import Counter
 
 from indknn.errors import RequestConflictError
+from indknn.server.bodies import SMALL, Receive, read_body
 from indknn.server.keyring import OPEN
 from indknn.server.problems import Problem, RawHeaders, shown
 from indknn.server.service import VERSION, Service
 from indknn.server.tensors import Asked, header_length_of, read_request, read_rows, write_answer
+from indknn.server.worker import NO_RECORDS
 from indknn.store.keyfile import Key
 from indknn.types import FloatArray
 
-Receive: TypeAlias = Callable[[], Awaitable[Any]]
+Take: TypeAlias = Callable[[int], None]
 _LONGEST_ID = 256
 _JSON, _BYTES = b"application/json", b"application/octet-stream"
 
 
 async def infer(
-    service: Service, model: str, version: str | None, headers: dict[bytes, bytes], receive: Receive, key: Key
+    service: Service,
+    model: str,
+    version: str | None,
+    headers: dict[bytes, bytes],
+    receive: Receive,
+    key: Key,
+    take: Take,
 ) -> tuple[bytes, RawHeaders]:
-    """The body of the answer and its headers. With a tick, answer or error leaves on a multiple of it (rule 8)."""
-    options, worker, start, rows = service.options, service.worker, time.perf_counter(), 1
+    """The body of the answer and its headers. With a tick, answer or error leaves on a multiple of it (rule 8).
+
+    `take` takes the bytes of the body out of what may be on its way at one moment.
+    """
+    worker, start, rows = service.worker, time.perf_counter(), 1
+    analyst = None if key is OPEN else key.name
     try:
         check_model(service, model, version)
-        body = await read_body(receive, headers, options.max_body)
+        most = await _admitted(service, headers, key, analyst)
+        body = await read_body(receive, headers, most, take)
         start = time.perf_counter()  # the time that the client took to send its request does not count
-        asked = _parse(service, headers, body)
+        asked = await _parse(service, headers, body)
+        del body
         queries, request_id = await _vectors(service, asked), asked.request_id
         rows = len(queries)
-        if key.rate is not None:
-            service.rate_limiter.take(key.id, key.rate, rows)
-        if worker.waiting and worker.waiting + rows > options.max_waiting:
-            raise Problem(503, "too many queries are waiting; ask again later", "busy", ((b"retry-after", b"1"),))
-        analyst = None if key is OPEN else key.name
+        if key.rate is not None and rows > 1:
+            service.rate_limiter.take(key.id, key.rate, rows - 1, already=1)
+        if worker.waiting:
+            _refuse_if_busy(service, rows)
         scoped = None if request_id is None else scoped_id(analyst, request_id)
         try:
             numbers = await worker.predict(queries, analyst, scoped, key.max_queries)
@@ -53,11 +66,36 @@ async def infer(
             raise Problem(409, text, "id_conflict") from None
         answer = write_answer(service.name, VERSION, request_id, service.classes[numbers], asked.binary)
     finally:
-        if options.tick is not None:
-            await wait_for_tick(start, options.tick * rows, service.metrics.late)
+        if service.options.tick is not None:
+            await wait_for_tick(start, service.options.tick * rows, service.metrics.late)
     service.metrics.answered.inc(rows)
     service.metrics.infer_seconds.observe(time.perf_counter() - start)
     return answer
+
+
+async def _admitted(service: Service, headers: dict[bytes, bytes], key: Key, analyst: str | None) -> int:
+    """How long the body may be. Raises what can be said before any of it is read: rate, caps, no records, too busy."""
+    if service.n_features is None:
+        await service.worker.run(service.look)
+        if service.n_features is None:
+            raise Problem(409, NO_RECORDS, "no_records")
+    if key.rate is not None:
+        service.rate_limiter.take(key.id, key.rate, 1)
+    _refuse_if_busy(service, 1)
+    most, _ = service.query_bounds
+    if key.max_queries is None or service.worker.given(analyst) < key.max_queries:
+        return most
+    said = _request_id(headers)
+    if said and service.store.knows(scoped_id(analyst, said)):
+        return most  # a repeat, which costs nothing
+    if key.max_queries == 0 or not headers.get(b"content-length", b"").isdigit():
+        raise Problem(403, f"this key may ask no more queries: 0 of {key.max_queries} are left", "query_limit")
+    return min(most, SMALL)  # it may be a repeat whose id is in the body
+
+
+def _refuse_if_busy(service: Service, rows: int) -> None:
+    if service.worker.waiting + rows > service.options.max_waiting:
+        raise Problem(503, "too many queries are waiting; ask again later", "busy", ((b"retry-after", b"1"),))
 
 
 def check_model(service: Service, name: str, version: str | None = None) -> None:
@@ -68,43 +106,34 @@ def check_model(service: Service, name: str, version: str | None = None) -> None
         raise Problem(404, f"there is no version {shown(version)} of {service.name!r}; it has {VERSION!r}")
 
 
-async def read_body(receive: Receive, headers: dict[bytes, bytes], most: int) -> bytes:
-    """The whole body. A body that is too long is refused by its announced length, or while it arrives."""
-    announced = headers.get(b"content-length", b"")
-    length = int(announced) if announced.isdigit() and len(announced) < 20 else 0
-    parts: list[bytes] = []
-    arrived, more = 0, True
-    while more and max(length, arrived) <= most:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise Problem(499, "the client hung up before its request had arrived")
-        parts.append(message.get("body", b""))
-        arrived += len(parts[-1])
-        more = message.get("more_body", False)
-    if max(length, arrived) > most:
-        raise Problem(413, f"a body must have at most {most} bytes", headers=((b"connection", b"close"),))
-    return b"".join(parts)
-
-
-def _parse(service: Service, headers: dict[bytes, bytes], body: bytes) -> Asked:
+async def _parse(service: Service, headers: dict[bytes, bytes], body: bytes | bytearray) -> Asked:
     """What is asked. Whether the number of features is right is checked by the worker, with their values."""
     kind = headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
-    said = headers.get(b"x-request-id", b"").decode("utf-8", "replace")
     length, most = header_length_of(headers), service.options.max_batch
+    _, bounds = service.query_bounds
     if b"content-encoding" in headers:
         raise Problem(415, f"content encoding {shown(headers[b'content-encoding'])}: bodies must not be compressed")
     if length == 0 or (length is None and kind == _BYTES):
-        asked = Asked(read_rows(body, service.n_features or 1, headers.get(b"x-indknn-rows")))
+        width, said = service.n_features or 1, headers.get(b"x-indknn-rows")
+        asked = Asked(await service.reader.read(read_rows, body, bounds, width, said, json=0))
     elif length is not None or kind == _JSON:
-        asked = read_request(body, length, most)
+        asked = await service.reader.read(read_request, body, bounds, length, most, json=length)
     else:
         raise Problem(415, f"content type {shown(kind)}: must be application/json or application/octet-stream")
     if not 0 < len(asked.rows) <= most:
         raise Problem(422, f"a request must have 1 to {most} rows, got {len(asked.rows)}")
-    request_id = asked.request_id or said
+    return replace(asked, request_id=checked_id(asked.request_id or _request_id(headers)))
+
+
+def _request_id(headers: dict[bytes, bytes]) -> str:
+    return headers.get(b"x-request-id", b"").decode("utf-8", "replace")
+
+
+def checked_id(request_id: str) -> str | None:
+    """An id that a client has given, None if it has given none."""
     if len(request_id) > _LONGEST_ID or not request_id.isprintable():
         raise Problem(422, f"an id must be 1 to {_LONGEST_ID} printable characters, got {shown(request_id)}")
-    return replace(asked, request_id=request_id or None)
+    return request_id or None
 
 
 async def _vectors(service: Service, asked: Asked) -> FloatArray:

@@ -52,7 +52,7 @@ STATUS = {
 }
 _ENTRY = {"position": 7, "at": "2026-01-01T12:00:00Z", "kind": "add", "body": {"records": 3}, "hash": "9f2c..."}
 AUDIT = {"entries": [_ENTRY], "next": None}
-ADDED = {"ids": [0, 1], "records": 2, "owners": 2, "already_here": 0, "warnings": []}
+ADDED = {"ids": [0, 1], "records": 2, "owners": 2, "already_here": 0, "warnings": [], "repeated": False}
 REMOVED = {"removed": 1, "records": 1, "owners": 1}
 STATEMENT = {"owner": "ann", "records": 2, "one_analyst": _ONE, "together": _TOGETHER}
 RECEIPT = {"receipt": "erasure", "at": "2026-01-01T12:00:00Z", "records": 2, "owners_forgotten": 1, "owners": ["ann"]}

@@ -21,9 +21,24 @@ def name_of(store: Path) -> str:
     return "-".join(parts) or "indknn"
 
 
+_AT_LEAST_ONE = (
+    "max_batch",
+    "max_body",
+    "max_records",
+    "max_waiting",
+    "max_bodies",
+    "max_connections",
+    "keep_requests",
+)
+
+
 @dataclass(frozen=True)
 class Options:
-    """The model's name and the limits of a server. `tick` is the seconds per query on whose multiples answers leave."""
+    """The model's name and the limits of a server.
+
+    `tick` is the seconds per query on whose multiples answers leave. `max_bodies` is the bytes of all bodies that are
+    on their way at one moment. `keep_requests` is the days for which a request can be repeated by its id.
+    """
 
     name: str = "indknn"
     tick: float | None = None
@@ -31,6 +46,9 @@ class Options:
     max_body: int = 32 << 20
     max_records: int = 10_000
     max_waiting: int = 8192
+    max_bodies: int = 128 << 20
+    max_connections: int = 1000
+    keep_requests: int = 30
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
@@ -38,6 +56,6 @@ class Options:
             raise InvalidInputError(f"name must consist of letters, digits, '_', '.' and '-', got {self.name!r}")
         if self.tick is not None and not (math.isfinite(self.tick) and self.tick > 0):
             raise InvalidInputError(f"tick must be a positive number of seconds, got {self.tick!r}")
-        for field in ("max_batch", "max_body", "max_records", "max_waiting"):
+        for field in _AT_LEAST_ONE:
             if getattr(self, field) < 1:
                 raise InvalidInputError(f"{field} must be at least 1, got {getattr(self, field)!r}")

@@ -7,6 +7,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from indknn.server.connections import Connections
 from indknn.server.problems import Problem
 
 MAX_HEADERS = 32 << 10
@@ -25,6 +26,8 @@ class LimitedProtocol(HttpToolsProtocol):
     all connections once a second, so that an ordinary request needs no timer.
     """
 
+    house = Connections(most=1 << 20)  # of a server there is one, see `serve`
+    active = 0.0  # when a request last began or was answered
     waiting_since: float | None = None
     limit = ARRIVAL
     in_headers = True
@@ -34,12 +37,33 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """A client connects. Its time to send a request begins."""
         super().connection_made(transport)
-        self.waiting_since = self.loop.time()
+        self.waiting_since = self.active = self.loop.time()
+        self.house.opened(self, self.client[0] if self.client else "")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is no more."""
+        self.house.closed(self)
+        super().connection_lost(exc)
+
+    def show(self, key: str) -> None:
+        """The client has shown this key."""
+        self.house.shown(self, key)
+
+    def idle_since(self) -> float | None:
+        """Since when it waits for its client; None while the client waits for an answer."""
+        waits = self.waiting_since is not None or self.cycle is None or self.cycle.response_complete
+        return self.active if waits else None
+
+    def drop(self) -> None:
+        """Close it at once, to make room for others."""
+        self.transport.abort()
 
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
+        self.scope["indknn.connection"] = self  # type: ignore[typeddict-unknown-key]
         self.waiting_since, self.limit = self.loop.time(), ARRIVAL
+        self.active = self.waiting_since
         self.in_headers, self.parsed, self.received = True, 0, 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -70,6 +94,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """The request was answered, perhaps before all of it arrived."""
+        self.active = self.loop.time()
         if self.waiting_since is not None:
             self.waiting_since, self.limit = self.loop.time(), _LINGER
         super().on_response_complete()

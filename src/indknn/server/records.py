@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictBool, StrictInt, StrictStr, ValidationError
 
 from indknn.errors import PrivacyError
-from indknn.server.options import Options
-from indknn.server.problems import Problem, first_fault
+from indknn.server.problems import Problem, first_fault, shown
 from indknn.store import Store
 from indknn.store.intake import Item
+from indknn.store.requests import Upload as Once
+from indknn.types import FloatArray
 
 _FEATURE = Annotated[float, Field(strict=True)]  # no text that looks like a number
+_NAME = Annotated[StrictStr, Field(max_length=1024)]
 _NUMBER = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
 M = TypeVar("M", bound=BaseModel)
 
@@ -26,18 +30,18 @@ class Record(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid")
-    features: list[_FEATURE] = Field(min_length=1, max_length=1 << 17, examples=[[0.1, 0.9]])
-    label: StrictInt | StrictStr | StrictBool = Field(examples=["healthy"])
-    owner: StrictInt | StrictStr | None = Field(default=None, examples=["ann"])
+    features: Annotated[list[_FEATURE], FailFast()] = Field(min_length=1, max_length=1 << 17, examples=[[0.1, 0.9]])
+    label: StrictInt | _NAME | StrictBool = Field(examples=["healthy"])
+    owner: StrictInt | _NAME | None = Field(default=None, examples=["ann"])
     id: _NUMBER | None = None
-    record_id: StrictInt | StrictStr | None = Field(default=None, examples=["visit-17"])
+    record_id: StrictInt | _NAME | None = Field(default=None, examples=["visit-17"])
 
 
 class Upload(BaseModel):
     """Records to add. With `each_row` every one is of a new person; only a store that nobody was in yet takes that."""
 
     model_config = ConfigDict(extra="forbid")
-    records: list[Record] = Field(min_length=1)
+    records: Annotated[list[Record], FailFast()] = Field(min_length=1)
     each_row: StrictBool = False
 
 
@@ -45,41 +49,69 @@ class Deletion(BaseModel):
     """Ids of records to remove."""
 
     model_config = ConfigDict(extra="forbid")
-    ids: list[_NUMBER] = Field(min_length=1)
+    ids: Annotated[list[_NUMBER], FailFast()] = Field(min_length=1)
 
 
-def parsed(model: type[M], body: bytes, options: Options) -> M:
-    """The body as this model, or a problem that names the first thing that is wrong."""
-    try:
-        result = model.model_validate(orjson.loads(body))
-    except ValidationError as error:
-        raise Problem(422, first_fault(error.errors())) from None
-    except ValueError as error:
-        raise Problem(400, f"the body is not JSON: {error}", "bad_json") from None
-    n = len(next(iter(result.__dict__.values())))
-    if n > options.max_records:
-        raise Problem(422, f"a request must have at most {options.max_records} records, got {n}")
-    return result
+@dataclass(frozen=True)
+class Batch:
+    """Records as the store takes them: an array instead of lists of numbers."""
+
+    X: FloatArray
+    items: list[Item]
+    each_row: bool
 
 
-def upsert(store: Store, upload: Upload) -> dict[str, Any]:
-    """Add and replace, all or none."""
+def read_upload(body: bytes | bytearray, max_records: int) -> Batch:
+    """The records of a body, or a problem that names the first thing that is wrong."""
+    upload = _parsed(Upload, body)
+    _refuse_too_many(upload.records, max_records)
     widths = {len(record.features) for record in upload.records}
     if len(widths) > 1:
-        raise Problem(422, f"all records must have the same number of features, got {sorted(widths)}")
+        raise Problem(422, f"all records must have the same number of features, got {shown(sorted(widths))}")
     X = np.array([record.features for record in upload.records], dtype=np.float64)
     items = [Item(record.label, record.owner, record.id, record.record_id) for record in upload.records]
+    return Batch(X, items, upload.each_row)
+
+
+def read_deletion(body: bytes | bytearray, max_records: int) -> list[int]:
+    """The ids of the records to remove."""
+    ids = _parsed(Deletion, body).ids
+    _refuse_too_many(ids, max_records)
+    return ids
+
+
+def _parsed(model: type[M], body: bytes | bytearray) -> M:
     try:
-        added = store.upsert(X, items, each_row=upload.each_row)
+        return model.model_validate(orjson.loads(body))
+    except ValidationError as error:
+        raise Problem(422, first_fault(error.errors(include_input=False, include_url=False))) from None
+    except ValueError as error:
+        raise Problem(400, f"the body is not JSON: {error}", "bad_json") from None
+
+
+def _refuse_too_many(records: Sequence[Any], most: int) -> None:
+    if len(records) > most:
+        raise Problem(422, f"a request must have at most {most} records, got {len(records)}")
+
+
+def upsert(store: Store, batch: Batch, once: Once | None) -> dict[str, Any]:
+    """Add and replace, all or none. What was done `once` is not done again."""
+    if once is not None:
+        with store.reading() as db:
+            known = once.numbers(db)
+        if known is not None:
+            return {"ids": known.tolist(), **_counts(store), "already_here": 0, "warnings": [], "repeated": True}
+    try:
+        added = store.upsert(batch.X, batch.items, each_row=batch.each_row, once=once)
     except PrivacyError as error:
         raise Problem(409, str(error), "who_is_who") from None
-    told = {"already_here": added.copies, "warnings": [str(one) for one in added.advice]}
+    told = {"already_here": added.copies, "warnings": [str(one) for one in added.advice], "repeated": False}
     return {"ids": added.numbers.tolist(), **_counts(store), **told}
 
 
-def remove(store: Store, deletion: Deletion) -> dict[str, Any]:
+def remove(store: Store, ids: list[int]) -> dict[str, Any]:
     """Remove, all or none."""
-    return {"removed": store.forget(records=deletion.ids)["records"], **_counts(store)}
+    return {"removed": store.forget(records=ids)["records"], **_counts(store)}
 
 
 def _counts(store: Store) -> dict[str, int]:

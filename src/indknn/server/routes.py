@@ -6,20 +6,23 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi import Path as FromPath
 
 from indknn import __version__
 from indknn.ledger.figures import statement
 from indknn.server import openapi
 from indknn.server.access import needed_permission
-from indknn.server.infer import check_model, read_body
+from indknn.server.bodies import read_body
+from indknn.server.infer import check_model, checked_id, scoped_id
+from indknn.server.keyring import OPEN
 from indknn.server.metrics import CONTENT_TYPE
 from indknn.server.problems import Problem, shown
-from indknn.server.records import Deletion, Upload, parsed, remove, upsert
+from indknn.server.records import Deletion, Upload, read_deletion, read_upload, remove, upsert
 from indknn.server.service import Service
 from indknn.server.tensors import EXTENSIONS
 from indknn.store.keyfile import Key
+from indknn.store.requests import Upload as Once
 
 _CONSOLE = Path(__file__).parent / "console"
 _CONSOLE_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -35,9 +38,9 @@ async def _key(request: Request) -> Any:
     return request.state.key
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request) -> bytes | bytearray:
     most = request.app.state.service.options.max_body
-    return await read_body(request.receive, dict(request.headers.raw), most)
+    return await read_body(request.receive, dict(request.headers.raw), most, request.state.take)
 
 
 async def _check_permission(request: Request) -> None:
@@ -48,7 +51,7 @@ async def _check_permission(request: Request) -> None:
 
 Served: TypeAlias = Annotated[Service, Depends(_service)]
 Caller: TypeAlias = Annotated[Key, Depends(_key)]
-RequestBody: TypeAlias = Annotated[bytes, Depends(_body)]
+RequestBody: TypeAlias = Annotated[bytes | bytearray, Depends(_body)]
 OwnerName: TypeAlias = Annotated[str, FromPath(alias="id")]
 router = APIRouter(dependencies=[Depends(_check_permission)])
 
@@ -133,10 +136,17 @@ async def metrics(service: Served) -> Response:
 @router.post(
     "/v1/records", tags=["curator"], openapi_extra=openapi.body(Upload), responses=openapi.example(openapi.ADDED)
 )
-async def add_records(service: Served, body: RequestBody) -> dict[str, Any]:
-    """Add records, all or none. One with the `id` or the `record_id` of a record that is held replaces that record."""
-    upload = parsed(Upload, body, service.options)
-    return await service.worker.run(lambda: upsert(service.store, upload))
+async def add_records(
+    service: Served, key: Caller, body: RequestBody, x_request_id: Annotated[str, Header(max_length=256)] = ""
+) -> dict[str, Any]:
+    """Add records, all or none. One with the `id` or the `record_id` of a record that is held replaces that record.
+
+    With an `X-Request-Id` the same upload can be sent again: it is done once, and the numbers are the same.
+    """
+    batch = await service.reader.read(read_upload, body, service.record_bounds, service.options.max_records)
+    name = checked_id(x_request_id)
+    once = None if name is None else Once(scoped_id(None if key is OPEN else key.name, name), bytes(body))
+    return await service.worker.run(lambda: upsert(service.store, batch, once))
 
 
 @router.delete(
@@ -144,8 +154,8 @@ async def add_records(service: Served, body: RequestBody) -> dict[str, Any]:
 )
 async def delete_records(service: Served, body: RequestBody) -> dict[str, Any]:
     """Remove records, all or none. An owner whose last record goes is forgotten."""
-    deletion = parsed(Deletion, body, service.options)
-    return await service.worker.run(lambda: remove(service.store, deletion))
+    ids = await service.reader.read(read_deletion, body, service.record_bounds, service.options.max_records)
+    return await service.worker.run(lambda: remove(service.store, ids))
 
 
 @router.post("/v1/purge", tags=["curator"], responses=openapi.example(openapi.PURGED))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
@@ -12,17 +13,23 @@ import numpy.typing as npt
 
 from indknn.errors import StoreError
 from indknn.ledger.figures import guarantee
-from indknn.server.access import PERMISSIONS, RateLimiter, may
+from indknn.server.access import PERMISSIONS, RateLimiter, Refusals, may
+from indknn.server.bodies import SMALL, BodyBudget
 from indknn.server.keyring import OPEN, Keyring
 from indknn.server.metrics import Metrics
 from indknn.server.options import Options
+from indknn.server.reader import Bounds, Reader
 from indknn.server.reports import Reports
 from indknn.server.tensors import LABEL, label_datatype
 from indknn.server.worker import Worker
 from indknn.store import Store
 from indknn.store.keyfile import Key, is_keyed, keys_path, mark_keyed
+from indknn.store.requests import prune
 from indknn.types import FloatArray
 
+_HOUR = 3600.0
+_NUMBER = 64  # bytes of a number in JSON, indented
+_MORE = 256  # lists, objects and commas of a request besides its numbers; and commas in the names of a record
 VERSION = "1"
 """The only version of a model: what is released may be asked again, so nothing older is kept beside it."""
 Embed: TypeAlias = Callable[[list[str]], FloatArray]
@@ -44,7 +51,7 @@ class Service:
         self.name = options.name
         self.embed = embed
         self.n_features: int | None = None  # of a row; None before the first records
-        self._look()
+        self.look()
         self.keys = Keyring(keys)
         with store.reading() as db:
             self.keyed = is_keyed(db)
@@ -54,6 +61,9 @@ class Service:
                 "new keys with indknn keys create, or let everybody on this machine in with --open-on-loopback"
             )
         self.rate_limiter = RateLimiter()
+        self.refusals = Refusals()
+        self.bodies = BodyBudget(options.max_bodies, options.max_body)
+        self.reader = Reader()
         self.metrics = Metrics()
         self.reports = Reports(store)
         self.closing = False
@@ -73,17 +83,43 @@ class Service:
     @cached_property
     def worker(self) -> Worker:
         """The threads that work on the store. They start when they are first needed."""
-        return Worker(self.store, self.metrics, self._look)
+        return Worker(self.store, self.metrics, self.look)
 
     def close(self) -> None:
         """Return when everything that was begun is finished."""
         self.closing = True
+        self.reader.close()
         if "worker" in self.__dict__:
             self.worker.close()
 
-    def _look(self) -> None:
+    async def prune_requests(self) -> None:
+        """Drop the ids of old requests once an hour, until it is cancelled."""
+        while True:
+            await self.worker.run(self._prune)
+            await asyncio.sleep(_HOUR)
+
+    def _prune(self) -> None:
+        with suppress(StoreError), self.store.changing() as change:  # a full disk: in an hour it is tried again
+            prune(change, self.options.keep_requests)
+
+    def look(self) -> None:
         """Remember what every request needs to know. A look at the store itself may have to read it anew first."""
         self.n_features = None if self.store.draft else self.store.settings.n_features
+
+    @property
+    def query_bounds(self) -> tuple[int, Bounds]:
+        """How long a body with queries may be, and of how much structure: no longer than rows in JSON ever are."""
+        options, numbers = self.options, self.options.max_batch * (self.n_features or 1)
+        if self.embed is not None:  # texts are of any length, and full of commas
+            return options.max_body, Bounds(options.max_body, options.max_body)
+        return min(options.max_body, _NUMBER * numbers + SMALL), Bounds(options.max_batch + _MORE, numbers + _MORE)
+
+    @property
+    def record_bounds(self) -> Bounds:
+        """Of how much structure an upload of records may be."""
+        records = self.options.max_records
+        commas = self.options.max_body if self.n_features is None else records * (self.n_features + _MORE)
+        return Bounds(2 * records + _MORE, commas)
 
     @property
     def classes(self) -> npt.NDArray[Any]:

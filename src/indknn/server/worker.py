@@ -30,6 +30,7 @@ from indknn.types import FloatArray, Vectors
 
 ROWS = 64
 """Queries per batch, unless one request alone has more: as many as one pass over the records serves."""
+NO_RECORDS = "the store has never held records, so nothing is known of its features"
 T = TypeVar("T")
 Future: TypeAlias = "asyncio.Future[Any]"
 
@@ -99,6 +100,10 @@ class Worker:
         self._jobs.put(job)
         return job.future
 
+    def given(self, analyst: Scope) -> int:
+        """How many answers this analyst was given, but for those that wait. From any thread."""
+        return self._given.get(analyst, 0)
+
     async def run(self, work: Callable[[], T]) -> T:
         """The result of some other work on the store."""
         future: Future = asyncio.get_running_loop().create_future()
@@ -158,7 +163,7 @@ class Worker:
         """Those jobs that are well-formed and within their analyst's number of queries; the others are told."""
         draft, settings = self.store.draft, self.store.settings
         if draft:
-            raise Problem(409, "the store has never held records, so nothing is known of its features", "no_records")
+            raise Problem(409, NO_RECORDS, "no_records")
         if self.store.generation != self._generation:  # it was read anew after a failure
             self.store.flush()  # a batch may have been computed since that is not written yet, and counts
             self._given, self._generation = answers_by_analyst(self.store), self.store.generation
