@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from indknn.server.bodies import SMALL, BodyBudget
-from indknn.server.connections import RESERVE, WITHOUT_KEY, Connections
+from indknn.server.connections import RESERVE, Connections
 from indknn.server.problems import Problem
 from indknn.store.keyfile import create, keys_path
 from indknn.store.verify import problems
@@ -248,6 +248,7 @@ class Fake:
 
 def test_the_connection_closes_that_was_idle_longest():
     house, busy = Connections(10), Fake(None)
+    house.without_key = 10
     house.opened(busy, "a")
     idle = [Fake(float(i)) for i in range(9)]
     for one in reversed(idle):
@@ -267,7 +268,12 @@ def test_the_connection_closes_that_was_idle_longest():
     assert [one.dropped for one in full] == [False] * 8 + [True]  # nobody is idle but the one with a key...
 
 
-def test_a_key_has_half_of_the_connections():
+def test_an_address_has_a_quarter_of_the_connections_and_a_key_half():
+    house = Connections(8)
+    keyless = [Fake(float(i)) for i in range(4)]
+    for one in keyless:
+        house.opened(one, "a")
+    assert [one.dropped for one in keyless] == [True, True, False, False]
     house = Connections(10)
     of_a_key = [Fake(float(i)) for i in range(6)]
     for one in of_a_key:
@@ -296,7 +302,7 @@ def test_idle_connections_keep_nobody_out(tmp_path):
                 for i in range(20):
                     assert http.post(INFER, json=question(rows(i))).status_code == 200
                     idle.append(socket.create_connection(("127.0.0.1", port)))
-            wait_until(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) < WITHOUT_KEY + RESERVE)
+            wait_until(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) < (files - RESERVE) // 4 + 60)
         finally:
             for one in idle:
                 one.close()

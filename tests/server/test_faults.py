@@ -238,3 +238,11 @@ def test_tls(tmp_path):
             except ssl.SSLError:
                 assert not good
         assert server.stop() == 0
+
+
+def test_who_sends_too_much_is_told_and_may_go_on(server):
+    """The rest of a body that was refused is thrown away, up to a megabyte; the connection stays."""
+    with httpx.Client(base_url=server.url) as http:
+        for _ in range(2):
+            assert http.post(INFER, content=b"x" * 500_000).status_code == 413
+        assert http.post(INFER, json=question(rows(1))).status_code == 200

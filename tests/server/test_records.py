@@ -233,3 +233,30 @@ def test_changes_between_queries_keep_their_order(client, store):
             requests.append(("DELETE", f"/v1/owners/p{i}", {}))
     assert {r.status_code for r in client.together(requests)} == {200}
     assert not list(problems(store))
+
+
+def test_an_upload_with_an_id_is_done_once(tmp_path):
+    body = {"records": [{"features": [1, 0, 0, 0], "label": "a", "owner": "ann"}]}
+    other = {"records": [{**body["records"][0], "owner": "bob"}]}
+    path, once = tmp_path / "a.store", {"x-request-id": "morning"}
+    with make_store(path) as store, application(store, roles=["curator", "admin"]) as client:
+        carl, root = client.keys["curator"], client.keys["admin"]
+        first = client("POST", "/v1/records", carl, json=body, headers=once).json()
+        again = client("POST", "/v1/records", carl, json=body, headers=once).json()
+        assert (first["repeated"], again["repeated"]) == (False, True)
+        assert first["ids"] == again["ids"]
+        assert again["records"] == 201
+        conflict = client("POST", "/v1/records", carl, json=other, headers=once)
+        assert (conflict.status_code, conflict.json()["code"]) == (409, "id_conflict")
+        assert (
+            client("POST", "/v1/records", root, json=other, headers=once).json()["records"] == 202
+        )  # ids of their own
+        together = client.together(
+            [("POST", "/v1/records", {"json": body, "headers": {"x-request-id": "x"}})] * 5, carl
+        )
+        assert len({str(r.json()["ids"]) for r in together}) == 1
+        long = client("POST", "/v1/records", carl, json=body, headers={"x-request-id": "x" * 300})
+        assert long.status_code == 422
+    with type(store)(path) as store, application(store) as client:
+        assert client("POST", "/v1/records", carl, json=body, headers=once).json()["repeated"]
+        assert not list(problems(store))

@@ -143,11 +143,13 @@ class RateLimiter:
 class Refusals:
     """Makes whoever is refused all the time wait for it, so that asking in vain costs others nothing.
 
-    Each sender has fifty refusals a second at once; beyond that, a refusal leaves after a second.
+    Each sender has fifty refusals a second at once; beyond that, a refusal leaves after one to two seconds. They are
+    spread out, so that not all of them come back at the same moment.
     """
 
     def __init__(self) -> None:
         self._limiter = RateLimiter()
+        self._held = 0
 
     async def wait(self, sender: str) -> None:
         """Return when this sender may be told that it was refused."""
@@ -156,4 +158,5 @@ class Refusals:
         try:
             self._limiter.take(sender, _REFUSALS, 1)
         except Problem:
-            await asyncio.sleep(1.0)
+            self._held += 1
+            await asyncio.sleep(1.0 + self._held % 100 / 100)

@@ -11,7 +11,6 @@ from indknn.server.problems import Problem
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
 SMALL = 64 << 10
 """Bytes of a small body. It needs no leave: the limit on connections bounds how much all of them are."""
-_CLOSE = (b"connection", b"close")
 
 
 class BodyBudget:
@@ -42,7 +41,7 @@ class BodyBudget:
             held = self._held.get(sender, 0)
             if size > self._left or held + size > self._share:
                 text = "too much is being sent at once; send it again later"
-                raise Problem(503, text, "busy", ((b"retry-after", b"1"), _CLOSE))
+                raise Problem(503, text, "busy", ((b"retry-after", b"1"),))
             self._left -= size
             self._held[sender] = held + size
             taken += size
@@ -93,4 +92,4 @@ async def _next(receive: Receive) -> Any:
 
 def _refuse_too_long(size: int, most: int) -> None:
     if size > most:
-        raise Problem(413, f"a body must have at most {most} bytes", headers=(_CLOSE,))
+        raise Problem(413, f"a body must have at most {most} bytes")

@@ -1,4 +1,4 @@
-"""How many connections there may be: in all, for one address before it has shown a key, and for one key.
+"""How many connections there may be: in all, a quarter of it for one address without a key, half of it for one key.
 
 Where there are too many, the one closes that has waited longest for its client. So idle connections, however many,
 keep nobody out: whoever sends a request gets in.
@@ -15,8 +15,6 @@ BACKLOG = 128
 """Connections that the system may hold ready. All of them may be accepted before the first is counted."""
 RESERVE = BACKLOG + 96
 """Descriptors that no connection may take: for what is accepted at one moment, the store, its witness, the keys."""
-WITHOUT_KEY = 64
-"""Connections of one address that have shown no key yet."""
 
 
 class Connection(Protocol):
@@ -34,6 +32,7 @@ class Connections:
 
     def __init__(self, most: int):
         self.most = most
+        self.without_key = max(1, most // 4)
         self._holders: dict[Connection, str] = {}
         self._by_holder: dict[str, set[Connection]] = {}
 
@@ -43,12 +42,12 @@ class Connections:
     def opened(self, connection: Connection, address: str) -> None:
         """A client has connected. It, or another one, closes where there are too many."""
         self._enter(connection, f"address {address}")
-        self._make_room(connection, self._by_holder[f"address {address}"], min(WITHOUT_KEY, self.most))
+        self._make_room(connection, self._by_holder[f"address {address}"], self.without_key)
         if len(self._holders) > self.most:
             self._make_room(connection, max(self._by_holder.values(), key=len), 0)
 
     def shown(self, connection: Connection, key: str) -> None:
-        """The client has shown this key. A key has half of all connections."""
+        """The client has shown this key."""
         holder = f"key {key}"
         if connection in self._holders and self._holders[connection] != holder:
             self.closed(connection)

@@ -16,6 +16,7 @@ ARRIVAL = 30.0
 """Seconds that a request may take to arrive, from its first byte (or from connecting) to its last."""
 _LINE = 1024  # bytes of the request line and of line ends, which `parsed` does not count
 _LINGER = 5.0  # seconds that a body may still arrive after its request was answered
+_DISCARD = 1 << 20  # bytes of it
 _CHECK_SECONDS = 1.0
 
 
@@ -32,6 +33,7 @@ class LimitedProtocol(HttpToolsProtocol):
     limit = ARRIVAL
     in_headers = True
     parsed = 0  # bytes of whole headers
+    discarded = 0  # bytes of a body that was answered before it had arrived
     received = 0  # bytes that arrived while the headers had not ended
 
     def connection_made(self, transport: Any) -> None:
@@ -64,7 +66,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.scope["indknn.connection"] = self  # type: ignore[typeddict-unknown-key]
         self.waiting_since, self.limit = self.loop.time(), ARRIVAL
         self.active = self.waiting_since
-        self.in_headers, self.parsed, self.received = True, 0, 0
+        self.in_headers, self.parsed, self.received, self.discarded = True, 0, 0, 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header arrived, or a trailer behind the body."""
@@ -82,8 +84,14 @@ class LimitedProtocol(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body arrived."""
-        if self.cycle is not None and not self.transport.is_closing():
+        """A part of the body arrived. After the answer it is thrown away, so that the client can read the answer."""
+        if self.cycle is None or self.transport.is_closing():
+            return
+        if self.cycle.response_complete:
+            self.discarded += len(body)
+            if self.discarded > _DISCARD:
+                self.transport.abort()
+        else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:

@@ -160,6 +160,7 @@ def _attempt(read: Callable[..., Any], body: bytes, bounds: Bounds, rest: tuple[
 def main() -> None:
     """The other process: read bodies from standard input until the server hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; the server says when it is done
+    os.nice(5)  # whoever sends short requests comes first
     with suppress(FileNotFoundError):  # other systems do without the limit
         has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (has + _MEMORY, has + _MEMORY))
