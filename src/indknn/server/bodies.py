@@ -27,9 +27,14 @@ class BodyBudget:
     """
 
     def __init__(self, total: int, largest: int):
-        self._left = max(total, largest)
+        self._total = self._left = max(total, largest)
         self._share = max(total // 4, largest)
         self._held: dict[str, int] = {}
+
+    @property
+    def held(self) -> int:
+        """The bytes that are taken now."""
+        return self._total - self._left
 
     @contextmanager
     def holding(self, sender: str) -> Iterator[Callable[[int], None]]:

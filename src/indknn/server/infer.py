@@ -43,17 +43,19 @@ async def infer(
 
     `take` takes the bytes of the body out of what may be on its way at one moment.
     """
-    worker, start, rows = service.worker, time.perf_counter(), 1
+    worker, stage, start, rows = service.worker, service.metrics.stage, time.perf_counter(), 1
     analyst = None if key is OPEN else key.name
     try:
         check_model(service, model, version)
         most = await _admitted(service, headers, key, analyst)
         body = await read_body(receive, headers, most, take)
+        stage["arrive"].observe(time.perf_counter() - start)
         start = time.perf_counter()  # the time that the client took to send its request does not count
         asked = await _parse(service, headers, body)
         del body
         queries, request_id = await _vectors(service, asked), asked.request_id
         rows = len(queries)
+        stage["read"].observe(time.perf_counter() - start)
         if key.rate is not None and rows > 1:
             service.rate_limiter.take(key.id, key.rate, rows - 1, already=1)
         if worker.waiting:
@@ -64,12 +66,14 @@ async def infer(
         except RequestConflictError:
             text = f"id {shown(request_id)} was used before for other queries; use a new one"
             raise Problem(409, text, "id_conflict") from None
+        told = time.perf_counter()
         answer = write_answer(service.name, VERSION, request_id, service.classes[numbers], asked.binary)
     finally:
         if service.options.tick is not None:
             await wait_for_tick(start, service.options.tick * rows, service.metrics.late)
-    service.metrics.answered.inc(rows)
-    service.metrics.infer_seconds.observe(time.perf_counter() - start)
+    now = time.perf_counter()
+    stage["answer"].observe(now - told)
+    service.metrics.infer_seconds.observe(now - start)
     return answer
 
 

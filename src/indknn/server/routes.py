@@ -130,6 +130,8 @@ async def audit(
 async def metrics(service: Served) -> Response:
     """Counters for Prometheus. Nothing in them depends on individual budgets."""
     service.metrics.waiting.set(service.worker.waiting)
+    service.metrics.body_bytes.set(service.bodies.held)
+    service.metrics.connections.set(service.connections())
     return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 

@@ -82,10 +82,12 @@ def _run(
 ) -> None:
     listening = _listen(host, port)
     cert, key = (None, None) if tls is None else map(str, tls)
+    house = Connections(connections)
+    app.service.connections = house.__len__
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=type("HouseProtocol", (LimitedProtocol,), {"house": Connections(connections)}),
+        http=type("HouseProtocol", (LimitedProtocol,), {"house": house}),
         backlog=BACKLOG,
         ws="none",
         lifespan="off",

@@ -67,6 +67,7 @@ class Service:
         self.metrics = Metrics()
         self.reports = Reports(store)
         self.closing = False
+        self.connections: Callable[[], int] = lambda: 0  # how many are open; `serve` knows
         if not self.keys.is_open:
             self._mark_keyed()
 

@@ -8,6 +8,7 @@ the store (adding, forgetting, reports) queues up with the rest, so that nothing
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ class Job:
     most: int | None  # answers that the key's holder may be given in all
     future: Future
     queries: Vectors | None = None
+    since: float = field(default_factory=time.perf_counter)
 
 
 @dataclass(eq=False)
@@ -61,6 +63,8 @@ class Done:
 
     batch: Batch | None
     results: list[tuple[Future, Any]] = field(default_factory=list)
+    fresh: int = 0
+    repeated: int = 0
 
 
 Item: TypeAlias = Job | Task | None
@@ -143,7 +147,9 @@ class Worker:
             rows += len(item.rows)
 
     def _answer(self, jobs: list[Job]) -> Done:
-        done = Done(None)
+        done, begun, stage = Done(None), time.perf_counter(), self.metrics.stage
+        for job in jobs:
+            stage["wait"].observe(begun - job.since)
         try:
             ready = self._admitted(jobs, done)
             if ready:
@@ -152,11 +158,14 @@ class Worker:
                 for job, outcome in zip(ready, batch.outcomes, strict=True):
                     if isinstance(outcome, Reply):
                         self._given[job.analyst] = self._given.get(job.analyst, 0) + outcome.fresh
+                        done.fresh += outcome.fresh
+                        done.repeated += len(job.rows) - outcome.fresh
                     done.results.append((job.future, outcome.labels if isinstance(outcome, Reply) else outcome))
                 self.metrics.batch_queries.observe(sum(len(job.rows) for job in ready))
         except BaseException as error:  # a thread that dies would leave everybody waiting
             told = {id(future) for future, _ in done.results}
             done.results += [(job.future, error) for job in jobs if id(job.future) not in told]
+        stage["compute"].observe(time.perf_counter() - begun)
         return done
 
     def _admitted(self, jobs: list[Job], done: Done) -> list[Job]:
@@ -196,11 +205,16 @@ class Worker:
 
     def _durable(self, group: list[Done]) -> None:
         failure: StoreError | None = None
+        begun, batches = time.perf_counter(), [done for done in group if done.batch is not None]
         try:
             for journal in {id(d.batch.journal): d.batch.journal for d in group if d.batch is not None}.values():
                 journal.commit()
         except BaseException as error:
             failure = error if isinstance(error, StoreError) else StoreError(str(error))
+        if batches and failure is None:
+            self.metrics.stage["commit"].observe(time.perf_counter() - begun)
+            self.metrics.answered.inc(sum(done.fresh for done in batches))
+            self.metrics.repeated.inc(sum(done.repeated for done in batches))
         results = [
             (future, failure if failure is not None and d.batch is not None else value)
             for d in group
