@@ -23,7 +23,9 @@ PERMISSIONS: dict[str, frozenset[str]] = {
     "status": frozenset({"curator", "auditor", "admin"}),
     "audit": frozenset({"curator", "auditor", "admin"}),
     "metrics": frozenset({"curator", "auditor", "admin"}),
+    "verify": frozenset({"curator", "auditor", "admin"}),
     "curate": frozenset({"curator", "admin"}),
+    "keys": frozenset({"admin"}),
     "statement": frozenset({"curator", "admin", "owner"}),
     "forget": frozenset({"curator", "admin", "owner"}),
 }
@@ -32,13 +34,17 @@ _BY_PATH = {
     "/v1/session": "session",
     "/v1/status": "status",
     "/v1/audit": "audit",
+    "/v1/analysts": "status",
+    "/v1/verify": "verify",
+    "/v1/keys": "keys",
+    "/v1/owners": "curate",
     "/v1/records": "curate",
     "/v1/purge": "curate",
     "/metrics": "metrics",
 }
 INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 """The path of predictions: the name of the model, and perhaps its version."""
-_PUBLIC = frozenset({"/", "/v2", "/v2/health/live", "/v2/health/ready"})
+_PUBLIC = frozenset({"/", "/v1/sign-in", "/v2", "/v2/health/live", "/v2/health/ready"})
 _REFUSALS, _SENDERS = 50.0, 10_000  # refusals a second for each sender, and senders that are remembered
 _FORWARDED = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -56,6 +62,8 @@ def needed_permission(method: str, path: str) -> str | None:
         return "predict" if INFER.fullmatch(path) else "model"
     if path.startswith("/v1/owners/"):
         return "forget" if method == "DELETE" else "statement"
+    if path.startswith("/v1/keys/"):
+        return "keys"
     if path in _PUBLIC or path.startswith("/console/"):
         return None
     return _BY_PATH.get(path, "session")

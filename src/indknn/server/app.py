@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from indknn import __version__
 from indknn.errors import IndKNNError
-from indknn.server import openapi
+from indknn.server import administration, openapi
 from indknn.server.gateway import Gateway, log_error
 from indknn.server.options import Options
 from indknn.server.problems import Problem, as_problem, first_fault, shown
@@ -49,6 +49,7 @@ def create_app(
     )
     app.state.service = service
     app.include_router(router)
+    app.include_router(administration.router)
     app.openapi = partial(openapi.completed, app.openapi, service)  # type: ignore[method-assign]
     return Gateway(app, service)
 

@@ -63,7 +63,7 @@ class Batch:
 
 def read_upload(body: bytes | bytearray, max_records: int) -> Batch:
     """The records of a body, or a problem that names the first thing that is wrong."""
-    upload = _parsed(Upload, body)
+    upload = parsed(Upload, body)
     _refuse_too_many(upload.records, max_records)
     widths = {len(record.features) for record in upload.records}
     if len(widths) > 1:
@@ -75,12 +75,13 @@ def read_upload(body: bytes | bytearray, max_records: int) -> Batch:
 
 def read_deletion(body: bytes | bytearray, max_records: int) -> list[int]:
     """The ids of the records to remove."""
-    ids = _parsed(Deletion, body).ids
+    ids = parsed(Deletion, body).ids
     _refuse_too_many(ids, max_records)
     return ids
 
 
-def _parsed(model: type[M], body: bytes | bytearray) -> M:
+def parsed(model: type[M], body: bytes | bytearray) -> M:
+    """The body as this model, or a problem that names the first thing that is wrong."""
     try:
         return model.model_validate(orjson.loads(body))
     except ValidationError as error:

@@ -43,7 +43,7 @@ async def _body(request: Request) -> bytes | bytearray:
     return await read_body(request.receive, dict(request.headers.raw), most, request.state.take)
 
 
-async def _check_permission(request: Request) -> None:
+async def check_permission(request: Request) -> None:
     """Refuse where this route needs another permission than the one that the gateway asked for, by the path alone."""
     if needed_permission(request.method, request.scope["route"].path) != request.state.permission:
         raise Problem(404, "there is nothing at this path")
@@ -53,7 +53,7 @@ Served: TypeAlias = Annotated[Service, Depends(_service)]
 Caller: TypeAlias = Annotated[Key, Depends(_key)]
 RequestBody: TypeAlias = Annotated[bytes | bytearray, Depends(_body)]
 OwnerName: TypeAlias = Annotated[str, FromPath(alias="id")]
-router = APIRouter(dependencies=[Depends(_check_permission)])
+router = APIRouter(dependencies=[Depends(check_permission)])
 
 
 @router.get("/", include_in_schema=False)
@@ -85,6 +85,13 @@ async def ready(service: Served) -> dict[str, bool]:
 async def server() -> dict[str, Any]:
     """The name and the version of the server."""
     return {"name": "indknn", "version": __version__, "extensions": EXTENSIONS}
+
+
+@router.get("/v1/sign-in", tags=["access"])
+async def sign_in(service: Served) -> dict[str, bool]:
+    """Whether a key is needed, for a page that wants to know before it asks for anything."""
+    service.keys.refresh()
+    return {"needs_key": not service.keys.is_open}
 
 
 @router.get("/v1/session", tags=["access"])
@@ -179,14 +186,15 @@ async def owner_statement(owner: OwnerName, service: Served, key: Caller) -> dic
 
 
 @router.delete("/v1/owners/{id:path}", tags=["owner"], responses=openapi.example(openapi.RECEIPT))
-async def forget_owner(owner: OwnerName, service: Served, key: Caller) -> dict[str, Any]:
+async def forget_owner(request: Request, owner: OwnerName, service: Served, key: Caller) -> dict[str, Any]:
     """Forget a person: every record is erased, and what was spent stays on the books. Gives a receipt.
 
     Answers and statistics that were released before are differentially private and are kept.
     """
     _refuse_other_owners(key, owner)
-    store = service.store
-    return await service.worker.run(lambda: store.forget([owner]))
+    if key.role == "owner":
+        request.state.ends = key.id
+    return await service.worker.run(lambda: service.store.forget([owner]))
 
 
 def _refuse_if_not_ready(service: Service) -> None:
