@@ -1,7 +1,11 @@
 """Keys, analysts, owners by name and the check of the store, over HTTP."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+import indknn
 from indknn.store.keyfile import create, keys_path, read_key_file
 from server.serving import application, make_store, rows
 
@@ -122,3 +126,15 @@ def test_the_store_is_checked_and_damage_is_told(admin, store):
     told = admin("POST", "/v1/verify").json()
     assert not told["ok"]
     assert any("memory and disk disagree" in line for line in told["problems"])
+
+
+def test_the_console_has_words_for_every_kind_of_entry():
+    source = Path(indknn.__file__).parent
+    written = {
+        kind
+        for file in (source / "store").glob("*.py")
+        for kind in re.findall(r'(?:chain\.)?append\((?:self\._state\.|self\.|state\.)?db, "(\w+)"', file.read_text())
+    }
+    assert written >= {"init", "add", "forget", "answers", "purge", "names", "prune"}
+    told = set(re.findall(r'case "(\w+)"', (source / "server" / "console" / "audit.js").read_text()))
+    assert written <= told, written - told

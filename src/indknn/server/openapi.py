@@ -50,8 +50,9 @@ STATUS = {
     "forecast": {"observer": "all analysts together", "queries_left_for_median_owner": 38000},
     "answers_over_time": [{"at": "2026-01-01T12:00:00Z", "answers": 1200}],
 }
-_ENTRY = {"position": 7, "at": "2026-01-01T12:00:00Z", "kind": "add", "body": {"records": 3}, "hash": "9f2c..."}
-AUDIT = {"entries": [_ENTRY], "next": None}
+_ENTRY = {"position": 7, "at": "2026-01-01T12:00:00Z", "kind": "add"}
+_BODY = {"body": {"records": 3}, "text": '{"records": 3}', "hash": "9f2c..."}
+AUDIT = {"entries": [{**_ENTRY, **_BODY}], "next": None, "last": 7}
 ADDED = {"ids": [0, 1], "records": 2, "owners": 2, "already_here": 0, "warnings": [], "repeated": False}
 REMOVED = {"removed": 1, "records": 1, "owners": 1}
 _KEY = {"id": "3fe21b07", "name": "alice", "role": "analyst", "created": "2026-01-01T12:00:00Z", "owner": None}
