@@ -24,7 +24,7 @@ from indknn.server.tensors import LABEL, label_datatype
 from indknn.server.worker import Worker
 from indknn.store import Store
 from indknn.store.keyfile import Key, is_keyed, keys_path, mark_keyed
-from indknn.store.requests import prune
+from indknn.store.requests import prune, today
 from indknn.types import FloatArray
 
 _HOUR = 3600.0
@@ -94,13 +94,15 @@ class Service:
             self.worker.close()
 
     async def prune_requests(self) -> None:
-        """Drop the ids of old requests once an hour, until it is cancelled."""
+        """Drop the ids of old requests when a day begins, until it is cancelled."""
+        last = 0
         while True:
-            await self.worker.run(self._prune)
+            if last != (last := today()):
+                await self.worker.run(self._prune)
             await asyncio.sleep(_HOUR)
 
     def _prune(self) -> None:
-        with suppress(StoreError), self.store.changing() as change:  # a full disk: in an hour it is tried again
+        with suppress(StoreError), self.store.changing() as change:  # a full disk: tomorrow it is tried again
             prune(change, self.options.keep_requests)
 
     def look(self) -> None:

@@ -68,10 +68,11 @@ def prune(change: Change, days: int, day: int | None = None) -> int:
     """
     db, day = change.state.db, today() if day is None else day
     db.execute("UPDATE requests SET day = ? WHERE day = 0", (day,))
+    dated = db.changes()
     old = (day - days,)
     names = [name for (name,) in db.execute("SELECT id FROM requests WHERE day < ?", old)]
     count = len(names) + int(db.execute("SELECT count(*) FROM additions WHERE day < ?", old).get)
-    if count:
+    if count or dated:
         for table in ("requests", "additions"):
             db.execute(f"DELETE FROM {table} WHERE day < ?", old)
         chain.append(db, "prune", requests=count)
