@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import operator
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ import pytest
 from indknn.server.bodies import SMALL, BodyBudget
 from indknn.server.connections import RESERVE, Connections
 from indknn.server.problems import Problem
+from indknn.server.reader import Bounds, Reader
 from indknn.store.keyfile import create, keys_path
 from indknn.store.verify import problems
 from server.serving import ENVIRONMENT, INFER, Server, application, make_store, question, rows, tensor, wait_until
@@ -59,6 +61,8 @@ def test_what_the_headers_tell_is_refused_before_the_body_is_read(store):
         assert refused(app, done, content_length=SMALL + 1)[1]["code"] == "body_too_large"
         assert refused(app, done)[1]["code"] == "query_limit"  # of no known length
         assert refused(app, "wrong")[0] == 401
+        assert refused(app, client_key(keys), content_type="text/plain")[0] == 415
+        assert refused(app, client_key(keys), content_encoding="gzip")[0] == 415
         most, _ = app.service.query_bounds
         assert refused(app, client_key(keys), content_length=most + 1)[1]["code"] == "body_too_large"
         app.service.worker.waiting = app.service.options.max_waiting
@@ -217,6 +221,18 @@ def test_a_reader_that_dies_is_replaced(store):
     assert last.returncode is not None
 
 
+def test_a_fault_of_the_reader_is_logged_without_what_was_read(caplog):
+    reader = Reader()
+    try:
+        with pytest.raises(Problem) as told:
+            asyncio.run(reader.read(operator.truediv, b"7" * (SMALL + 1), Bounds(9, 9), 2))
+        assert told.value.status == 500
+        assert "TypeError" in caplog.text
+        assert "unsupported operand" not in caplog.text
+    finally:
+        reader.close()
+
+
 def test_who_is_refused_all_the_time_waits_for_it(store, monkeypatch):
     waited = []
 
@@ -278,8 +294,13 @@ def test_an_address_has_a_quarter_of_the_connections_and_a_key_half():
     of_a_key = [Fake(float(i)) for i in range(6)]
     for one in of_a_key:
         house.opened(one, "a")
-        house.shown(one, "k")
+        assert house.shown(one, "k")
     assert [one.dropped for one in of_a_key] == [True] + [False] * 5
+    for one in of_a_key:
+        one.since = None
+    late = Fake(0.0)
+    house.opened(late, "a")
+    assert not house.shown(late, "k")  # all others of this key are busy: the request is refused, not charged in vain
 
 
 @pytest.mark.slow

@@ -42,17 +42,20 @@ class Connections:
     def opened(self, connection: Connection, address: str) -> None:
         """A client has connected. It, or another one, closes where there are too many."""
         self._enter(connection, f"address {address}")
-        self._make_room(connection, self._by_holder[f"address {address}"], self.without_key)
-        if len(self._holders) > self.most:
-            self._make_room(connection, max(self._by_holder.values(), key=len), 0)
+        room = self._has_room(connection, self._by_holder[f"address {address}"], self.without_key)
+        if room and len(self._holders) > self.most:
+            room = self._has_room(connection, max(self._by_holder.values(), key=len), 0)
+        if not room:
+            self._close(connection)
 
-    def shown(self, connection: Connection, key: str) -> None:
-        """The client has shown this key."""
+    def shown(self, connection: Connection, key: str) -> bool:
+        """The client has shown this key. Whether there is room for one more connection of that key."""
         holder = f"key {key}"
-        if connection in self._holders and self._holders[connection] != holder:
-            self.closed(connection)
-            self._enter(connection, holder)
-            self._make_room(connection, self._by_holder[holder], max(1, self.most // 2))
+        if self._holders.get(connection, holder) == holder:
+            return True
+        self.closed(connection)
+        self._enter(connection, holder)
+        return self._has_room(connection, self._by_holder[holder], max(1, self.most // 2))
 
     def closed(self, connection: Connection) -> None:
         """The connection is no more."""
@@ -67,13 +70,18 @@ class Connections:
         self._holders[connection] = holder
         self._by_holder.setdefault(holder, set()).add(connection)
 
-    def _make_room(self, newest: Connection, held: set[Connection], most: int) -> None:
-        """Close the one of these that has been idle longest, if they are too many; the newest if none is idle."""
-        if len(held) > most:
-            idle = [(since, id(c), c) for c in held if c is not newest and (since := c.idle_since()) is not None]
-            chosen = min(idle)[2] if idle else newest
-            self.closed(chosen)
-            chosen.drop()
+    def _has_room(self, newest: Connection, held: set[Connection], most: int) -> bool:
+        """Close the one that was idle longest, if these are too many. False if none can be closed but the newest."""
+        if len(held) <= most:
+            return True
+        idle = [(since, id(c), c) for c in held if c is not newest and (since := c.idle_since()) is not None]
+        if idle:
+            self._close(min(idle)[2])
+        return bool(idle)
+
+    def _close(self, connection: Connection) -> None:
+        self.closed(connection)
+        connection.drop()
 
 
 def allowed(wanted: int) -> int:

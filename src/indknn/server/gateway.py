@@ -28,6 +28,7 @@ _ON_EVERY_RESPONSE = (
     (b"referrer-policy", b"no-referrer"),
 )
 _NO_STORE = (b"cache-control", b"no-store")
+_GO_AWAY = ((b"retry-after", b"1"), (b"connection", b"close"))
 _JSON = ((b"content-type", b"application/json"),)
 
 
@@ -52,8 +53,8 @@ class Gateway:
             key = authorise(self.service.keys, permission, headers)
             if key is not None:
                 sender = f"key {key.id}"
-                if "indknn.connection" in scope:
-                    scope["indknn.connection"].show(key.id)
+                if "indknn.connection" in scope and not scope["indknn.connection"].show(key.id):
+                    raise Problem(503, "too many connections of this key are busy", "busy", _GO_AWAY)
             if not (self.service.keyed or self.service.keys.is_open):
                 await self.service.remember_keys()
             check_again = partial(self._check_again, permission, headers, self.service.keys.version)

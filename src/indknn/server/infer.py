@@ -47,11 +47,12 @@ async def infer(
     analyst = None if key is OPEN else key.name
     try:
         check_model(service, model, version)
+        form = _form_of(headers)
         most = await _admitted(service, headers, key, analyst)
         body = await read_body(receive, headers, most, take)
         stage["arrive"].observe(time.perf_counter() - start)
         start = time.perf_counter()  # the time that the client took to send its request does not count
-        asked = await _parse(service, headers, body)
+        asked = await _parse(service, form, headers, body)
         del body
         queries, request_id = await _vectors(service, asked), asked.request_id
         rows = len(queries)
@@ -110,20 +111,27 @@ def check_model(service: Service, name: str, version: str | None = None) -> None
         raise Problem(404, f"there is no version {shown(version)} of {service.name!r}; it has {VERSION!r}")
 
 
-async def _parse(service: Service, headers: dict[bytes, bytes], body: bytes | bytearray) -> Asked:
-    """What is asked. Whether the number of features is right is checked by the worker, with their values."""
+def _form_of(headers: dict[bytes, bytes]) -> tuple[bool, int | None]:
+    """Whether the body is rows alone, and how many bytes of it are JSON if not all are. Refuses all other forms."""
     kind = headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
-    length, most = header_length_of(headers), service.options.max_batch
-    _, bounds = service.query_bounds
     if b"content-encoding" in headers:
         raise Problem(415, f"content encoding {shown(headers[b'content-encoding'])}: bodies must not be compressed")
-    if length == 0 or (length is None and kind == _BYTES):
+    length = header_length_of(headers)
+    if length is None and kind not in {_JSON, _BYTES}:
+        raise Problem(415, f"content type {shown(kind)}: must be application/json or application/octet-stream")
+    return length == 0 or (length is None and kind == _BYTES), length
+
+
+async def _parse(
+    service: Service, form: tuple[bool, int | None], headers: dict[bytes, bytes], body: bytes | bytearray
+) -> Asked:
+    """What is asked. Whether the number of features is right is checked by the worker, with their values."""
+    (rows_alone, length), most, (_, bounds) = form, service.options.max_batch, service.query_bounds
+    if rows_alone:
         width, said = service.n_features or 1, headers.get(b"x-indknn-rows")
         asked = Asked(await service.reader.read(read_rows, body, bounds, width, said, json=0))
-    elif length is not None or kind == _JSON:
-        asked = await service.reader.read(read_request, body, bounds, length, most, json=length)
     else:
-        raise Problem(415, f"content type {shown(kind)}: must be application/json or application/octet-stream")
+        asked = await service.reader.read(read_request, body, bounds, length, most, json=length)
     if not 0 < len(asked.rows) <= most:
         raise Problem(422, f"a request must have 1 to {most} rows, got {len(asked.rows)}")
     return replace(asked, request_id=checked_id(asked.request_id or _request_id(headers)))

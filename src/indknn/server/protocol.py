@@ -47,9 +47,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self.house.closed(self)
         super().connection_lost(exc)
 
-    def show(self, key: str) -> None:
-        """The client has shown this key."""
-        self.house.shown(self, key)
+    def show(self, key: str) -> bool:
+        """The client has shown this key. Whether there is room for one more connection of that key."""
+        return self.house.shown(self, key)
 
     def idle_since(self) -> float | None:
         """Since when it waits for its client; None while the client waits for an answer."""

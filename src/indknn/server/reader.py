@@ -7,6 +7,7 @@ does it, one body at a time, with a limit on its memory. What comes back is smal
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import pickle
 import resource
@@ -14,6 +15,7 @@ import signal
 import struct
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,8 +26,9 @@ from threading import Timer
 from typing import IO, Any, TypeVar
 
 from indknn.server.bodies import SMALL
-from indknn.server.problems import Problem
+from indknn.server.problems import Problem, as_problem
 
+log = logging.getLogger("indknn.server")
 _LENGTH = struct.Struct("<Q")
 _SECONDS = 20.0  # for one body; then the process is ended
 _QUICK = 1 << 20  # bytes of numbers that are copied faster than a thread is woken
@@ -87,13 +90,15 @@ class Reader:
             overdue = Timer(_SECONDS, process.kill)  # then writing and reading fail, whichever it was
             overdue.start()
             try:
-                done, result = _exchange(process, pickle.dumps((read, bounds, rest)), body)
+                done, result, where = _exchange(process, pickle.dumps((read, bounds, rest)), body)
             finally:
                 overdue.cancel()
         except (OSError, EOFError):
             self._end()
             text = "this body could not be read; send fewer rows at once"
             raise Problem(503, text, "busy", ((b"retry-after", b"1"),)) from None
+        if where:
+            log.error("in the process that reads long bodies: %s", where)
         if not done:
             raise Problem(*result)
         return result
@@ -145,16 +150,19 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
     return data
 
 
-def _attempt(read: Callable[..., Any], body: bytes, bounds: Bounds, rest: tuple[Any, ...]) -> tuple[bool, Any]:
+def _attempt(read: Callable[..., Any], body: bytes, bounds: Bounds, rest: tuple[Any, ...]) -> tuple[bool, Any, str]:
+    """Whether it was read; what came of it, or the problem; and where it went wrong if nobody expected that."""
     try:
         bounds.check(body)
-        return True, read(body, *rest)
+        return True, read(body, *rest), ""
     except Problem as problem:
-        return False, (problem.status, problem.message, problem.code, problem.headers)
+        return False, (problem.status, problem.message, problem.code, problem.headers), ""
     except (MemoryError, RecursionError):
-        return False, (413, "the body takes too much memory to read; send fewer rows at once")
-    except Exception:
-        return False, (500, "something went wrong in the server; its log says where")
+        return False, (413, "the body takes too much memory to read; send fewer rows at once"), ""
+    except Exception as error:
+        told = as_problem(error)
+        frames = "".join(traceback.format_tb(error.__traceback__))  # without the text, which may hold features or names
+        return False, (told.status, told.message, told.code), f"{type(error).__name__}\n{frames}"
 
 
 def main() -> None:
