@@ -67,6 +67,7 @@ class Profile:
         self._sum: FloatArray = np.zeros(0)
         self._squares: FloatArray = np.zeros(0)
 
+    @np.errstate(all="ignore")  # of rows so large that their squares are not numbers nothing is said
     def see(self, X: FloatArray) -> None:
         """Take in some rows; all are of one width and finite."""
         if not self._rows:
@@ -75,6 +76,7 @@ class Profile:
         self._sum = self._sum + X.sum(axis=0)
         self._squares = self._squares + np.einsum("ij,ij->j", X, X)
 
+    @np.errstate(all="ignore")
     def advice(self, center: FloatArray | None) -> list[Warning]:
         """What the rows look like, given the center that is subtracted from them."""
         found: list[Warning] = []
