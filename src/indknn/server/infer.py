@@ -20,6 +20,7 @@ from indknn.server.bodies import SMALL, Receive, read_body
 from indknn.server.keyring import OPEN
 from indknn.server.problems import Problem, RawHeaders, shown
 from indknn.server.service import VERSION, Service
+from indknn.server.tables import encoded
 from indknn.server.tensors import Asked, header_length_of, read_request, read_rows, write_answer
 from indknn.server.worker import NO_RECORDS
 from indknn.store.keyfile import Key
@@ -131,7 +132,8 @@ async def _parse(
         width, said = service.n_features or 1, headers.get(b"x-indknn-rows")
         asked = Asked(await service.reader.read(read_rows, body, bounds, width, said, json=0))
     else:
-        asked = await service.reader.read(read_request, body, bounds, length, most, json=length)
+        columns = None if service.store.schema is None else list(service.store.schema.columns)
+        asked = await service.reader.read(read_request, body, bounds, length, most, columns, json=length)
     if not 0 < len(asked.rows) <= most:
         raise Problem(422, f"a request must have 1 to {most} rows, got {len(asked.rows)}")
     return replace(asked, request_id=checked_id(asked.request_id or _request_id(headers)))
@@ -152,6 +154,8 @@ async def _vectors(service: Service, asked: Asked) -> FloatArray:
     """The rows as numbers. Texts are embedded in a thread, one at a time: others go on meanwhile."""
     if not isinstance(asked.rows, list):
         return asked.rows
+    if isinstance(asked.rows[0], dict):
+        return await encoded(asked.rows, service.store.schema)
     if service.embed is None:
         raise Problem(422, "this model takes numbers: 'datatype' must be one of FP64, FP32 or INT64, got 'BYTES'")
     return await asyncio.to_thread(service.embed, asked.rows)

@@ -98,8 +98,20 @@ def completed(generate: Callable[[], dict[str, Any]], service: Service) -> dict[
         document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["example"] = facts
     for path, version in (("/v2/models/{name}/infer", ()), ("/v2/models/{name}/versions/{version}/infer", (_VERSION,))):
         infer = _infer(service.name, width or 2)
+        if service.store.schema is not None:
+            _show_rows(infer, list(service.store.schema.used))
         document["paths"][path] = {"post": {**infer, "parameters": [*infer["parameters"], *version]}}
     return document
+
+
+def _show_rows(infer: dict[str, Any], columns: list[str]) -> None:
+    """With a schema, queries may be objects with column names."""
+    value = {"type": ["number", "string", "boolean", "null"]}
+    row = {"type": "object", "required": columns, "properties": dict.fromkeys(columns, value)}
+    content = infer["requestBody"]["content"]["application/json"]
+    content["schema"]["properties"]["rows"] = {"type": "array", "items": row, "minItems": 1}
+    content["schema"]["required"] = []
+    content["example"] = {"id": "visit-17", "rows": [dict.fromkeys(columns)]}
 
 
 def _example_query(width: int) -> list[float]:

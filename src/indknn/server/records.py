@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-import numpy as np
 import orjson
-from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
 
 from indknn.errors import PrivacyError
-from indknn.server.problems import Problem, first_fault, shown
+from indknn.server.problems import Problem, first_fault
+from indknn.server.tables import record_vectors
 from indknn.store import Store
 from indknn.store.intake import Item
 from indknn.store.requests import Upload as Once
@@ -19,6 +30,8 @@ from indknn.types import FloatArray
 
 _FEATURE = Annotated[float, Field(strict=True)]  # no text that looks like a number
 _NAME = Annotated[StrictStr, Field(max_length=1024)]
+_FEATURES = Annotated[list[_FEATURE], Field(fail_fast=True)]
+_VALUE = StrictInt | StrictFloat | StrictBool | StrictStr | None
 _NUMBER = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
 M = TypeVar("M", bound=BaseModel)
 
@@ -26,15 +39,23 @@ M = TypeVar("M", bound=BaseModel)
 class Record(BaseModel):
     """One record of a person. With the `id` of a held record it replaces that one, whose owner stays if none is named.
 
-    `record_id` is an id of your choice: sent again, it replaces the record that has it.
+    `record_id` is an id of your choice: sent again, it replaces the record that has it. In a store with a schema,
+    `values` by the names of the columns take the place of `features`.
     """
 
     model_config = ConfigDict(extra="forbid")
-    features: Annotated[list[_FEATURE], FailFast()] = Field(min_length=1, max_length=1 << 17, examples=[[0.1, 0.9]])
+    features: _FEATURES | None = Field(default=None, min_length=1, max_length=1 << 17, examples=[[0.1, 0.9]])
+    values: dict[str, _VALUE] | None = Field(default=None, min_length=1, examples=[{"age": 39, "ward": "surgery"}])
     label: StrictInt | _NAME | StrictBool = Field(examples=["healthy"])
     owner: StrictInt | _NAME | None = Field(default=None, examples=["ann"])
     id: _NUMBER | None = None
     record_id: StrictInt | _NAME | None = Field(default=None, examples=["visit-17"])
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.features is None) == (self.values is None):
+            raise ValueError("a record must have either features or values")
+        return self
 
 
 class Upload(BaseModel):
@@ -54,9 +75,9 @@ class Deletion(BaseModel):
 
 @dataclass(frozen=True)
 class Batch:
-    """Records as the store takes them: an array instead of lists of numbers."""
+    """Records as the store takes them: an array instead of lists of numbers, or rows of a table."""
 
-    X: FloatArray
+    X: FloatArray | list[dict[str, Any]]
     items: list[Item]
     each_row: bool
 
@@ -65,10 +86,10 @@ def read_upload(body: bytes | bytearray, max_records: int) -> Batch:
     """The records of a body, or a problem that names the first thing that is wrong."""
     upload = parsed(Upload, body)
     _refuse_too_many(upload.records, max_records)
-    widths = {len(record.features) for record in upload.records}
-    if len(widths) > 1:
-        raise Problem(422, f"all records must have the same number of features, got {shown(sorted(widths))}")
-    X = np.array([record.features for record in upload.records], dtype=np.float64)
+    features, values = ([getattr(one, name) for one in upload.records] for name in ("features", "values"))
+    if None in values and any(row is not None for row in values):
+        raise Problem(422, "all records must have features, or all must have values")
+    X = values if None not in values else record_vectors(features, values, None)
     items = [Item(record.label, record.owner, record.id, record.record_id) for record in upload.records]
     return Batch(X, items, upload.each_row)
 
@@ -102,8 +123,9 @@ def upsert(store: Store, batch: Batch, once: Once | None) -> dict[str, Any]:
             known = once.numbers(db)
         if known is not None:
             return {"ids": known.tolist(), **_counts(store), "already_here": 0, "warnings": [], "repeated": True}
+    X = batch.X if not isinstance(batch.X, list) else record_vectors([], batch.X, store.schema)
     try:
-        added = store.upsert(batch.X, batch.items, each_row=batch.each_row, once=once)
+        added = store.upsert(X, batch.items, each_row=batch.each_row, once=once)
     except PrivacyError as error:
         raise Problem(409, str(error), "who_is_who") from None
     told = {"already_here": added.copies, "warnings": [str(one) for one in added.advice], "repeated": False}

@@ -113,7 +113,7 @@ class Service:
     def query_bounds(self) -> tuple[int, Bounds]:
         """How long a body with queries may be, and of how much structure: no longer than rows in JSON ever are."""
         options, numbers = self.options, self.options.max_batch * (self.n_features or 1)
-        if self.embed is not None:  # texts are of any length, and full of commas
+        if self.embed is not None or self.store.schema is not None:  # texts are of any length, and full of commas
             return options.max_body, Bounds(options.max_body, options.max_body)
         return min(options.max_body, _NUMBER * numbers + SMALL), Bounds(options.max_batch + _MORE, numbers + _MORE)
 
@@ -121,8 +121,9 @@ class Service:
     def record_bounds(self) -> Bounds:
         """Of how much structure an upload of records may be."""
         records = self.options.max_records
-        commas = self.options.max_body if self.n_features is None else records * (self.n_features + _MORE)
-        return Bounds(2 * records + _MORE, commas)
+        width = None if self.store.schema is not None else self.n_features  # values of tables may be full of commas
+        commas = self.options.max_body if width is None else records * (width + _MORE)
+        return Bounds(3 * records + _MORE, commas)  # a record, and its features or values
 
     @property
     def classes(self) -> npt.NDArray[Any]:
@@ -143,21 +144,30 @@ class Service:
             "guarantee": guarantee(self.store.settings),
         }
 
+    def _inputs(self) -> list[dict[str, Any]]:
+        """What a query is made of: one tensor per column of the schema, texts, or vectors."""
+        schema = self.store.schema
+        if schema is not None:
+            kinds = {name: "FP64" if column.kind == "number" else "BYTES" for name, column in schema.used.items()}
+            return [{"name": name, "datatype": kind, "shape": [-1]} for name, kind in kinds.items()]
+        if self.embed is not None:
+            return [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
+        return [{"name": "features", "datatype": "FP32", "shape": [-1, self.n_features or -1]}]
+
     def metadata(self) -> dict[str, Any]:
         """The public facts about the model: its parameters and the guarantee, nothing that depends on people."""
         settings = self.store.settings
         promised = {name: value for name, value in guarantee(settings).items() if name != "words"}
-        rows = {"name": "features", "datatype": "FP32", "shape": [-1, self.n_features or -1]}
-        texts = {"name": "text", "datatype": "BYTES", "shape": [-1]}
         return {
             "name": self.name,
             "versions": [VERSION],
             "platform": "indknn",
-            "inputs": [rows if self.embed is None else texts],
+            "inputs": self._inputs(),
             "outputs": [{"name": LABEL, "datatype": label_datatype(self.classes), "shape": [-1]}],
             "parameters": {
                 "classes": self.classes.tolist(),
                 "n_features": self.n_features,
+                **({} if settings.schema is None else {"schema": settings.schema}),
                 **promised,
                 "tau": settings.tau,
                 "kernel": settings.kernel,

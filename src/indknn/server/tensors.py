@@ -6,6 +6,7 @@ Tensors come in JSON, or behind the JSON as bytes (the binary tensor data extens
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import orjson
 
 from indknn.server.problems import Problem, RawHeaders, shown
+from indknn.server.tables import Rows, rows_of
 from indknn.types import FloatArray
 
 Body: TypeAlias = bytes | bytearray | memoryview
@@ -36,15 +38,20 @@ _NOT_HERE = ("classification", "shared_memory_region")
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: rows of features, or texts that are to become rows, and how the answer is wanted."""
+    """A request: rows of features, or texts or rows of a table that are to become such, and how to answer."""
 
-    rows: FloatArray | list[str]
+    rows: FloatArray | list[str] | Rows
     request_id: str | None = None
     binary: bool = False
 
 
-def read_request(body: Body, header_length: int | None, max_batch: int) -> Asked:
-    """A whole body. Its first `header_length` bytes are the JSON, if there is binary data behind it."""
+def read_request(
+    body: Body, header_length: int | None, max_batch: int, columns: Collection[str] | None = None
+) -> Asked:
+    """A whole body. Its first `header_length` bytes are the JSON, if there is binary data behind it.
+
+    `columns` are the names of a store's schema, if it has one.
+    """
     head, rest = memoryview(body), memoryview(b"")
     if header_length is not None:
         if header_length > len(body):
@@ -57,12 +64,16 @@ def read_request(body: Body, header_length: int | None, max_batch: int) -> Asked
     if not isinstance(asked, dict):
         raise Problem(422, "the body must be a JSON object with 'inputs'")
     inputs, request_id = asked.get("inputs"), asked.get("id")
-    if not (isinstance(inputs, list) and len(inputs) == 1 and isinstance(inputs[0], dict)):
-        raise Problem(422, "'inputs' must be a list of one tensor, named 'features'")
     if not isinstance(request_id, str | None):
         raise Problem(422, f"'id' must be a string, got {shown(request_id)}")
     parameters = _parameters(asked, "the request")
     binary = _wants_binary(asked.get("outputs"), _flag(parameters, "binary_data_output"))
+    if columns is not None and isinstance(inputs, list) and len(inputs) <= len(columns):
+        asked["inputs"] = _unpacked(inputs, rest, max_batch)
+    if (rows := rows_of(asked, columns)) is not None:
+        return Asked(rows, request_id, binary)
+    if not (isinstance(inputs, list) and len(inputs) == 1 and isinstance(inputs[0], dict)):
+        raise Problem(422, "'inputs' must be a list of one tensor, named 'features'")
     return Asked(_tensor(inputs[0], rest, max_batch), request_id, binary)
 
 
@@ -132,6 +143,29 @@ def _wants_binary(outputs: Any, unless_told: bool) -> bool:
         raise Problem(422, f"the name of the output must be {LABEL!r}, got {shown(outputs[0].get('name'))}")
     parameters = _parameters(outputs[0], "the output")
     return _flag(parameters, "binary_data") if "binary_data" in parameters else unless_told
+
+
+def _unpacked(inputs: list[Any], rest: memoryview, max_batch: int) -> list[Any]:
+    """Columns of a table whose data lie behind the JSON, one after the other, as if they stood in it."""
+    found, at = [], 0
+    for one in inputs:
+        size = _parameters(one, "the input").get("binary_data_size") if isinstance(one, dict) else None
+        if size is None or one.get("name") == "features":
+            found.append(one)
+            continue
+        if type(size) is not int or not 0 <= size <= len(rest) - at:
+            raise Problem(422, f"'binary_data_size' is {shown(size)}, but behind the JSON are {len(rest)} bytes")
+        column, shape = {**one, "parameters": {"binary_data_size": size}}, one.get("shape")
+        if one.get("datatype") == "BYTES":
+            data: list[Any] = list(_tensor({**column, "name": "text"}, rest[at : at + size], max_batch))
+        else:
+            wide = [*shape, 1][:2] if isinstance(shape, list) else shape
+            array = _tensor({**column, "name": "features", "shape": wide}, rest[at : at + size], max_batch)
+            kind = "f8" if NUMBERS[one["datatype"]].kind == "f" else "i8"  # 39 is no 39.0 where it names a category
+            data = np.asarray(array).astype(kind).ravel().tolist()
+        found.append({**one, "data": data})
+        at += size
+    return found
 
 
 def _tensor(given: dict[str, Any], rest: memoryview, max_batch: int) -> FloatArray | list[str]:

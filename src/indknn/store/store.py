@@ -36,6 +36,7 @@ from indknn.store.guard import Guard
 from indknn.store.opening import State, load
 from indknn.store.requests import Upload
 from indknn.store.space import Space
+from indknn.tables.schema import records_of, vectors_of
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 FOLD_BYTES, _FOLD_LEAST = 8 << 20, 256 << 10
@@ -67,8 +68,7 @@ class Store:
         self.noise = SecureNoise() if noise is None else noise
         self.generation = 0
         self._options = {"synchronous": synchronous, "vfs": vfs, "read_only": read_only}
-        self._lock = RLock()
-        self._closed = False
+        self._lock, self._closed = RLock(), False
         self._process = os.getpid()  # a fork inherits the lock, and must not write
         if self.path.is_dir():
             raise StoreError(f"{self.path} is a folder; a store is a file")
@@ -168,7 +168,7 @@ class Store:
         """
         if self.draft:
             raise InvalidInputError(f"{self.path} has never held records, so nothing is known of its features")
-        queries = self.settings.quantise(Q, "the queries")
+        queries = self.settings.quantise(vectors_of(Q, self.schema), "the queries")
         for name, text in (("analyst", analyst), ("request_id", request_id)):
             refuse_unwritable(name, text)
         batch = self.compute([Request(queries, analyst, request_id)])
@@ -215,8 +215,8 @@ class Store:
 
     # Records
 
-    def add(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None, record_ids: Any = None) -> IntArray:
-        """Add records, all or none; their numbers.
+    def add(self, X: Any, y: Any = None, owners: Any = None, record_ids: Any = None) -> IntArray:
+        """Add records, all or none; their numbers. With a schema, X may be a table that holds the rest as well.
 
         `owners` names a person for each row (rule 13). In a store that nobody was in yet, owners="each-row" says that
         every row is a new person's. `record_ids` are ids of your choice: a row whose id is here already takes the place
@@ -229,7 +229,7 @@ class Store:
 
         The first records of a draft fix the number of features, and the label set where it was not given.
         """
-        batches = iter(batches)
+        batches = (records_of(self.schema, *batch) for batch in batches)
         with self._exclusive():
             ready = intake.Intake(self._state.engine)
             # What is wrong with the first batch, mostly the only one, is told before anything is touched.
@@ -271,10 +271,10 @@ class Store:
         self, X: FloatArray, items: Sequence[intake.Item], *, each_row: bool = False, once: Upload | None = None
     ) -> intake.Added:
         """Add and replace, all or none. With `each_row` all are of new people; `once` is remembered as done."""
-        y, chosen, profile = intake.labels_of(items), intake.record_ids_of(items), Profile()
+        X, y, profile = vectors_of(X, self.schema), intake.labels_of(items), Profile()
         with self._exclusive():
             replaced = self._state.engine.shard.slots_of_records([item.id for item in items if item.id is not None])
-            names = intake.people_of_items(items, self._state.engine, each_row)
+            chosen, names = intake.record_ids_of(items), intake.people_of_items(items, self._state.engine, each_row)
             prepared = match = None
             if not self._state.draft:
                 prepared = self._state.engine.settings.prepare(X, y)
@@ -349,7 +349,7 @@ class Store:
         if erased and self._space.empty_log(self._state.db):
             self._space.fill(self._state.engine, self._fold_bytes)
 
-    # Writing
+    # Writing and opening
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -396,4 +396,5 @@ class Store:
     def _load(self) -> None:
         self._guard.refuse_if_moved()
         self._state = load(self.path, self.noise, self._guard, **self._options)
+        self.schema = self._state.schema  # what the columns of tables are, which features may be then
         self.generation += 1
