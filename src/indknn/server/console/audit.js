@@ -99,6 +99,7 @@ function words({ kind, body }) {
     case "answers": return facts.count === 1
       ? `Answered query ${count(facts.first)}.`
       : `Answered ${count(facts.count)} queries, ${count(facts.first)} to ${count(facts.last)}.`;
+    case "public": return `Declared ${entry.facts.rows} public rows, which the shared model may use.`;
     case "purge": return "Purged all that was released. Everybody who asks again can see it.";
     case "keys": return "First key made.";
     case "names": return `All names became text: ${many(facts.renamed, "name")} renamed, ${many(facts.joined, "person", "people")} joined who had two.`;
