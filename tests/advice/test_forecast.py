@@ -27,7 +27,7 @@ def make(path, **settings):
     return path
 
 
-MODEL = {"prior": "model", "reuse": "none", "max_queries": None}
+MODEL = {"prior": "model", "reuse": "none", "max_queries": None, "sigma2": 0.25}  # such that people are asked
 MODES = {"model": MODEL, "labels": {"prior": "none", "reuse": "labels"}, "none": {"prior": "none", "reuse": "none"}}
 
 
