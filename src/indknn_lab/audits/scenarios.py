@@ -218,7 +218,6 @@ def _analysts() -> list[Scenario]:
     one = replace(BASE, reuse="labels")
     shared = replace(BASE, epsilon=3.0, global_epsilon=4.0)
     both, three = ("a", "b"), ("a", "b", "c")
-    pooling = analysts(both, both, 4)
     pooled, joint = (  # their budgets add up, but for what is shared
         accounting.epsilon((2.0 - share) * BASE.budget, BASE.delta, BASE.accountant)
         for share in (0.0, ENDLESS.prior_share)
