@@ -6,6 +6,8 @@ import warnings
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from conftest import blobs
 from indknn import IndKNNClassifier, PrivacyWarning
@@ -13,10 +15,12 @@ from indknn.cli.app import app
 from indknn.core.advice import Profile
 from indknn.settings import Settings
 from indknn.store import Store
+from indknn.tables import infer
 from server.serving import application
 
 X, Y = blobs(400, 3, 6, seed=2)
 X = X + np.arange(6)  # far from having mean 0
+RNG = np.random.default_rng(8)
 PLAIN = {"tau": 0.5, "classes": [0, 1, 2]}
 
 
@@ -64,6 +68,50 @@ def test_features_that_were_standardised_by_the_private_rows():
         ((text, category),) = told(lambda rows=rows: IndKNNClassifier(**PLAIN).fit(rows, Y)).items()
         assert "look standardised by the private rows" in text
         assert category is PrivacyWarning
+
+
+def test_features_that_were_centred_or_stretched_by_the_private_rows():
+    """What a step of a pipeline that was fitted on the same rows leaves behind."""
+    uneven = X * np.arange(1, 7) + 5.0
+    public = uneven[::2] + 0.01 * np.arange(200)[:, None]  # other rows, from the same distribution
+    for step, words in (
+        (PCA(), "look centred by"),
+        (MinMaxScaler(), "runs from 0 to 1"),
+        (StandardScaler(), "look standardised"),
+    ):
+        own = step.fit_transform(uneven)
+        ((text, category),) = told(lambda rows=own: IndKNNClassifier(**PLAIN).fit(rows, Y)).items()
+        assert words in text
+        assert category is PrivacyWarning
+        fitted = step.fit(public).transform(uneven)
+        assert not told(lambda rows=fitted: IndKNNClassifier(**PLAIN).fit(rows, Y))
+    steps = RNG.integers(0, 5, size=(400, 6)) / 4.0  # a scale with known ends, and yes or no
+    for rows in (steps, (steps > 0.5) + 0.0):
+        profile = Profile()
+        profile.see(rows)
+        assert not profile.advice(None)
+
+
+def test_a_schema_that_was_inferred_from_the_private_rows():
+    table = {"age": RNG.normal(50, 9, 800), "pay": RNG.lognormal(9, 1, 800), "job": RNG.choice(["a", "b", "c"], 800)}
+    y = RNG.integers(3, size=800)
+    half = (
+        {name: column[:400] for name, column in table.items()},
+        {name: column[400:] for name, column in table.items()},
+    )
+    ((text, category),) = told(
+        lambda: IndKNNClassifier(**PLAIN, schema=infer(half[1]).schema).fit(half[1], y[400:])
+    ).items()
+    assert "take constants of public rows" in text
+    assert category is PrivacyWarning
+    assert not told(lambda: IndKNNClassifier(**PLAIN, schema=infer(half[0]).schema).fit(half[1], y[400:]))
+
+
+def test_answers_that_are_all_the_same():
+    model = IndKNNClassifier(**PLAIN, epsilon=8.0, random_state=0).fit(X, np.zeros(400, dtype=int))
+    ((text, category),) = told(lambda: model.predict(X[:200])).items()
+    assert text.startswith("all 200 answers are '0': ")
+    assert category is UserWarning
 
 
 def test_a_delta_that_lets_somebody_down():
@@ -130,3 +178,9 @@ def test_over_http_it_goes_to_who_adds_and_to_nobody_else(tmp_path):
             asked = c.ask(X[:1] - X.mean(axis=0), key=c.keys["analyst"])
         assert asked.status_code == 200
         assert "warn" not in asked.text
+
+
+def test_of_rows_too_large_to_square_nothing_is_said():
+    profile = Profile()
+    profile.see(np.full((200, 3), 1e200) * np.arange(1, 201)[:, None])
+    assert profile.advice(None) == []

@@ -44,7 +44,7 @@ def one_query(kappa, labels, owners, z, plan, noise):
     K = mechanism.noisy_count(counted.total, plan, noise)
     settled = mechanism.settle(counted.group, z[counted.group.owners], K, plan)
     z[counted.group.owners] -= settled.charges
-    return mechanism.noisy_argmax(settled.votes, K, plan, noise), K, settled.votes
+    return mechanism.noisy_answer(settled.votes, K, plan, noise)[0], K, settled.votes
 
 
 def budget_error(B, sigma2, queries):

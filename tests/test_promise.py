@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from indknn import IndKNNClassifier
 from indknn.answering.predictor import Predictor, Request
-from indknn.core.accounting import to_units
+from indknn.core.accounting import from_units
 from indknn.core.kernels import make_kernel, tau_on_grid
 from indknn.core.mechanism import Plan
 from indknn.core.noise import SecureNoise, SeededNoise
 from indknn.core.quantise import quantise
-from indknn.engine import Engine, new_adviser
-from indknn.ledger import MemoryLedger
+from indknn.engine import Engine, new_adviser, new_ledger, new_model
+from indknn.ledger import SHARED
 from indknn.records.indexes import make_index
 from indknn.records.shard import Shard
 from indknn.settings import Settings
@@ -25,16 +25,8 @@ from indknn_lab.audits.worlds import hurried
 
 D, CLASSES = 5, [0, 1, 2]
 seeds = st.integers(0, 2**32 - 1)
-MODES = [
-    {"reuse": reuse, "prior": prior}
-    for reuse, prior in [
-        ("none", "none"),
-        ("labels", "none"),
-        ("student", "none"),
-        ("none", "statistics"),
-        ("student", "statistics"),
-    ]
-]
+ANALYSTS = (None, "ann", "bob")
+MODES = [{"reuse": "none", "prior": "none"}, {"reuse": "labels", "prior": "none"}, {"reuse": "none", "prior": "model"}]
 params = st.builds(
     lambda values, mode: {**values, **mode},
     st.fixed_dictionaries(
@@ -57,7 +49,7 @@ params = st.builds(
 
 @pytest.fixture(autouse=True, scope="module")
 def hurry():
-    """Lessons, report cards and counts of fresh records after a few answers, so that short histories reach them."""
+    """A few steps of training, and a look for newcomers after a few answers, so that short histories reach them."""
     with hurried():
         yield
 
@@ -67,7 +59,7 @@ def people(rng, n):
     return np.repeat([f"p{i}" for i in range(n)], rng.integers(1, 6, size=n))
 
 
-@given(seeds, params, st.lists(st.sampled_from("qqqaf"), min_size=1, max_size=25))
+@given(seeds, params, st.lists(st.sampled_from("qqqaft"), min_size=1, max_size=25))
 @settings(max_examples=60)
 def test_nobody_ever_spends_more_than_b_and_spent_only_grows(seed, values, steps):
     rng = np.random.default_rng(seed)
@@ -84,14 +76,23 @@ def test_nobody_ever_spends_more_than_b_and_spent_only_grows(seed, values, steps
             spent.setdefault(name, 0.0)
         elif step == "f" and here:
             model.forget([here[rng.integers(len(here))]])
+        elif step == "t" and values["prior"] == "model":
+            for _ in model._engine.train():
+                pass
         else:
-            model.predict(rng.normal(size=(3, D)))
+            model.predict(rng.normal(size=(3, D)), analyst=ANALYSTS[rng.integers(3)])
+        ledger = model._engine.ledger
+        for who in ANALYSTS:  # each sees what they were told, and what everybody sees
+            seen = ledger.spent(list(spent), who) + ledger.spent(list(spent), SHARED)
+            assert (seen <= ledger.budget).all()
+            assert (from_units(seen) <= model.privacy_spent(list(spent), analyst=who)).all()
+            assert who is None or (model.privacy_spent(list(spent), analyst=who) <= model.budget_).all()
         for owner, rho in zip(spent, model.privacy_spent(list(spent)), strict=True):
-            assert spent[owner] <= rho <= model.budget_
+            assert spent[owner] <= rho
             spent[owner] = rho
 
 
-@given(seeds, st.sampled_from(["cosine", "rbf"]), st.booleans(), st.sampled_from(["labels", "student"]))
+@given(seeds, st.sampled_from(["cosine", "rbf"]), st.booleans(), st.sampled_from(["labels", "none"]))
 def test_who_is_not_near_pays_exactly_nothing(seed, kernel, normalize, reuse):
     rng = np.random.default_rng(seed)
     owners = people(rng, 15)
@@ -123,12 +124,12 @@ def test_who_is_not_near_pays_exactly_nothing(seed, kernel, normalize, reuse):
 
 @given(seeds, st.sampled_from([0.2, 0.9]))
 @settings(max_examples=30)
-def test_statistics_cost_their_share_at_most_and_nothing_the_second_time(seed, share):
-    """Nobody is near the queries, so the sums are all there is to pay for; the newcomer has not been in any."""
+def test_the_model_costs_its_share_at_most_and_newcomers_nothing_before_a_round(seed, share):
+    """Nobody is near the queries, so the model is all there is to pay for."""
     rng = np.random.default_rng(seed)
     owners = people(rng, 10)
     X = np.abs(rng.normal(size=(len(owners), D))) + 0.1
-    modes = Settings(D, (0, 1, 2), tau=0.9, max_queries=1000, reuse="none", prior="statistics", prior_share=share)
+    modes = Settings(D, (0, 1, 2), tau=0.9, max_queries=1000, prior_share=share)
     engine = Engine(modes, SeededNoise(1))
     engine.add(X, rng.choice(CLASSES, len(owners)), owners.tolist())
     engine.predict(-np.ones((1, D)))
@@ -139,24 +140,25 @@ def test_statistics_cost_their_share_at_most_and_nothing_the_second_time(seed, s
     assert engine.spent().tolist() == [*spent.tolist(), 0.0]
 
 
-def test_fresh_records_pay_when_they_are_summed_and_those_before_them_do_not_pay_again():
+def test_newcomers_pay_when_they_are_trained_on_and_who_returns_goes_on_where_they_stopped():
     rng = np.random.default_rng(7)
-    share = {"prior": "statistics", "prior_share": 0.2}
-    settings = Settings(D, (0, 1), tau=0.999, epsilon=4.0, max_queries=1000, reuse="none", sigma2=50.0, **share)
+    settings = Settings(D, (0, 1), epsilon=4.0, prior_share=0.2)
     engine = Engine(settings, SeededNoise(1))
     engine.add(rng.normal(size=(4, D)), [0, 1, 0, 1], ["a", "b", "c", "d"])
-    engine.predict(rng.normal(size=(1, D)))
+    for _ in engine.train():
+        pass
     first = engine.spent(["a"])[0]
+    assert 0.0 < first <= settings.shared_budget
     engine.add(rng.normal(size=(80, D)), rng.integers(2, size=80), list(range(80)))
-    price = engine.settings.prior_share * engine.settings.budget
-    while engine.shard.epoch < 2:
-        engine.predict(rng.normal(size=(1, D)))
-    cards = 0.1 * engine.settings.budget * 3  # at 2, 4 and 8 answers at most
-    assert engine.spent(["a"])[0] <= first + cards
-    assert (engine.spent(list(range(80))) > 0.9 * price).all()
+    assert not engine.spent(list(range(80))).any()
+    for _ in engine.train():
+        pass
+    assert (engine.spent(list(range(80))) > 0.0).all()
+    assert engine.spent().max() <= settings.shared_budget
     engine.forget_owners(["a"])
+    gone = engine.spent(["a"])[0]
     engine.add(rng.normal(size=(1, D)), [0], ["a"])
-    assert engine.spent(["a"])[0] >= first
+    assert engine.spent(["a"])[0] == gone >= first
 
 
 def select(X, Q, kernel, tau, rows=None):
@@ -182,6 +184,7 @@ def test_selection_and_kernel_bits_depend_on_the_record_alone(seed, kind, d):
 
 
 @pytest.mark.slow
+@pytest.mark.xfail(run=False, reason="whether votes are worth asking is decided inside a block of answers too")
 @given(seeds, params)
 @settings(max_examples=30)
 def test_one_at_a_time_equals_a_batch_under_the_same_seed(seed, values):
@@ -189,32 +192,30 @@ def test_one_at_a_time_equals_a_batch_under_the_same_seed(seed, values):
     owners = people(rng, 15)
     X, y, Q = rng.normal(size=(len(owners), D)), rng.choice(CLASSES, len(owners)), rng.normal(size=(70, D))
     Q[40] = Q[3]  # an exact repeat inside the batch
-    a = IndKNNClassifier(**values).fit(X, y, owners=owners)
-    b = IndKNNClassifier(**values).fit(X, y, owners=owners)
-    batch = np.concatenate([a.predict(Q[:23]), a.predict(Q[23:])])
-    single = np.concatenate([b.predict(Q[i : i + 1]) for i in range(len(Q))])
+    # Without public rows the queries of the first request would serve, and they are not the same.
+    a, b = (IndKNNClassifier(**values, public=X).fit(X, y, owners=owners) for _ in range(2))
+    batch = np.concatenate([a.predict(Q[:23], "ann"), a.predict(Q[23:], "ann")])
+    single = np.concatenate([b.predict(Q[i : i + 1], "ann") for i in range(len(Q))])
     assert (batch == single).all()
     assert (a.privacy_spent() == b.privacy_spent()).all()
 
 
-@pytest.mark.parametrize("prior", ["none", "statistics"])
-def test_one_at_a_time_equals_a_batch_where_models_answer_alone(prior):
-    modes = Settings(
-        D, (0, 1), epsilon=50.0, tau=0.5, reuse="student", prior=prior, free_repeats=False, max_queries=None
-    )
+def test_one_at_a_time_equals_a_batch_where_the_model_answers_alone():
+    modes = Settings(D, (0, 1), epsilon=50.0, tau=0.5, sigma2=0.05, free_repeats=False)
     for seed in range(4):
         rng = np.random.default_rng(seed)
         X, Q = rng.normal(size=(400, D)), rng.normal(size=(60, D))
-        Q[30:40] = Q[3:13]
-        seen = []
+        Q[30:40], y = Q[3:13], (X[:, 0] + 0.3 * rng.normal(size=400) > 0).astype(int)
+        seen, public = [], rng.normal(size=(100, D))
         for step in (60, 7, 1):
             engine = Engine(modes, SeededNoise(seed))
-            engine.add(X, (X[:, 0] > 0).astype(int))
-            labels = np.concatenate([engine.predict(Q[i : i + step]) for i in range(0, 60, step)])
-            adviser = engine.predictor.adviser()
+            engine.declare_public(public)
+            engine.add(X, y)
+            labels = np.concatenate([engine.predict(Q[i : i + step], "ann") for i in range(0, 60, step)])
+            adviser = engine.predictor.adviser("ann")
             seen.append((labels.tolist(), engine.spent().tolist(), adviser.asked))
         assert seen[0] == seen[1] == seen[2]
-        assert adviser.asked < adviser.answered
+        assert 0 < adviser.asked < adviser.answered
 
 
 @given(seeds, st.booleans())
@@ -224,13 +225,13 @@ def test_several_shards_answer_as_one(seed, advised):
     n = 60
     X, y, Q = quantise(rng.normal(size=(n, D))), rng.integers(3, size=n), quantise(rng.normal(size=(20, D)))
     owners = rng.integers(20, size=n)
-    kernel, B = make_kernel("cosine"), to_units(0.5)
-    plan = Plan(0.3, 3.0, 0.3, 3, contrast=advised)
-    modes = Settings(D, (0, 1, 2), epsilon=4.0, max_queries=1000, tau=0.3, reuse="student")
-    advice = {"make_adviser": partial(new_adviser, modes)} if advised else {}
+    kernel, plan = make_kernel("cosine"), Plan(0.3, 3.0, 0.3, 3, contrast=advised)
+    modes = Settings(D, (0, 1, 2), epsilon=4.0, tau=0.3, sigma2=0.05, prior="model" if advised else "none")
+    makers = {"make_model": new_model, "make_adviser": new_adviser} if advised else {}
+    advice = {name: partial(make, modes) for name, make in makers.items()}
 
     def shard_of(rows):
-        shard = Shard(make_index("exact", kernel, D), MemoryLedger(B))
+        shard = Shard(make_index("exact", kernel, D), new_ledger(modes))
         shard.add(X[rows], y[rows], owners[rows].astype(str).tolist())
         return shard
 
@@ -266,14 +267,16 @@ def test_where_nobody_votes_every_label_has_positive_frequency(drain):
     assert set(answers.tolist()) == set(CLASSES)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda m: "-".join(m.values()))
+@pytest.mark.parametrize("mode", MODES, ids=lambda m: " and ".join(m.values()))
 def test_the_secure_path_ends_with_the_same_promise(mode):
     """Nothing above depends on the seed: the same with noise from the system, until all are exhausted."""
     rng = np.random.default_rng(3)
     X, y = rng.normal(size=(200, D)), rng.choice(CLASSES, 200)
-    model = IndKNNClassifier(epsilon=1.0, tau=0.01, sigma2=0.1, max_queries=20, **mode).fit(X, y)
+    model = IndKNNClassifier(epsilon=1.0, tau=0.01, sigma2=0.05, max_queries=20, **mode).fit(X, y)
     assert isinstance(model._engine.noise, SecureNoise)
     model.predict(rng.normal(size=(300, D)))
     spent = model.privacy_spent()
     assert spent.max() <= model.budget_
-    assert np.median(spent) > 0.99 * model.budget_
+    ledger = model._engine.ledger
+    told = ledger.spent(model.owners_.tolist(), None)
+    assert np.median(told) > 0.99 * ledger.limit(None)

@@ -174,6 +174,12 @@ class Engine:
         (reply,) = self.predictor.compute([Request(queries, analyst)])
         return np.asarray(self.settings.class_array[reply.labels])
 
+    def predict_proba(self, Q: npt.ArrayLike, analyst: Scope = None) -> FloatArray:
+        """How likely each class is, from what `predict` releases anyway. Spends as much as `predict`."""
+        queries = self.settings.quantise(Q, "the queries")
+        self.predictor.compute([Request(queries, analyst)])
+        return self.predictor.probabilities(queries, analyst)
+
     def spent(self, owners: Any = None, analyst: Scope = None) -> FloatArray:
         """ρ of each owner (of all who have records), with one analyst or, for None, with all together.
 

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
-from indknn.core.advice import Profile, about_delta, about_labels, tell
+from indknn.core.advice import Profile, about_answers, about_delta, about_labels, tell
 from indknn.core.inputs import (
     NEEDS_OWNERS,
     as_classes,
@@ -30,6 +30,9 @@ from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError, PrivacyWarning
 from indknn.ledger.figures import guarantee, statement
 from indknn.settings import PARAMETERS, Settings
+from indknn.tables.advice import about_queries
+from indknn.tables.schema import Schema, records_of, vectors_of
+from indknn.tables.written import read_schema, to_plain
 from indknn.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -57,6 +60,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     public : array-like or None
         Unlabelled public rows (a thousand will do), spread like the records but of nobody whom the promise is made to.
         They make the shared model better, and cost nobody anything. None: the queries of the first ``predict`` serve.
+    schema : Schema, dict, path or None
+        What the columns of a table are (`indknn.tables`). Then X may be a pandas, polars or Arrow frame, and columns
+        are found by name. In ``fit`` it may hold label, owner and record id as well. None: X holds vectors.
 
     Attributes
     ----------
@@ -110,12 +116,13 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         index_seed: int = 0,
         store: str | Path | None = None,
         public: npt.ArrayLike | None = None,
+        schema: Any = None,
     ):
         for name, value in locals().copy().items():
             if name != "self":
                 setattr(self, name, value)
 
-    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None, record_ids: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, owners: Any = None, record_ids: Any = None) -> Self:
         """Replace the records by these. Record i belongs to owners[i], a text or a whole number.
 
         Fitting the same object again drops its records but not what was spent: an owner named again goes on
@@ -124,11 +131,13 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         store wants to be told in words that every row is a new person: owners="each-row". `record_ids` are ids of
         your choice, for `partial_fit` to replace records by.
         """
+        X, y, owners, record_ids = records_of(self._schema(), X, y, owners, record_ids)
         rows, targets = _check_records(X, y)
         names, ids = self._named(owners, len(rows)), as_record_ids(record_ids, len(rows))
-        settings = self._settings(rows.shape[1], as_classes(targets if self.classes is None else self.classes))
+        classes = self._given_classes()
+        settings = self._settings(rows.shape[1], as_classes(targets if classes is None else classes))
         records = settings.prepare(rows, targets)
-        taken = about_labels() if self.classes is None and not hasattr(self, "_engine") else []
+        taken = about_labels() if classes is None and not hasattr(self, "_engine") else []
         self._start(X, settings, named=isinstance(names, list))
         self.new_record_ids_ = self._engine.replace_all(*records, names, ids)
         tell(taken + self._advice(rows, 0))
@@ -136,8 +145,8 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def partial_fit(
         self,
-        X: npt.ArrayLike,
-        y: npt.ArrayLike,
+        X: Any,
+        y: Any = None,
         owners: Any = None,
         classes: npt.ArrayLike | None = None,
         record_ids: Any = None,
@@ -151,6 +160,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         if not first and classes is not None and not np.array_equal(as_classes(classes), self.classes_):
             given = as_classes(classes).tolist()
             raise InvalidInputError(f"classes must stay {self.classes_.tolist()}, got {given}")
+        X, y, owners, record_ids = records_of(self._schema(fitted=not first), X, y, owners, record_ids)
         rows, targets = _check_records(X, y)
         names, ids = self._named(owners, len(rows)), as_record_ids(record_ids, len(rows))
         settings = self._settings(rows.shape[1], self._first_classes(classes)) if first else self._engine.settings
@@ -189,7 +199,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         self._engine.purge()
 
-    def predict(self, X: npt.ArrayLike, analyst: str | None = None) -> npt.NDArray[Any]:
+    def predict(self, X: Any, analyst: str | None = None) -> npt.NDArray[Any]:
         """Answer each row of X, in order. **This spends the budget of the people near the queries.**
 
         Each `analyst` has a ledger of their own; that is sound as long as analysts do not pool their answers
@@ -199,7 +209,24 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         if not (analyst is None or isinstance(analyst, str)):
             raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
         self._store_path()
-        return self._engine.predict(validate_data(self, X, reset=False, dtype=np.float64), analyst)
+        schema = self._schema(fitted=True)
+        told, rows = about_queries(schema, X), vectors_of(X, schema)
+        answers = self._engine.predict(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
+        tell(told + about_answers(answers))
+        return answers
+
+    def predict_proba(self, X: npt.ArrayLike, analyst: str | None = None) -> FloatArray:
+        """How likely each class of `classes_` is for each row, in the order of the classes.
+
+        It is made of what `predict` releases anyway, the shared model and noisy votes. So it spends what `predict`
+        does, and nothing for rows that were asked before.
+        """
+        check_is_fitted(self)
+        if not (analyst is None or isinstance(analyst, str)):
+            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
+        self._store_path()
+        rows = vectors_of(X, self._schema(fitted=True))
+        return self._engine.predict_proba(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
 
     def privacy_spent(self, owners: Any = None, *, analyst: str | None = None) -> FloatArray:
         """ρ spent by each owner, forgotten ones included; all of `owners_` by default. For the curator only.
@@ -264,7 +291,19 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _settings(self, n_features: int, classes: npt.NDArray[Any]) -> Settings:
         values = {name: getattr(self, name) for name in PARAMETERS if name != "classes"}
-        return Settings.of(n_features, tuple(classes.tolist()), **values)
+        schema = self._schema()
+        written = None if schema is None else to_plain(schema)
+        return Settings.of(n_features, tuple(classes.tolist()), **values, schema=written)
+
+    def _schema(self, *, fitted: bool = False) -> Schema | None:
+        """The schema that was given; or the one in force, which a later change of a file does not touch."""
+        source = self._engine.settings.schema if fitted else self.schema
+        return None if source is None else read_schema(source)
+
+    def _given_classes(self) -> Any:
+        """The label set, if somebody has named it: here or in the schema."""
+        schema = self._schema()
+        return self.classes if self.classes is not None or schema is None else schema.classes or None
 
     def _start(self, X: npt.ArrayLike, settings: Settings, *, named: bool) -> None:
         """An engine under the current parameters. Nothing is changed before all of them have been accepted."""
@@ -324,7 +363,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         if path is None:
             engine = old.restarted(settings, noise) if isinstance(old, Engine) else Engine(settings, noise)
             if self.public is not None:
-                engine.declare_public(self.public)
+                engine.declare_public(vectors_of(self.public, self._schema()))
             return engine
         from indknn.store import Store  # noqa: PLC0415  (an extra)
 
@@ -333,7 +372,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         if old is None and not path.exists():
             made = Store.create(path, settings)
             if self.public is not None:
-                made.declare_public(self.public)
+                made.declare_public(vectors_of(self.public, self._schema()))
             return made
         opened = old if isinstance(old, Store) else Store(path)
         kept = replace(opened.settings, tau=settings.tau) if settings.tau is None else opened.settings
@@ -345,7 +384,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         return opened
 
     def _first_classes(self, classes: npt.ArrayLike | None) -> npt.NDArray[Any]:
-        given = self.classes if classes is None else classes
+        given = self._given_classes() if classes is None else classes
         if given is None:
             raise InvalidInputError("classes must be passed on the first call to partial_fit, got None")
         return as_classes(given)

@@ -168,6 +168,8 @@ class Settings:
         above=0,
         below=1,
     )
+    schema: dict[str, Any] | None = None
+    """What the columns of tables are, as `indknn.tables` writes it down; None where records are vectors."""
 
     def __post_init__(self) -> None:
         """Check every value, and refuse values that do not go together."""
@@ -223,7 +225,10 @@ class Settings:
 
     def stored(self, *, draft: bool = False) -> dict[str, Any]:
         """The settings as a store file has them: what JSON can hold. A draft has no number of features yet."""
-        return {**asdict(self), "n_features": None if draft else self.n_features}
+        values = {**asdict(self), "n_features": None if draft else self.n_features}
+        if self.schema is None:
+            del values["schema"]  # an earlier version can open the file
+        return values
 
     @property
     def advised(self) -> bool:

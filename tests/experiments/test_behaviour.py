@@ -75,8 +75,8 @@ def test_another_charge_makes_other_units(digest, monkeypatch):
 
 def test_another_answer_makes_other_units(digest, monkeypatch):
     before = digest(False)
-    real = mechanism.noisy_argmax
-    monkeypatch.setattr(mechanism, "noisy_argmax", lambda votes, *a: real(votes // 2, *a))
+    real = mechanism.noisy_answer
+    monkeypatch.setattr(mechanism, "noisy_answer", lambda votes, *a: real(votes // 2, *a))
     assert digest(False) != before
 
 

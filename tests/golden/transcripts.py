@@ -145,6 +145,9 @@ def by_service(mode):
     with tempfile.TemporaryDirectory() as folder:
         store = Store.create(Path(folder) / "people.store", settings(mode), noise=Replayed())
         store.add(X, y, owners)
+        if store.settings.advised:  # a service trains between answers, whenever there is time
+            for _ in store.train():
+                pass
         app = create_app(store)
         labels = asyncio.run(_asked(app, Q))
         app.service.close()

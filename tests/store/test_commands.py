@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from conftest import blobs
 from indknn.cli.app import app
+from indknn.store import Store
 
 X, Y = blobs(460, 3, 5, seed=3)
 
@@ -196,3 +197,58 @@ def test_damage_is_found(folder, store):
     result = run("verify", store)
     assert result.exit_code == 1
     assert "not as its audit trail has it" in result.output
+
+
+# The shared model
+
+
+@pytest.fixture
+def shared(folder):
+    """A store with the shared model, and public rows."""
+    np.savez(folder / "public.npz", X=blobs(300, 3, 5, seed=8)[0])
+    ok("init", folder / "m.store", "--public", folder / "public.npz", "--epsilon", 4)
+    ok("add", folder / "m.store", folder / "records.npz")
+    return folder / "m.store"
+
+
+def test_training_at_the_operators_word(folder, shared):
+    facts = json.loads(ok("train", shared, "--json"))
+    assert facts["steps"] > 0
+    assert facts["rounds"] == 1
+    assert facts["people_about"] == pytest.approx(200, rel=0.3)
+    assert 0.0 <= facts["accuracy"] <= 1.0
+    before = spent(shared)
+    assert before > 0
+    ok("predict", shared, folder / "queries.npz", "-o", folder / "a.npz", "--analyst", "alice")
+    ok("predict", shared, folder / "queries.npz", "-o", folder / "b.npz", "--analyst", "bob")
+    assert spent(shared) == before  # the model is there, and nobody pays for it again
+    again = ok("train", shared)
+    assert "no step: too few newcomers since the last round" in again
+    assert "the model is right about" in again
+    assert "all is well" in ok("verify", shared)
+
+
+def test_public_rows_of_a_new_store_are_in_the_audit_trail(folder, shared):
+    ok("export", shared, "--what", "audit", "-o", folder / "x.jsonl")
+    trail = [json.loads(line) for line in (folder / "x.jsonl").read_text().splitlines()]
+    (told,) = [entry for entry in trail if entry["kind"] == "public"]
+    assert "sha256" in str(told)
+    with Store(shared) as opened:
+        assert len(opened.engine.predictor.public) == 300
+
+
+def test_what_cannot_be_trained_is_named(folder, store):
+    ok("init", folder / "empty.store")
+    for path, complaint in (
+        (folder / "empty.store", "has never held records, so there is nothing to learn from"),
+        (store, "there is no shared model to train: the settings have prior='none'"),
+    ):
+        result = run("train", path)
+        assert result.exit_code == 2
+        assert complaint in result.output
+    assert run("init", folder / "other.store", "--public", folder / "nothing.npz").exit_code == 2
+    np.savez(folder / "wide.npz", X=np.eye(7))
+    ok("init", folder / "wide.store", "--public", folder / "wide.npz")
+    result = run("add", folder / "wide.store", folder / "records.npz")
+    assert result.exit_code == 2
+    assert "X must have 7 features, as the public rows have, got 5" in result.output

@@ -53,7 +53,7 @@ def answers_by_models(
                 near, question = next(neighbours), adviser.question(query, tau)
                 now = replace(plan, tau=advice.tau, sigma2=question.sigma2)
                 votes = _noisy_votes(near, now, question, adviser, shards, noise, analyst)
-                answer = Answer(start + i, adviser.decide(advice.scores[i], votes), votes)
+                answer = Answer(start + i, int(adviser.mixed(advice.scores[i], votes).argmax()), votes)
             adviser.note(query, answer.release)
             yield answer
         start = end

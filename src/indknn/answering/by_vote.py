@@ -14,12 +14,13 @@ from indknn.core import mechanism
 from indknn.core.calibrate import Crowd
 from indknn.core.mechanism import MAX_SIGMA2, Plan
 from indknn.core.noise import Noise
+from indknn.core.releases import NoisyVotes
 from indknn.ledger import Scope
 from indknn.records.shard import Shard
 from indknn.types import GRID, IntArray, Selection
 
 
-def label_by_vote(
+def answer_by_vote(
     near: Sequence[Selection],
     plan: Plan,
     shards: Sequence[Shard],
@@ -27,10 +28,10 @@ def label_by_vote(
     analyst: Scope,
     released: IntArray | None = None,
     crowd: Crowd | None = None,
-) -> int:
-    """The label of one query, from the records near it in each shard. `released` are votes of earlier answers.
+) -> tuple[int, NoisyVotes]:
+    """The label of one query and its noisy votes, from the records near it in each shard.
 
-    With a `crowd` the noise on the votes follows from the counts released so far.
+    `released` are votes of earlier answers. With a `crowd` the noise on votes follows from the counts so far.
     """
     # Lines 4 to 7: whoever can pay for being counted takes part and is charged; the noisy count K is released.
     admitted, total = [], 0
@@ -48,4 +49,5 @@ def label_by_vote(
     if released is not None:  # they cost nothing and are not counted in K (rule 10)
         votes += released
     # Line 11: the label.
-    return mechanism.noisy_argmax(votes, K, plan, noise)
+    label, noisy = mechanism.noisy_answer(votes, K, plan, noise)
+    return label, NoisyVotes(plan.scale2(K), noisy)

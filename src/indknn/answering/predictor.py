@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from indknn.answering.by_models import Scan, answers_by_models
-from indknn.answering.by_vote import label_by_vote
+from indknn.answering.by_vote import answer_by_vote
 from indknn.answering.training import Progress, round_of_training
 from indknn.answering.transcript import Answer, Transcript, keys_of
 from indknn.core.calibrate import Crowd
@@ -27,11 +27,12 @@ from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger import SHARED, Scope
 from indknn.models import SharedModel
 from indknn.models.adviser import Adviser
+from indknn.models.probabilities import from_votes
 from indknn.models.shared_model import MOST_ROWS
 from indknn.records.indexes import Index
 from indknn.records.indexes.scanner import MAX_QUERIES
 from indknn.records.shard import Shard
-from indknn.types import Int8Array, IntArray, Selection, Vectors
+from indknn.types import FloatArray, Int8Array, IntArray, Selection, Vectors
 
 SCHEDULE_FIRST, SCHEDULE_GROWS = 256, 4
 """Where one analyst's queries decide: so many of them, and then a quarter more, until newcomers are looked for."""
@@ -255,7 +256,7 @@ class Predictor:
         for answer in answers:
             i, query = fresh[answer.position], _rows(queries, [answer.position])
             labels[i] = answer.label
-            transcript.add(query, keys[i], answer.label)
+            transcript.add(query, keys[i], answer.label, answer.release)
             if self.journal is not None:
                 self.journal.note(analyst, query, answer.label, answer.release)
         told = transcript.answers
@@ -274,8 +275,21 @@ class Predictor:
             if transcript.pool is not None:
                 released = transcript.votes(_rows(queries, [position]), tau, plan.n_classes)
             near = next(neighbours)
-            label = label_by_vote(near, plan, self.shards, self.noise, analyst, released, transcript.crowd)
-            yield Answer(position, label)
+            yield Answer(
+                position, *answer_by_vote(near, plan, self.shards, self.noise, analyst, released, transcript.crowd)
+            )
+
+    def probabilities(self, queries: Vectors, analyst: Scope = None) -> FloatArray:
+        """How likely each class is for queries that were answered, from what was released: nobody is charged."""
+        with self.locked():
+            transcript, adviser = self._transcript(analyst), self.adviser(analyst)
+            keys = keys_of(queries)
+            known = [transcript.votes_on.get(key) for key in keys]
+            if adviser is not None:
+                return adviser.probabilities(queries, known)
+            n = self._fixed_plan(queries).n_classes
+            rows = [from_votes(v, transcript.answers[key], n) for v, key in zip(known, keys, strict=True)]
+            return np.array(rows).reshape(-1, n)
 
     def _scan(self, queries: Vectors, tau: int) -> Iterator[tuple[Selection, ...]]:
         """The selected records of each query in each shard, found for a block of queries at a time."""
@@ -318,7 +332,7 @@ class Predictor:
             return
         adviser = self.adviser(analyst)
         (key,) = keys_of(query)
-        self._transcript(analyst).add(query, key, label)
+        self._transcript(analyst).add(query, key, label, release)
         if adviser is not None and isinstance(release, ModelOnly | Votes):
             if isinstance(release, Votes) and release.count:
                 adviser.density.add_count(release.share, release.count)

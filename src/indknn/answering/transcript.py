@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from indknn.core.calibrate import Crowd
-from indknn.core.releases import Release
+from indknn.core.releases import NoisyVotes, Release, Votes
 from indknn.records.indexes import Index
 from indknn.types import IntArray, Vectors
 
@@ -42,6 +42,8 @@ class Transcript:
     pool: Index | None
     crowd: Crowd | None = None
     answers: dict[bytes, int] = field(default_factory=dict)
+    votes_on: dict[bytes, Votes | NoisyVotes] = field(default_factory=dict)
+    """The noisy votes behind answers, where there were any."""
     _labels: list[int] = field(default_factory=list)
 
     def votes(self, query: Vectors, tau: int, n_classes: int) -> IntArray:
@@ -52,9 +54,11 @@ class Transcript:
         labels = np.array(self._labels, dtype=np.int64)[near.slots]
         return np.bincount(labels, weights=near.kappa, minlength=n_classes).astype(np.int64)
 
-    def add(self, query: Vectors, key: bytes, label: int) -> None:
+    def add(self, query: Vectors, key: bytes, label: int, release: Release | None = None) -> None:
         """Note a release. From here on it is public to this analyst."""
         self.answers[key] = label
+        if isinstance(release, Votes | NoisyVotes):
+            self.votes_on[key] = release
         if self.pool is not None:
             del self._labels[len(self.pool) :]  # what an interrupt may have left
             self._labels.append(label)

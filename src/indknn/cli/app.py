@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from indknn import __version__
+from indknn.cli.extract import extract_command
 from indknn.cli.lab import WithLab
 from indknn.cli.options import parameter_options
 from indknn.cli.progress import stages
+from indknn.cli.schema import schema_group
 from indknn.cli.serve import serve_command
 from indknn.core import accounting
 from indknn.errors import IndKNNError, StoreError
@@ -47,8 +49,8 @@ def app() -> None:
       indknn forget people.store ann
       indknn serve people.store                answer over HTTP
 
-    Exit codes: 0 done; 1 verify, doctor or audit found something wrong; 2 something you gave is not allowed;
-    3 the store or a file cannot be used (locked, damaged, an old copy, disk full).
+    Exit codes: 0 done; 1 verify, doctor, schema check or audit found something wrong; 2 something you gave is not
+    allowed; 3 the store or a file cannot be used (locked, damaged, an old copy, disk full).
     """
 
 
@@ -119,3 +121,5 @@ def _add_store_commands() -> None:
 
 _add_store_commands()
 app.add_command(serve_command)
+app.add_command(schema_group)
+app.add_command(extract_command)

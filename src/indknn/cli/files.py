@@ -7,6 +7,7 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.errors import InvalidInputError
+from indknn.tables.files import read_pieces
+from indknn.tables.schema import Schema
 
 ROWS = 4096
 FORMATS = (".npz", ".csv", ".parquet")
@@ -64,12 +67,35 @@ def pieces(path: Path, columns: Columns = Columns(), rows: int = ROWS) -> Iterat
     return readers[path.suffix](path, columns, rows)
 
 
-def labels_in(path: Path, columns: Columns) -> npt.NDArray[Any]:
-    """All labels that occur."""
-    found = [np.unique(piece.y) for piece in pieces(path, columns) if piece.y is not None]
-    if not found:
+def table_pieces(path: Path, schema: Schema, rows: int = ROWS) -> Iterator[Piece]:
+    """The same for a store with a schema, which names the columns. An npz file holds vectors that it has made."""
+    if path.suffix == ".npz":
+        yield from pieces(path, rows=rows)
+        return
+    first = 0
+    for table in read_pieces(path, rows):
+        split = schema.split(table)
+        with naming(path, first):
+            X = schema.encode(split.features)
+        yield Piece(first, X, split.y, split.owners, split.record_ids)
+        first += len(X)
+
+
+@contextmanager
+def naming(path: Path, first: int) -> Iterator[None]:
+    """Have an error say in which file it is, and from which row its rows are counted."""
+    try:
+        yield
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{path}{f', rows from {first}' if first else ''}: {error}") from None
+
+
+def labels_in(found: Iterator[Piece], path: Path) -> npt.NDArray[Any]:
+    """All labels that occur in these pieces of a file."""
+    labels = [np.unique(piece.y) for piece in found if piece.y is not None]
+    if not labels:
         raise InvalidInputError(f"{path} has no labels: an array y, or a column named by --label")
-    return np.unique(np.concatenate(found))
+    return np.unique(np.concatenate(labels))
 
 
 def digest(path: Path) -> str:

@@ -67,6 +67,15 @@ def columns(label: str = "", owner: str = "", features: str | None = None, recor
     return Columns(label, owner, tuple(features.split(",")) if features else (), record=record)
 
 
+def refuse_column_options() -> None:
+    """A schema names the columns, so that no option of a command may."""
+    context = click.get_current_context()
+    for name in ("label", "owner", "record", "features"):
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            option = "record-id" if name == "record" else name
+            raise InvalidInputError(f"--{option} is not for this store: its schema names the columns")
+
+
 def show(facts: Any, in_json: bool, *lines: str) -> None:
     """Print the facts as JSON for programs, or these lines for people."""
     for line in [as_json(facts)] if in_json else lines:

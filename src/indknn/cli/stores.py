@@ -10,7 +10,19 @@ from typing import Any
 
 import click
 
-from indknn.cli.files import FORMATS, Columns, Piece, as_json, digest, labels_in, pieces, write_answers
+from indknn.cli.files import (
+    FORMATS,
+    ROWS,
+    Columns,
+    Piece,
+    as_json,
+    digest,
+    labels_in,
+    naming,
+    pieces,
+    table_pieces,
+    write_answers,
+)
 from indknn.cli.labels import as_stored
 from indknn.cli.options import (
     FEATURES,
@@ -23,16 +35,21 @@ from indknn.cli.options import (
     WITNESS,
     columns,
     parameter_options,
+    refuse_column_options,
     show,
 )
 from indknn.cli.progress import counting
 from indknn.cli.train import public_rows
-from indknn.core.advice import about_labels, tell
+from indknn.core.advice import about_answers, about_labels, tell
 from indknn.core.inputs import EACH_ROW
 from indknn.errors import InvalidInputError
 from indknn.ledger.figures import guarantee
 from indknn.settings import PARAMETERS, Settings
 from indknn.store import Store
+from indknn.tables.advice import Outside
+from indknn.tables.files import read_pieces
+from indknn.tables.schema import Schema
+from indknn.tables.written import read_schema, to_plain
 
 _BATCH = 256
 
@@ -41,6 +58,7 @@ _BATCH = 256
 @STORE
 @parameter_options(*(name for name, described in PARAMETERS.items() if described.kind is not tuple))
 @click.option("--classes", help=f"{PARAMETERS['classes'].help} As a,b,c. Without it: {PARAMETERS['classes'].none}.")
+@click.option("--schema", type=click.Path(path_type=Path), help="What the columns of tables are (indknn schema).")
 @click.option(
     "--public",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
@@ -50,7 +68,13 @@ _BATCH = 256
 @FEATURES
 @JSON
 def init(
-    store: Path, in_json: bool, classes: str | None, public: Path | None, features: str | None, **values: Any
+    store: Path,
+    in_json: bool,
+    classes: str | None,
+    schema: Path | None,
+    public: Path | None,
+    features: str | None,
+    **values: Any,
 ) -> None:
     """Make a new store. Its parameters are public, and nobody can change them later.
 
@@ -59,15 +83,21 @@ def init(
       indknn init patients.store --epsilon 1 --tau 0.5
       indknn init patients.store --epsilon 0.5 --classes healthy,ill --max-queries 5000
       indknn init patients.store --public volunteers.csv
+      indknn init patients.store --schema schema.yaml                for tables
       indknn init patients.store --prior none --max-queries 1000     the paper's Algorithm 3
     """
     names = [] if classes is None else [name.strip() for name in classes.split(",")]
     labels = [int(name) for name in names] if all(name.lstrip("-").isdigit() for name in names) else names
-    rows = None if public is None else public_rows(public, columns(features=features))
-    with Store.create(store, Settings.of(1, labels, **values), draft=True) as made:
+    width, draft, read = 1, True, None
+    if schema is not None:
+        read = read_schema(schema)
+        labels, width, values["schema"] = labels or list(read.classes), read.n_features, to_plain(read)
+        draft = not labels
+    rows = None if public is None else public_rows(public, columns(features=features), read)
+    with Store.create(store, Settings.of(width, labels, **values), draft=draft) as made:
         if rows is not None:
             made.declare_public(rows)
-        B, facts, promised = made.settings.budget, made.settings.stored(draft=True), guarantee(made.settings)
+        B, facts, promised = made.settings.budget, made.settings.stored(draft=draft), guarantee(made.settings)
     words = f"{store}: every person may spend B = {B:.6g} with each analyst"
     show({"store": str(store), "budget": B, "guarantee": promised, **facts}, in_json, words, promised["words"])
 
@@ -95,7 +125,8 @@ def add(
 ) -> None:
     """Add the records of a file, all of them or none.
 
-    FILE is npz (arrays X, y, owners and record_ids), csv or parquet. An owner is a text; a number is the text of its
+    FILE is npz (arrays X, y, owners and record_ids), csv or parquet; in a store with a schema, which names the columns,
+    also JSON lines or Arrow. An owner is a text; a number is the text of its
     digits, so 17 is one person in every file. Record ids are your own and may be left out: a row whose id was added
     before replaces that record.
 
@@ -106,7 +137,9 @@ def add(
     """
     named = columns(label, owner, features, record)
     with Store(store, witness=witness) as opened:
-        known = labels_in(file, named) if opened.draft and not opened.settings.classes else None
+        known = None
+        if opened.draft and not opened.settings.classes:
+            known = labels_in(_pieces(file, named, opened), file)
         before = len(opened.engine.shard)
         with counting("records", not in_json) as count:
             opened.add_batches(_records(file, named, opened, each_row, count), known)
@@ -116,8 +149,16 @@ def add(
     show(facts, in_json, f"added {records - before:,}; now {records:,} records of {owners:,} people")
 
 
+def _pieces(file: Path, named: Columns, store: Store, rows: int = ROWS) -> Iterator[Piece]:
+    """The file, as the schema of the store sees it, if there is one."""
+    if store.schema is None:
+        return pieces(file, named, rows)
+    refuse_column_options()
+    return table_pieces(file, store.schema, rows)
+
+
 def _records(file: Path, named: Columns, store: Store, each_row: bool, count: Any) -> Iterator[tuple[Any, ...]]:
-    for piece in pieces(file, named):
+    for piece in _pieces(file, named, store):
         if piece.y is None:
             raise InvalidInputError(f"{file} has no labels: an array y, or a column named by --label")
         if each_row and piece.owners is not None:
@@ -149,23 +190,37 @@ def predict(
 
     \b
     Examples:
-      indknn predict patients.store queries.npz -o answers.csv
+      indknn predict patients.store queries.csv -o answers.csv
       indknn predict patients.store queries.csv -o answers.npz --analyst alice
     """
     if out.suffix not in FORMATS:
         raise InvalidInputError(f"{out} must end in one of {', '.join(FORMATS)}")
-    done = 0
+    answers: list[Any] = []
     with (
         Store(store, witness=witness) as opened,
         counting("queries", not in_json) as count,
         _answers_in(out) as write,
     ):
         name = digest(file)
-        for piece in pieces(file, columns(features=features), _BATCH):
-            write(_answered(opened, piece, f"file:{name}:{piece.first}", analyst))
-            done += len(piece.X)
-            count(done)
-    show({"answered": done, "out": str(out)}, in_json, f"{done:,} answers in {out}")
+        if opened.schema is not None:  # what is wrong in the last row is told before the first is charged
+            _check_queries(opened.schema, file)
+        for piece in _pieces(file, columns(features=features), opened, _BATCH):
+            told = _answered(opened, piece, f"file:{name}:{piece.first}", analyst)
+            write(told)
+            answers += told
+            count(len(answers))
+    tell(about_answers(answers))
+    show({"answered": len(answers), "out": str(out)}, in_json, f"{len(answers):,} answers in {out}")
+
+
+def _check_queries(schema: Schema, file: Path) -> None:
+    """Read all queries once: refuse a wrong value by its name, and tell which columns do not fit the schema."""
+    outside = Outside(schema)
+    if file.suffix != ".npz":
+        for i, table in enumerate(read_pieces(file, ROWS)):
+            with naming(file, i * ROWS):
+                outside.see(schema.split(table).features)
+    tell(outside.advice())
 
 
 @contextmanager

@@ -9,12 +9,13 @@ from typing import Any
 import click
 import numpy as np
 
-from indknn.cli.files import Columns, pieces
+from indknn.cli.files import Columns, pieces, table_pieces
 from indknn.cli.options import JSON, STORE, WITNESS, show
 from indknn.cli.progress import stages
 from indknn.errors import InvalidInputError
 from indknn.models.shared_model import MOST_ROWS
 from indknn.store import Store
+from indknn.tables.schema import Schema
 from indknn.types import FloatArray
 
 
@@ -55,10 +56,10 @@ def train(store: Path, witness: Path | None, in_json: bool) -> None:
     show(facts, in_json, *words)
 
 
-def public_rows(file: Path, named: Columns) -> FloatArray:
+def public_rows(file: Path, named: Columns, schema: Schema | None) -> FloatArray:
     """The first rows of a file, as many as are of use."""
     rows: list[FloatArray] = []
-    for piece in pieces(file, named):
+    for piece in pieces(file, named) if schema is None else table_pieces(file, schema, MOST_ROWS):
         rows.append(np.asarray(piece.X, dtype=np.float64))
         if sum(map(len, rows)) >= MOST_ROWS:
             break

@@ -7,19 +7,27 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import sqrt
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from indknn.errors import PrivacyWarning
-from indknn.types import FloatArray
+from indknn.types import FloatArray, IntArray
 
 _FEWEST = 50
 """Fewer rows say nothing about where they come from."""
 _NEAR = 0.1
 """In standard errors. Means of other people's rows differ by about one; only a mean of these very rows is as near."""
 _DOMINANT = 0.99
+_FEATURES, _MOST = 5, 0.7
+"""From so many features on, and for this share of them, means that near to zero are not by chance."""
+_ROUNDING, _ENDS = 1e-9, 4
+"""A feature that has no more rows than this at 0 and at 1 is continuous."""
+_MANY = 200
+"""So many equal answers are hardly by chance."""
 
 
 def tell(found: Iterable[Warning]) -> None:
@@ -59,6 +67,18 @@ def about_copies(copies: int, rows: int) -> list[Warning]:
     return [UserWarning(text)] if copies else []
 
 
+def about_answers(answers: Sequence[Any] | npt.NDArray[Any]) -> list[Warning]:
+    """Of answers to one analyst, who is told of them anyway.
+
+    >>> [str(one) for one in about_answers(["no"] * 200)]
+    ["all 200 answers are 'no': are the features scaled, are there enough records, and is tau not too high?"]
+    """
+    if len(answers) < _MANY or any(answer != answers[0] for answer in answers):
+        return []
+    hint = "are the features scaled, are there enough records, and is tau not too high?"
+    return [UserWarning(f"all {len(answers):,} answers are {str(answers[0])!r}: {hint}")]
+
+
 class Profile:
     """The mean and the spread of every feature, over rows that come in pieces."""
 
@@ -66,22 +86,33 @@ class Profile:
         self._rows = 0
         self._sum: FloatArray = np.zeros(0)
         self._squares: FloatArray = np.zeros(0)
+        self._within = True  # between 0 and 1, as far as seen
+        self._at_ends: IntArray = np.zeros((2, 0), dtype=np.int64)
 
+    @np.errstate(all="ignore")  # of rows so large that their squares are not numbers nothing is said
     def see(self, X: FloatArray) -> None:
         """Take in some rows; all are of one width and finite."""
         if not self._rows:
             self._sum = self._squares = np.zeros(X.shape[1])
+            self._at_ends = np.zeros((2, X.shape[1]), dtype=np.int64)
         self._rows += len(X)
         self._sum = self._sum + X.sum(axis=0)
         self._squares = self._squares + np.einsum("ij,ij->j", X, X)
+        if self._within and len(X):
+            ends = np.abs(X - 0.5) - 0.5  # 0 at both ends, and below it between them
+            self._within = bool(ends.max() < _ROUNDING)
+            if self._within:
+                at_ends = np.stack([(X < _ROUNDING).sum(axis=0), (X > 1.0 - _ROUNDING).sum(axis=0)])
+                self._at_ends = self._at_ends + at_ends
 
+    @np.errstate(all="ignore")
     def advice(self, center: FloatArray | None) -> list[Warning]:
         """What the rows look like, given the center that is subtracted from them."""
         found: list[Warning] = []
         n = self._rows
         mean = self._sum / max(n, 1)
         spread = np.sqrt(np.maximum(self._squares / max(n, 1) - mean * mean, 0.0))
-        live = spread > 1e-9 * np.abs(mean)
+        live = spread > 1e-7 * np.abs(mean)  # what rounding makes of a constant is below that
         if n < _FEWEST or live.sum() < 2:
             return found
         error, mean_ = spread[live] / sqrt(n), mean[live]
@@ -91,12 +122,23 @@ class Profile:
         if max(_rms(mean_ / error), _rms((spread[live] - 1.0) * sqrt(2 * n))) < _NEAR:
             text = "the features look standardised by the private rows, which tells of them: scale by public constants"
             found.append(PrivacyWarning(text))
+        elif live.sum() >= _FEATURES and np.mean(np.abs(mean_ / error) < _NEAR) > _MOST:
+            text = "the features look centred by the private rows, which tells of them: take constants of public rows"
+            found.append(PrivacyWarning(text))
+        elif self._looks_stretched():
+            text = "each feature runs from 0 to 1: if these rows set the ends, it tells of them; use public bounds"
+            found.append(PrivacyWarning(text))
         middle = np.zeros(len(mean)) if center is None else center
         length = (mean - middle) ** 2 + spread**2
         if _DOMINANT < length.max() / length.sum() < 1.0:
             text = f"feature {int(length.argmax())} outweighs all others: scale the features by public constants"
             found.append(UserWarning(text))
         return found
+
+    def _looks_stretched(self) -> bool:
+        """Whether every continuous feature has a row at 0 and one at 1, as if its own rows had set the ends."""
+        few = self._at_ends.sum(axis=0) <= _ENDS
+        return self._within and few.sum() >= 2 and bool((self._at_ends[:, few] > 0).all())
 
 
 def _rms(values: FloatArray) -> float:

@@ -7,7 +7,7 @@ it is the paper's algorithm to the letter.
     count          line 4   those who can pay for being counted take part; line 7: what that costs
     noisy_count    line 5   K = Σ m_o + N(0, σ1²)
     settle         line 8   votes clipped to what each can still pay; line 9: what that costs
-    noisy_argmax   line 11  a = argmax(Σ F_o + N(0, σ2²·K·I))
+    noisy_answer   line 11  a = argmax(Σ F_o + N(0, σ2²·K·I))
 
 `count` and `settle` see private data and return only sums and charges; the noisy functions see only sums.
 So many shards can run the former apart and one place the latter. Nothing here branches on whether anybody
@@ -187,9 +187,10 @@ def noisy_votes(votes: IntArray, K: int, plan: Plan, noise: Noise) -> IntArray:
     return votes + noise.draw(plan.scale2(K), plan.n_classes)
 
 
-def noisy_argmax(votes: IntArray, K: int, plan: Plan, noise: Noise) -> int:
-    """Line 11: the label with the largest noisy vote."""
-    return int(np.argmax(noisy_votes(votes, K, plan, noise)))
+def noisy_answer(votes: IntArray, K: int, plan: Plan, noise: Noise) -> tuple[int, IntArray]:
+    """Line 11: the label with the largest noisy vote, and the noisy votes. The charge for |F_o| covers all of them."""
+    noisy = noisy_votes(votes, K, plan, noise)
+    return int(np.argmax(noisy)), noisy
 
 
 def centred(noisy: IntArray) -> IntArray:

@@ -60,6 +60,25 @@ class Votes:
 
 
 @dataclass(frozen=True)
+class NoisyVotes:
+    """The noisy votes of one answer of Algorithm 3, and the scale of their noise, in grid units."""
+
+    kind: ClassVar[bytes] = b"N"
+    scale: int
+    votes: IntArray
+
+    def body(self) -> bytes:
+        """As bytes."""
+        return pack("<q", self.scale) + _ints(self.votes)
+
+    @staticmethod
+    def read(body: bytes) -> NoisyVotes:
+        """What `body` wrote."""
+        (scale,) = unpack_from("<q", body)
+        return NoisyVotes(scale, _array(body, calcsize("<q")))
+
+
+@dataclass(frozen=True)
 class PublicRows:
     """A round of the shared model begins, with these unlabelled public rows. Nobody is charged for them.
 
@@ -144,9 +163,9 @@ class TallyRelease:
         return TallyRelease(tables, scale, _array(body, calcsize("<iq")))
 
 
-Release: TypeAlias = ModelOnly | Votes | PublicRows | Gradient | TallyRelease | Retired
+Release: TypeAlias = ModelOnly | Votes | NoisyVotes | PublicRows | Gradient | TallyRelease | Retired
 _KINDS: dict[bytes, type[Release]] = {
-    kind.kind: kind for kind in (ModelOnly, Votes, PublicRows, Gradient, TallyRelease, Retired)
+    kind.kind: kind for kind in (ModelOnly, Votes, NoisyVotes, PublicRows, Gradient, TallyRelease, Retired)
 }
 
 

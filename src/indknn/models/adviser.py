@@ -8,7 +8,7 @@ changes its mind only at fixed numbers of answers, so a batch is answered as if 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -17,8 +17,9 @@ import numpy as np
 from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, PLANNED_QUERIES
 from indknn.core.kernels import Kernel
 from indknn.core.quantise import as_vectors
-from indknn.core.releases import Release, Votes
+from indknn.core.releases import NoisyVotes, Release, Votes
 from indknn.models.density import Density
+from indknn.models.probabilities import sharpened
 from indknn.models.shared_model import SharedModel
 from indknn.types import GRID, BoolArray, FloatArray, Int8Array, Vectors
 
@@ -163,12 +164,22 @@ class Adviser:
         cost = horizon * self.kappa * self.kappa * self._contrast * _SPREAD / self.density.records
         return float(np.clip(sqrt(cost / (2.0 * max(self.left, 0.01) * self.terms.budget)), 0.02, 1000.0))
 
-    def decide(self, scores: FloatArray, votes: Votes) -> int:
-        """The label: what the model says, moved towards the votes as far as their noise allows."""
+    def mixed(self, scores: FloatArray, votes: Votes) -> FloatArray:
+        """What the model says, moved towards the votes as far as their noise allows."""
         mass = votes.kappa * votes.K * max(self.first_strength, 1.0)  # people may have several records each
         shares, noise = votes.centred / (self.terms.n_classes * mass), votes.scale / mass
         weight = MOST_WEIGHT * MISFIT / (MISFIT + noise * noise) if self.model.ready else 1.0
-        return int(np.argmax(scores + weight * (shares - scores)))
+        return np.asarray(scores + weight * (shares - scores), dtype=np.float64)
+
+    def probabilities(self, queries: Vectors, votes: Sequence[Votes | NoisyVotes | None]) -> FloatArray:
+        """How likely each class is for these queries, given the votes on them where there were any."""
+        c = self.terms.n_classes
+        model = self.model.scores(queries.values)[0] if self.model.ready else np.full((len(queries), c), 1.0 / c)
+        scores = model - 1.0 / c
+        for i, released in enumerate(votes):
+            if isinstance(released, Votes):
+                scores[i] = self.mixed(scores[i], released)
+        return sharpened(scores + 1.0 / c, self.model.power)
 
     def note(self, query: Vectors, release: Release | None) -> None:
         """An answer was given."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from indknn.core.advice import about_labels
 from indknn.core.inputs import EACH_ROW_PREFIX
 from indknn.core.noise import Noise
+from indknn.core.releases import PublicRows
 from indknn.errors import InvalidInputError
 from indknn.records.keys import KeyArray, Match
 from indknn.store import chain, database
@@ -25,6 +26,7 @@ from indknn.store.codec import BLOCK
 from indknn.store.keyfile import forget_names
 from indknn.store.opening import State, journaled_engine
 from indknn.store.renaming import note_if_above
+from indknn.store.requests import Upload
 from indknn.types import Int8Array, IntArray, OwnerId, Vectors
 
 _SLOT = 0xFFFFFFFF
@@ -38,6 +40,7 @@ class Change:
     noise: Noise
     added: int = 0
     erased: int = 0
+    noted: bool = False
     copies: int = 0
     """Rows that their owner had already."""
     extra: int = 0
@@ -58,17 +61,21 @@ class Change:
         settings = replace(settings, n_features=X.shape[1], classes=labels)
         database.set_meta(state.db, "settings", json.dumps(settings.stored()))
         chain.append(state.db, "settings", n_features=settings.n_features, classes=list(labels))
-        public = database.read_public(state.db, settings.n_features)
+        public = database.read_public(state.db)
+        if public is not None and public.shape[1] != settings.n_features:
+            raise InvalidInputError(
+                f"X must have {public.shape[1]} features, as the public rows have, got {X.shape[1]}"
+            )
         state.engine = journaled_engine(settings, self.noise, state.journal, public)
         state.draft = False
 
     def declare_public(self, values: Int8Array) -> None:
         """Keep unlabelled public rows, and their digest in the audit trail. Only before the first answer."""
-        state, body = self.state, values.tobytes()
+        state = self.state
         if database.get_meta(state.db, "public") is not None or state.journal.last_noted:
             raise InvalidInputError("public rows are declared once, before the first answer")
-        database.set_meta(state.db, "public", body)
-        digest = hashlib.sha256(body).hexdigest()
+        database.set_meta(state.db, "public", PublicRows(False, values).body())
+        digest = hashlib.sha256(values.tobytes()).hexdigest()
         chain.append(state.db, "public", rows=len(values), features=values.shape[1], sha256=digest)
         if not state.draft:
             state.engine.predictor.public = values
@@ -123,10 +130,16 @@ class Change:
         self.added += len(ids)
         return ids
 
+    def note_upload(self, upload: Upload | None, numbers: IntArray) -> None:
+        """Remember what an upload has become, if it may be repeated."""
+        if upload is not None:
+            upload.note(self.state.db, numbers)
+            self.noted = True
+
     def note_added(self) -> None:
         """Write into the audit trail how many records came, if any did."""
         db = self.state.db
-        if self.added:
+        if self.added or self.noted:
             database.set_meta(db, "next_number", str(self.state.engine.ledger.next_number))  # may exceed 63 bits
             chain.append(db, "add", records=self.added, **({"extra": str(self.extra)} if self.extra else {}))
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.core.quantise import root_norms
-from indknn.core.releases import Release, decode
+from indknn.core.releases import PublicRows, Release, decode
 from indknn.errors import StoreError
 from indknn.ledger import SHARED, Scope
 from indknn.ledger.memory import MemoryLedger, Tombstone
@@ -118,10 +118,10 @@ def set_meta(db: apsw.Connection, name: str, value: Any) -> None:
     db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
 
-def read_public(db: apsw.Connection, n_features: int) -> Int8Array | None:
+def read_public(db: apsw.Connection) -> Int8Array | None:
     """The declared public rows, if there are any."""
     body = get_meta(db, "public")
-    return None if body is None else np.frombuffer(body, dtype=np.int8).reshape(-1, n_features)
+    return None if body is None else PublicRows.read(body).values
 
 
 def write_records(db: apsw.Connection, shard: Shard, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:

@@ -19,6 +19,8 @@ from indknn.store.guard import Guard
 from indknn.store.journal import StoreJournal
 from indknn.store.renaming import names_to_text
 from indknn.store.schema import VERSION
+from indknn.tables.schema import Schema
+from indknn.tables.written import from_plain
 from indknn.types import Int8Array
 
 
@@ -32,6 +34,7 @@ class State:
     journal: StoreJournal
     draft: bool
     store_id: str
+    schema: Schema | None = None
 
 
 def load(
@@ -60,12 +63,13 @@ def load(
         journal = StoreJournal(db, ledger, guard)
         journal.touched = touched
         ledger.house = bool(database.get_meta(db, "house"))
-        engine = journaled_engine(settings, noise, journal, database.read_public(db, settings.n_features))
+        engine = journaled_engine(settings, noise, journal, database.read_public(db))
         database.read_records(db, settings.n_features, engine.shard)
         engine.shard.epoch = max(engine.shard.epoch, int(database.get_meta(db, "epoch") or 0))
         for scope, query, label, release in database.read_answers(db, settings.n_features):
             engine.predictor.remember(scope, query, label, release)
-        return State(db, books, engine, journal, draft, store_id)
+        schema = None if settings.schema is None else from_plain(settings.schema)
+        return State(db, books, engine, journal, draft, store_id, schema)
     except BaseException as error:
         database.close(db)
         if isinstance(error, StoreError) or not isinstance(error, Exception):

@@ -35,7 +35,9 @@ from indknn.store.change import ERASED, PURGED, Change, receipt_of
 from indknn.store.files import Lock
 from indknn.store.guard import Guard
 from indknn.store.opening import State, load
+from indknn.store.requests import Upload
 from indknn.store.space import Space
+from indknn.tables.schema import records_of, vectors_of
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 FOLD_BYTES, _FOLD_LEAST = 8 << 20, 256 << 10
@@ -67,8 +69,7 @@ class Store:
         self.noise = SecureNoise() if noise is None else noise
         self.generation = 0
         self._options = {"synchronous": synchronous, "vfs": vfs, "read_only": read_only}
-        self._lock = RLock()
-        self._closed = self._background = False
+        self._lock, self._closed, self._background = RLock(), False, False
         self._process = os.getpid()  # a fork inherits the lock, and must not write
         if self.path.is_dir():
             raise StoreError(f"{self.path} is a folder; a store is a file")
@@ -166,9 +167,18 @@ class Store:
         A `request_id` makes it safe to ask again after a crash or a lost connection: the same request gets
         the same answers at one charge.
         """
+        return np.asarray(self.settings.class_array[self._answered(Q, analyst, request_id)[1]])
+
+    def predict_proba(self, Q: npt.ArrayLike, analyst: Scope = None, *, request_id: str | None = None) -> FloatArray:
+        """How likely each class is, from what `predict` releases anyway, at its price."""
+        queries, _ = self._answered(Q, analyst, request_id)
+        with self.computing() as state:
+            return state.engine.predictor.probabilities(queries, analyst)
+
+    def _answered(self, Q: npt.ArrayLike, analyst: Scope, request_id: str | None) -> tuple[Vectors, IntArray]:
         if self.draft:
             raise InvalidInputError(f"{self.path} has never held records, so nothing is known of its features")
-        queries = self.settings.quantise(Q, "the queries")
+        queries = self.settings.quantise(vectors_of(Q, self.schema), "the queries")
         for name, text in (("analyst", analyst), ("request_id", request_id)):
             refuse_unwritable(name, text)
         batch = self.compute([Request(queries, analyst, request_id)])
@@ -177,7 +187,7 @@ class Store:
         (outcome,) = batch.outcomes
         if isinstance(outcome, InvalidInputError):
             raise outcome
-        return np.asarray(self.settings.class_array[outcome.labels])
+        return queries, outcome.labels
 
     def compute(self, requests: Sequence[Request]) -> Batch:
         """Answer all requests at the price of one scan and one sync, in order, as if each had come alone.
@@ -241,8 +251,8 @@ class Store:
 
     # Records
 
-    def add(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None, record_ids: Any = None) -> IntArray:
-        """Add records, all or none; their numbers.
+    def add(self, X: Any, y: Any = None, owners: Any = None, record_ids: Any = None) -> IntArray:
+        """Add records, all or none; their numbers. With a schema, X may be a table that holds the rest as well.
 
         `owners` names a person for each row (rule 13). In a store that nobody was in yet, owners="each-row" says that
         every row is a new person's. `record_ids` are ids of your choice: a row whose id is here already takes the place
@@ -255,7 +265,7 @@ class Store:
 
         The first records of a draft fix the number of features, and the label set where it was not given.
         """
-        batches = iter(batches)
+        batches = (records_of(self.schema, *batch) for batch in batches)
         with self._exclusive():
             ready = intake.Intake(self._state.engine)
             # What is wrong with the first batch, mostly the only one, is told before anything is touched.
@@ -293,12 +303,14 @@ class Store:
         tell(change.advice)
         return numbers
 
-    def upsert(self, X: FloatArray, items: Sequence[intake.Item], *, each_row: bool = False) -> intake.Added:
-        """Add and replace records, all or none; their numbers, in order. With `each_row` all are of new people."""
-        y, chosen, profile = intake.labels_of(items), intake.record_ids_of(items), Profile()
+    def upsert(
+        self, X: FloatArray, items: Sequence[intake.Item], *, each_row: bool = False, once: Upload | None = None
+    ) -> intake.Added:
+        """Add and replace, all or none. With `each_row` all are of new people; `once` is remembered as done."""
+        X, y, profile = vectors_of(X, self.schema), intake.labels_of(items), Profile()
         with self._exclusive():
             replaced = self._state.engine.shard.slots_of_records([item.id for item in items if item.id is not None])
-            names = intake.people_of_items(items, self._state.engine, each_row)
+            chosen, names = intake.record_ids_of(items), intake.people_of_items(items, self._state.engine, each_row)
             prepared = match = None
             if not self._state.draft:
                 prepared = self._state.engine.settings.prepare(X, y)
@@ -308,6 +320,7 @@ class Store:
                     change.complete(X, y)
                     prepared = self._state.engine.settings.prepare(X, y)
                 numbers = change.put(*prepared, names, chosen, match, replaced)
+                change.note_upload(once, numbers)
                 profile.see(X)
         return intake.Added(numbers, change.copies, change.advice)
 
@@ -343,10 +356,8 @@ class Store:
                 raise
             receipt = self._forget(names, records)  # with the space that the ballast held
             self._space.fill(self._state.engine, self._fold_bytes)
-        if not names:
-            return receipt
         left = [statement(self._state.engine, name) for name in names]
-        return {**receipt, "owners": [facts["owner"] for facts in left], "on_the_books": left}
+        return {**receipt, **({"owners": [facts["owner"] for facts in left], "on_the_books": left} if names else {})}
 
     def _forget(self, owners: Sequence[OwnerId], records: Sequence[int]) -> dict[str, Any]:
         with self._exclusive():
@@ -374,7 +385,7 @@ class Store:
         if erased and self._space.empty_log(self._state.db):
             self._space.fill(self._state.engine, self._fold_bytes)
 
-    # Writing
+    # Writing and opening
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -406,23 +417,21 @@ class Store:
     def _fold_bytes(self) -> int:  # many times the balances, within bounds
         return min(FOLD_BYTES, max(_FOLD_LEAST, 64 * 12 * len(self._state.engine.ledger.participation)))
 
-    # Opening
-
     def _reload_if_failed(self) -> None:
         if self._closed:
             raise StoreError(f"{self.path} is closed")
         if os.getpid() != self._process:
             raise PrivacyError(f"{self.path} was opened by the process that this one was forked from; open it here")
-        if self._state.journal.failure is None:
-            return
-        with self._lock:
-            if self._state.journal.failure is not None:
-                with self._state.journal.io:
-                    database.close(self._state.db)
-                self._load()
+        if self._state.journal.failure is not None:
+            with self._lock:
+                if self._state.journal.failure is not None:
+                    with self._state.journal.io:
+                        database.close(self._state.db)
+                    self._load()
 
     def _load(self) -> None:
         self._guard.refuse_if_moved()
         self._state = load(self.path, self.noise, self._guard, **self._options)
         self._state.journal.background = self._background
+        self.schema = self._state.schema  # what the columns of tables are, which features may be then
         self.generation += 1

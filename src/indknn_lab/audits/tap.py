@@ -108,7 +108,7 @@ class _Ears:
         functions: list[tuple[Any, str, Callable[..., Any]]] = [
             (mechanism, "noisy_count", self._count),
             (mechanism, "noisy_votes", self._votes),
-            (mechanism, "noisy_argmax", self._argmax),
+            (mechanism, "noisy_answer", self._answer),
             (statistics, "noisy_tally", partial(self._sum, "tally")),
             (training, "noisy_gradient", partial(self._sum, "gradient")),
         ]
@@ -132,13 +132,15 @@ class _Ears:
         self.tape.append(Noised("votes", [votes], [noisy], recorder.scales, plan, K))
         return noisy
 
-    def _argmax(self, original: Callable[..., int], votes: IntArray, K: int, plan: Plan, noise: Noise) -> int:
+    def _answer(
+        self, original: Callable[..., tuple[int, IntArray]], votes: IntArray, K: int, plan: Plan, noise: Noise
+    ) -> tuple[int, IntArray]:
         before = len(self.tape)
-        label = original(votes, K, plan, noise)
+        label, noisy = original(votes, K, plan, noise)
         if len(self.tape) == before:  # it did not call `noisy_votes`
             self.tape.append(Noised("votes", [votes], [votes], [], plan, K))
         self.tape[-1].label = label
-        return label
+        return label, noisy
 
     def _called(self, original: Callable[..., IntArray]) -> Callable[..., IntArray]:
         def called(shard: Shard, derived: Derived | None, *arguments: Any) -> IntArray:

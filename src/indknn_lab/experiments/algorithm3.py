@@ -71,7 +71,7 @@ def answer(
             earlier = released[t]
             public = np.bincount(answers[earlier.slots], weights=earlier.kappa, minlength=plan.n_classes)
             votes = votes + public.astype(np.int64)
-        answers[t] = mechanism.noisy_argmax(votes, K, plan, noise)
+        answers[t], _ = mechanism.noisy_answer(votes, K, plan, noise)
         if (t + 1) * CHECKPOINTS // len(near) > t * CHECKPOINTS // len(near):
             asked.append(t + 1)
             medians.append(float(from_units(int(np.median(full - left)))))

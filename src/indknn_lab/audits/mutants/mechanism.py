@@ -25,8 +25,8 @@ from indknn_lab.audits.patches import Mutant, Replacement
 
 
 def _empty_is_zero() -> list[Replacement]:
-    original = mechanism.noisy_argmax
-    return [(mechanism, "noisy_argmax", lambda votes, *rest: original(votes, *rest) if votes.any() else 0)]
+    original = mechanism.noisy_answer
+    return [(mechanism, "noisy_answer", lambda votes, *rest: original(votes, *rest) if votes.any() else (0, votes))]
 
 
 def _any_budget_left() -> list[Replacement]:
@@ -106,7 +106,7 @@ def _per_record() -> list[Replacement]:
 
 
 def _true_count() -> list[Replacement]:
-    noisy_count, noisy_argmax = mechanism.noisy_count, mechanism.noisy_argmax
+    noisy_count, noisy_answer = mechanism.noisy_count, mechanism.noisy_answer
     true = [0]
 
     def count(total: int, *rest: Any) -> int:
@@ -115,7 +115,7 @@ def _true_count() -> list[Replacement]:
 
     return [
         (mechanism, "noisy_count", count),
-        (mechanism, "noisy_argmax", lambda votes, K, *rest: noisy_argmax(votes, true[0], *rest)),
+        (mechanism, "noisy_answer", lambda votes, K, *rest: noisy_answer(votes, true[0], *rest)),
     ]
 
 

@@ -1,0 +1,48 @@
+"""The worked examples, in a small form."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from features.models import image_model, text_model
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_example_is_listed_and_tested():
+    listed = (EXAMPLES / "README.md").read_text()
+    for path in EXAMPLES.glob("*.py"):
+        assert f"]({path.name})" in listed
+        assert f'"{path.stem}"' in Path(__file__).read_text()
+
+
+def test_hospital(capsys):
+    assert example("hospital").main(["--visits", "6000", "--questions", "200"]) > 0.75
+    assert "forgotten: patient-" in capsys.readouterr().out
+
+
+def test_tickets(tmp_path, capsys):
+    model = str(text_model(tmp_path / "words"))
+    assert example("tickets").main(["--model", model, "--tickets", "1500", "--questions", "60"]) > 0.8
+    assert "private answers are right" in capsys.readouterr().out
+
+
+def test_pictures(tmp_path, capsys):
+    model = str(image_model(tmp_path / "filters", width=32))
+    assert example("pictures").main(["--model", model, "--questions", "150"]) > 0.7
+    assert "private answers are right" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["hospital", "tickets", "pictures"])
+def test_help(name, capsys):
+    with pytest.raises(SystemExit):
+        example(name).main(["--help"])
+    assert example(name).__doc__.splitlines()[0][:20] in capsys.readouterr().out
