@@ -27,7 +27,7 @@ from indknn.server import worker
 from indknn.settings import Settings
 from indknn.store import held
 from indknn_lab.audits.patches import patched
-from indknn_lab.audits.served import Repeatable
+from indknn_lab.audits.served import Repeatable, in_step
 from indknn_lab.audits.worlds import hurried
 
 SMALL = [
@@ -167,7 +167,7 @@ def couple(history, only=ALL):
     With `only` it is about the view of that analyst. Then everything else that is released is drawn anew.
     """
     first, seen = Tape(), []
-    with hurried(), patched([*_HURRY, *(SMALL if history.small else [])]):
+    with hurried(), in_step(), patched([*_HURRY, *(SMALL if history.small else [])]):
         with closing(_played(history, True, first, Repeatable(history.seed))) as world:
             for at, after in enumerate(world):
                 with _event(at):
