@@ -403,15 +403,15 @@ class TestStore:
                 change(again)
 
     @pytest.mark.xfail(strict=True, reason="the schedule starts from its beginning whenever a store is opened")
-    def test_opening_a_store_begins_no_round(self, store, monkeypatch):
-        monkeypatch.setattr(answering, "SCHEDULE_FIRST", 40)
-        store.predict(QUERIES[:60])
-        store.predict(QUERIES[60:61])
+    def test_opening_a_store_begins_no_round(self, store):
+        first = answering.SCHEDULE_FIRST
+        store.predict(QUERIES[:first])
+        store.predict(QUERIES[first : first + 1])
         assert store.engine.ledger.house
         spent = store.spent()
         store.close()
         with indknn.open(store.path) as again:
-            again.predict(QUERIES[61:62])
+            again.predict(QUERIES[first + 1 : first + 2])
             assert (again.spent() == spent).all()
 
     def test_status_counts_answers_and_not_steps_of_training(self, store):
