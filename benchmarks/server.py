@@ -183,7 +183,7 @@ def change(port: int, key: str, d: int, number: int) -> None:
 
 
 def served(path: Path, d: int, keys: dict[str, str], connections: int, seconds: float) -> dict[str, Any]:
-    command = [sys.executable, "-m", "indknn", "serve", str(path), "--port", "0"]
+    command = [sys.executable, "-m", "indknn", "serve", str(path), "--port", "0", "--name", "indknn"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:

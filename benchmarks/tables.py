@@ -43,7 +43,7 @@ def answers(table, label, seed, most, epsilon):
         epsilon,
         schema=schema,
         classes=sorted(table[label].unique()),  # of the domain, not of the sample: Shuttle has classes of ten rows
-        # public=public.drop(columns=label),  # the sample that the shared model is planned on, once there is one
+        public=public.drop(columns=label),
     )
     model.fit(private)
     right = model.predict(queries.drop(columns=label)) == queries[label].to_numpy()

@@ -178,3 +178,9 @@ def test_over_http_it_goes_to_who_adds_and_to_nobody_else(tmp_path):
             asked = c.ask(X[:1] - X.mean(axis=0), key=c.keys["analyst"])
         assert asked.status_code == 200
         assert "warn" not in asked.text
+
+
+def test_of_rows_too_large_to_square_nothing_is_said():
+    profile = Profile()
+    profile.see(np.full((200, 3), 1e200) * np.arange(1, 201)[:, None])
+    assert profile.advice(None) == []

@@ -15,8 +15,8 @@ from indknn.core.statistics import noisy_tally, tally, tally_scale
 from indknn.core.training import gradient, noisy_gradient
 from indknn.errors import StoreError
 from indknn.models import SharedModel
-from indknn.models.card import CELLS, SURE
-from indknn.models.shared_model import CLIP, COUNT_PRICE, FIRST_STEPS, LATER_STEPS, NEWCOMER_PRICE, Terms
+from indknn.models.card import SURE
+from indknn.models.shared_model import CLIP, COUNT_PRICE, RECOUNT_PRICE, STEPS, Terms
 from indknn.types import GRID
 
 D, C, B = 8, 3, 0.5
@@ -43,17 +43,17 @@ def trained(values, labels, public, noise, budget=B):
             noisy = noisy_gradient(sums, model.scale, noise).ravel()
             told.append(Gradient(model.step, model.follow - 1, 1, model.scale, noisy))
         else:
-            cells = model.cells(values, labels) if due == "card" else np.zeros_like(labels)
+            cells = model.cells(values, labels) if due == "card" else np.ones_like(labels)
             scale = tally_scale(model.price(due))
-            sums = tally(cells, who, rich, CELLS if due == "card" else 1, scale).sums
+            sums = tally(cells, who, rich, model.n_cells(due), scale).sums
             told.append(TallyRelease(int(due == "card"), scale, noisy_tally(sums, scale, noise)))
         model.absorb(told[-1])
-        assert step < 2 * FIRST_STEPS
+        assert step < 2 * STEPS
 
 
-def counted(n, price=NEWCOMER_PRICE):
+def counted(n, price=RECOUNT_PRICE):
     scale = tally_scale(price * B)
-    return TallyRelease(0, scale, np.array([n * GRID]))
+    return TallyRelease(0, scale, np.array([6000 * GRID, n * GRID]))
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_a_model_of_nobody_is_sure_of_nothing(seed):
 
 
 def test_newcomers_call_for_another_round_only_above_the_noise(crowd):
-    for n, steps, start in ((0, 0, False), (40, 0, False), (1500, LATER_STEPS, False), (60_000, FIRST_STEPS, True)):
+    for n, steps, start in ((0, 0, False), (40, 0, False), (1500, STEPS, False), (60_000, STEPS, True)):
         model = SharedModel(Terms(D, C, B))
         for release in crowd[1]:
             model.absorb(release)
@@ -126,27 +126,28 @@ def test_where_nothing_has_changed_a_later_round_hardly_moves_the_model(crowd):
     model.absorb(counted(1500))
     before = model.scores(crowd[2])[0].argmax(axis=1)
     source = SeededNoise(9)
-    for step in range(LATER_STEPS):
+    for step in range(STEPS):
         noise = source.draw(model.scale, model.weights.whole.size)
-        model.absorb(Gradient(step, LATER_STEPS - 1 - step, 2, model.scale, noise))
+        model.absorb(Gradient(step, STEPS - 1 - step, 2, model.scale, noise))
     assert model.due() == "card"
     assert (model.scores(crowd[2])[0].argmax(axis=1) == before).mean() > 0.97
 
 
-def test_public_rows_that_come_later_ask_for_a_new_card(crowd):
+@pytest.mark.parametrize(("rows", "newcomers", "kept"), [(500, 0, 400), (900, 0, 900), (500, 1500, 500)])
+def test_public_rows_that_come_later_are_taken_if_they_are_many_or_with_a_round(crowd, rows, newcomers, kept):
     model = SharedModel(Terms(D, C, B))
     for release in crowd[1]:
         model.absorb(release)
-    model.absorb(PublicRows(True, crowd[2][:100]))
-    model.absorb(counted(0))
-    assert model.due() == "card"
-    assert len(model.public) == 100
+    model.absorb(PublicRows(True, crowd[2][:rows]))
+    model.absorb(counted(newcomers))
+    assert model.due() == ("step" if newcomers else "card" if kept == rows else None)  # a card costs everybody
+    assert len(model.public) == kept
 
 
 def test_prices_are_shares_of_the_shared_budget():
     model = SharedModel(Terms(D, C, B))
     assert model.price("count") == pytest.approx(COUNT_PRICE * B)
-    full = FIRST_STEPS * (CLIP * 2.0**26) ** 2 / (2.0 * model.scale**2)
+    full = STEPS * (CLIP * 2.0**26) ** 2 / (2.0 * model.scale**2)
     assert 0.99 * (B - model.reserve) < full <= B - model.reserve
 
 

@@ -56,7 +56,17 @@ class House:
         return keys.create(keys.keys_path(self.path), role, name or f"{role}-1", **options)[1]
 
     def start(self):
-        command = [sys.executable, "-m", "indknn", "serve", str(self.path), "--port", str(self.port)]
+        command = [
+            sys.executable,
+            "-m",
+            "indknn",
+            "serve",
+            str(self.path),
+            "--port",
+            str(self.port),
+            "--name",
+            "indknn",
+        ]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         with self.path.with_suffix(".log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)

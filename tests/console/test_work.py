@@ -92,7 +92,7 @@ def test_a_query_gets_a_label(house, visit):
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     expect(page.locator("#query-result strong")).to_have_text(re.compile("healthy|ill|unclear"))
-    expect(number(page, "Queries answered")).to_have_text(str(before + 1))
+    expect(number(page, "Answers")).to_have_text(str(before + 1))
 
 
 @pytest.mark.parametrize("name", ["zoe", "ward/7 ü"])

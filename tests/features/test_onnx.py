@@ -208,7 +208,7 @@ def test_raw_texts_by_way_of_the_schema(texts, tmp_path):
         labels = client("POST", INFER, json={"inputs": inputs}).json()["outputs"][0]["data"]
         assert np.mean(np.array(labels) == asked["y"].to_numpy()) > 0.9
         wrong = client("POST", INFER, json={"rows": [{"text": 7, "length": 3}]})
-        assert "column 'text' must be text, got 7" in wrong.json()["error"]["message"]
+        assert "column 'text' must be text, got 7" in wrong.json()["error"]
     with pytest.raises(InvalidInputError, match="must give 3 features, as the schema says, got 16"):
         Schema({"text": Text(extractor=str(texts), width=3)}).encode({"text": ["bank"]})
 

@@ -90,7 +90,7 @@ class Server:
 
     def __init__(self, path, *options, program="indknn"):
         self.path = path
-        command = [sys.executable, "-m", program, "serve", str(path), "--port", "0", *options]
+        command = [sys.executable, "-m", program, "serve", str(path), "--port", "0", "--name", "indknn", *options]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
         )

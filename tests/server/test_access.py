@@ -21,25 +21,27 @@ REQUESTS = {
     "status": ("GET", "/v1/status", {}),
     "audit": ("GET", "/v1/audit", {}),
     "metrics": ("GET", "/metrics", {}),
+    "verify": ("POST", "/v1/verify", {}),
+    "keys": ("GET", "/v1/keys", {}),
     "curate": ("POST", "/v1/records", {"json": RECORDS}),
     "statement": ("GET", "/v1/owners/p1", {}),
     "forget": ("DELETE", "/v1/owners/p1", {}),
 }
-PUBLIC = {"/", "/console/{name}", "/v2/health/live", "/v2/health/ready", "/v2"}
+PUBLIC = {"/", "/v1/sign-in", "/console/{name}", "/v2/health/live", "/v2/health/ready", "/v2"}
 EXPECTED = {
     "analyst": {"session", "model", "predict"},
-    "curator": {"session", "model", "status", "audit", "metrics", "curate", "statement", "forget"},
+    "curator": {"session", "model", "status", "audit", "metrics", "verify", "curate", "statement", "forget"},
     "owner": {"session", "model", "statement", "forget"},
-    "auditor": {"session", "model", "status", "audit", "metrics"},
+    "auditor": {"session", "model", "status", "audit", "metrics", "verify"},
     "admin": set(REQUESTS),
 }
 
 
 def is_problem(response, code=None):
-    (error,) = response.json().values()
-    assert set(error) == {"code", "message"}
-    assert "\n" not in error["message"]
-    return code is None or error["code"] == code
+    answer = response.json()
+    assert set(answer) == {"error", "code"}
+    assert "\n" not in answer["error"]
+    return code is None or answer["code"] == code
 
 
 def test_every_role_on_every_route(store):

@@ -212,7 +212,7 @@ class TestRevokedOnTheWay:
         with application(store, roles=["auditor"]) as client:
             response = client("GET", "/v1/status", client.keys["auditor"])
         assert response.status_code == 401
-        assert set(response.json()) == {"error"}
+        assert set(response.json()) == {"error", "code"}
 
     @pytest.mark.parametrize(("role", "path"), [("analyst", INFER), ("curator", "/v1/records")])
     def test_a_body_that_arrives_after_it_does_nothing(self, store, role, path):

@@ -94,7 +94,7 @@ def test_bad_bodies_are_told_in_the_one_shape(client, body):
     for method in ("POST", "DELETE"):
         response = client(method, "/v1/records", content=body)
         assert response.status_code in {400, 422}
-        assert set(response.json()["error"]) == {"code", "message"}
+        assert set(response.json()) == {"error", "code"}
 
 
 def test_too_many_records_are_refused(tmp_path):
@@ -205,7 +205,11 @@ def test_metrics_are_those_of_one_service_and_tell_no_times_of_first_use(client,
     assert names == {  # neither the library's _created samples nor its facts about the process
         "indknn_requests_total",
         "indknn_queries_answered_total",
+        "indknn_queries_repeated_total",
         "indknn_late_answers_total",
+        "indknn_connections",
+        "indknn_body_bytes",
+        "indknn_stage_seconds",
         "indknn_queries_waiting",
         "indknn_infer_seconds",
         "indknn_batch_queries",
@@ -233,3 +237,30 @@ def test_changes_between_queries_keep_their_order(client, store):
             requests.append(("DELETE", f"/v1/owners/p{i}", {}))
     assert {r.status_code for r in client.together(requests)} == {200}
     assert not list(problems(store))
+
+
+def test_an_upload_with_an_id_is_done_once(tmp_path):
+    body = {"records": [{"features": [1, 0, 0, 0], "label": "a", "owner": "ann"}]}
+    other = {"records": [{**body["records"][0], "owner": "bob"}]}
+    path, once = tmp_path / "a.store", {"x-request-id": "morning"}
+    with make_store(path) as store, application(store, roles=["curator", "admin"]) as client:
+        carl, root = client.keys["curator"], client.keys["admin"]
+        first = client("POST", "/v1/records", carl, json=body, headers=once).json()
+        again = client("POST", "/v1/records", carl, json=body, headers=once).json()
+        assert (first["repeated"], again["repeated"]) == (False, True)
+        assert first["ids"] == again["ids"]
+        assert again["records"] == 201
+        conflict = client("POST", "/v1/records", carl, json=other, headers=once)
+        assert (conflict.status_code, conflict.json()["code"]) == (409, "id_conflict")
+        assert (
+            client("POST", "/v1/records", root, json=other, headers=once).json()["records"] == 202
+        )  # ids of their own
+        together = client.together(
+            [("POST", "/v1/records", {"json": body, "headers": {"x-request-id": "x"}})] * 5, carl
+        )
+        assert len({str(r.json()["ids"]) for r in together}) == 1
+        long = client("POST", "/v1/records", carl, json=body, headers={"x-request-id": "x" * 300})
+        assert long.status_code == 422
+    with type(store)(path) as store, application(store) as client:
+        assert client("POST", "/v1/records", carl, json=body, headers=once).json()["repeated"]
+        assert not list(problems(store))

@@ -227,7 +227,7 @@ def test_each_row_over_http_and_from_the_command_line(path, tmp_path):
     body = {"records": [{"features": X[0].tolist(), "label": 0}], "each_row": True}
     with Store(path) as store, application(store) as client:
         answer = client("POST", "/v1/records", json=body)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "who_is_who")
+        assert (answer.status_code, answer.json()["code"]) == (409, "who_is_who")
     with Store.create(tmp_path / "b", SETTINGS) as store, application(store) as client:
         assert client("POST", "/v1/records", json={**body, "each_row": False}).status_code == 422
         named = {**body, "records": [{**body["records"][0], "owner": "ann"}]}

@@ -53,7 +53,7 @@ def aged(store, copy, version, names):
                 db.execute("UPDATE owners SET name = ? WHERE number = ?", (body, number))
         found = (ledger._hashed(hashed(old)), ledger.digest(text))
         db.execute("UPDATE tombstones SET digest = ? WHERE digest = ?", found)
-    db.execute("DELETE FROM meta WHERE name = 'names'")
+    db.execute("DELETE FROM meta WHERE name = 'names'; UPDATE requests SET day = 0")
     if version == 3:
         Books(db, key).read()
         with db:
@@ -64,7 +64,10 @@ def aged(store, copy, version, names):
             body = json.dumps({k: v for k, v in e.facts.items() if k != "books"}, sort_keys=True)
             previous = chain.link(previous, e.position, e.at, e.kind, body)
             db.execute("UPDATE audit SET body = ?, hash = ? WHERE position = ?", (body, previous, e.position))
-    db.execute("DROP TABLE record_keys; DROP TABLE joined")
+    db.close()  # and with it the triggers of the books
+    db = apsw.Connection(str(copy))
+    db.execute("DROP TABLE record_keys; DROP TABLE joined; DROP TABLE additions")
+    db.execute("ALTER TABLE requests DROP COLUMN day")
     db.pragma("user_version", version)
     db.close()
     return copy

@@ -45,8 +45,17 @@ def create(store: Path, role: str, name: str, in_json: bool, **limits: Any) -> N
     _refuse_missing(store)
     key, text = keyfile.create(keyfile.keys_path(store), role, name, **limits)
     keyfile.remember_keys(store.resolve())
-    facts = {"id": key.id, "name": name, "role": role, "key": text}
-    show(facts, in_json, f"key {key.id} for {name} ({role}); it is shown this once:", text)
+    _show_new(key, text, in_json)
+
+
+@keys.command("rotate")
+@STORE
+@click.argument("key", metavar="ID")
+@JSON
+def rotate(store: Path, key: str, in_json: bool) -> None:
+    """Make a new key in the place of one, for the same holder with the same limits. The old one is revoked."""
+    _refuse_missing(store)
+    _show_new(*keyfile.rotate(keyfile.keys_path(store), key), in_json)
 
 
 @keys.command("list")
@@ -79,6 +88,11 @@ def revoke(store: Path, key: str, in_json: bool) -> None:
     gone = keyfile.revoke(keyfile.keys_path(store), key)
     facts = [{"id": k.id, "name": k.name, "revoked": k.revoked} for k in gone]
     show(facts, in_json, *(f"revoked {k.id} ({k.role} {k.name})" for k in gone))
+
+
+def _show_new(key: keyfile.Key, text: str, in_json: bool) -> None:
+    facts = {"id": key.id, "name": key.name, "role": key.role, "key": text}
+    show(facts, in_json, f"key {key.id} for {key.name} ({key.role}); it is shown this once:", text)
 
 
 def _refuse_missing(store: Path) -> None:

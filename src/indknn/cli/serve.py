@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from indknn.cli.options import STORE, WITNESS, wanted
 from indknn.errors import InvalidInputError
+from indknn.types import FloatArray
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
@@ -19,7 +22,10 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
     "--host", default="127.0.0.1", show_default=True, help="Where to listen. Beyond loopback keys are needed."
 )
 @click.option("--port", default=8080, show_default=True, help="0 takes a free one.")
-@click.option("--name", default="indknn", show_default=True, help="The model's name in /v2/models/NAME.")
+@click.option("--name", help="The model's name in /v2/models/NAME; by default that of the store's file.")
+@click.option(
+    "--texts", metavar="MODEL", help="Take texts too, embedded by this sentence-transformer (name or folder)."
+)
 @click.option("--tick", type=float, help="Answers leave on multiples of so many seconds per query, whatever they took.")
 @click.option(
     "--train-every",
@@ -36,6 +42,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--max-batch", default=1024, show_default=True, help="Rows per prediction request.")
 @click.option("--max-body", default=32 << 20, show_default=True, help="Bytes per request.")
 @click.option("--max-records", default=10_000, show_default=True, help="Records per upload.")
+@click.option("--max-bodies", default=128 << 20, show_default=True, help="Bytes of all bodies on their way at once.")
+@click.option("--max-connections", default=1000, show_default=True, help="Connections at once.")
+@click.option("--keep-requests", default=30, show_default=True, help="Days for which an id repeats its request.")
 def serve_command(
     store: Path,
     host: str,
@@ -45,6 +54,8 @@ def serve_command(
     tls_key: Path | None,
     behind_proxy: bool,
     open_on_loopback: bool,
+    name: str | None,
+    texts: str | None,
     **options: Any,
 ) -> None:
     """Answer over HTTP from a store. One process owns it; stop it with SIGTERM and it finishes what was charged.
@@ -60,7 +71,7 @@ def serve_command(
       indknn serve people.store --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
     with wanted("server"):
-        from indknn.server.options import Options  # noqa: PLC0415
+        from indknn.server.options import Options, name_of  # noqa: PLC0415
         from indknn.server.serve import serve  # noqa: PLC0415
     if (tls_cert is None) != (tls_key is None):
         raise InvalidInputError("--tls-cert and --tls-key belong together: give both or none")
@@ -69,10 +80,19 @@ def serve_command(
         store,
         host=host,
         port=port,
-        options=Options(**options),
+        options=Options(name=name or name_of(store), **options),
         witness=witness,
         tls=tls,
         behind_proxy=behind_proxy,
         open_on_loopback=open_on_loopback,
+        embed=None if texts is None else _sentences(texts),
         ready=lambda url: click.echo(f"{store} at {url}"),
     )
+
+
+def _sentences(model: str) -> Callable[[list[str]], FloatArray]:
+    """Texts to rows, one text at a time: in a batch the last bits of a row may depend on the others (rule 1)."""
+    from indknn.features import SentenceTransformer  # noqa: PLC0415
+
+    extractor = SentenceTransformer(model)
+    return lambda texts: np.concatenate([extractor([text]) for text in texts]).astype(np.float64)

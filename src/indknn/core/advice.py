@@ -89,6 +89,7 @@ class Profile:
         self._within = True  # between 0 and 1, as far as seen
         self._at_ends: IntArray = np.zeros((2, 0), dtype=np.int64)
 
+    @np.errstate(all="ignore")  # of rows so large that their squares are not numbers nothing is said
     def see(self, X: FloatArray) -> None:
         """Take in some rows; all are of one width and finite."""
         if not self._rows:
@@ -104,6 +105,7 @@ class Profile:
                 at_ends = np.stack([(X < _ROUNDING).sum(axis=0), (X > 1.0 - _ROUNDING).sum(axis=0)])
                 self._at_ends = self._at_ends + at_ends
 
+    @np.errstate(all="ignore")
     def advice(self, center: FloatArray | None) -> list[Warning]:
         """What the rows look like, given the center that is subtracted from them."""
         found: list[Warning] = []

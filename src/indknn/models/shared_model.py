@@ -78,6 +78,7 @@ class SharedModel:
     _weights: Weights | None = None
     _neighbours: Neighbours | None = None
     _edges: FloatArray = field(default_factory=lambda: np.arange(1, BINS) / BINS)
+    _offered: Int8Array = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int8))
     _counting: bool = False
     _card_due: bool = False
 
@@ -134,10 +135,9 @@ class SharedModel:
     def absorb(self, release: Release) -> None:
         """Something was released, now or by an earlier process."""
         if isinstance(release, PublicRows):
-            self._counting = True
-            if len(release.values) or not self.started:  # none: those that there are stay
-                self.public, self._card_due = release.values[:MOST_ROWS], self.ready
-            self._refresh()
+            self._counting, self._offered = True, release.values[:MOST_ROWS]
+            if self.public is None or len(self._offered) >= max(2 * len(self.public), 1):
+                self._take_rows()  # new rows need a new card, so only for many more, or with a new round
         elif isinstance(release, TallyRelease) and not release.tables:
             self._absorb_count(release)
         elif isinstance(release, Gradient):
@@ -160,6 +160,12 @@ class SharedModel:
         elif new <= max(MANY_NEW * known, 4.0 * sigma):
             return
         self.count, self.step, self.follow = max(known, 0.0) + max(new, sigma, 1.0), 0, STEPS
+        if len(self._offered):
+            self._take_rows()
+
+    def _take_rows(self) -> None:
+        self.public, self._card_due = self._offered, self.ready
+        self._refresh()
 
     def _absorb_gradient(self, release: Gradient) -> None:
         shape = (self.map.width + 1, self.terms.n_classes)

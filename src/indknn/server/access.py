@@ -5,6 +5,8 @@ Permissions are decided from the method, the path and the key, before any of the
 
 from __future__ import annotations
 
+import asyncio
+import re
 import time
 from collections.abc import Callable
 from math import ceil
@@ -21,7 +23,9 @@ PERMISSIONS: dict[str, frozenset[str]] = {
     "status": frozenset({"curator", "auditor", "admin"}),
     "audit": frozenset({"curator", "auditor", "admin"}),
     "metrics": frozenset({"curator", "auditor", "admin"}),
+    "verify": frozenset({"curator", "auditor", "admin"}),
     "curate": frozenset({"curator", "admin"}),
+    "keys": frozenset({"admin"}),
     "statement": frozenset({"curator", "admin", "owner"}),
     "forget": frozenset({"curator", "admin", "owner"}),
 }
@@ -30,11 +34,18 @@ _BY_PATH = {
     "/v1/session": "session",
     "/v1/status": "status",
     "/v1/audit": "audit",
+    "/v1/analysts": "status",
+    "/v1/verify": "verify",
+    "/v1/keys": "keys",
+    "/v1/owners": "curate",
     "/v1/records": "curate",
     "/v1/purge": "curate",
     "/metrics": "metrics",
 }
-_PUBLIC = frozenset({"/", "/v2", "/v2/health/live", "/v2/health/ready"})
+INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
+"""The path of predictions: the name of the model, and perhaps its version."""
+_PUBLIC = frozenset({"/", "/v1/sign-in", "/v2", "/v2/health/live", "/v2/health/ready"})
+_REFUSALS, _SENDERS = 50.0, 10_000  # refusals a second for each sender, and senders that are remembered
 _FORWARDED = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -48,9 +59,11 @@ def needed_permission(method: str, path: str) -> str | None:
     if "\n" in path:
         raise Problem(404, "there is nothing at a path with a newline")
     if path.startswith("/v2/models/"):
-        return "predict" if path.endswith("/infer") else "model"
+        return "predict" if INFER.fullmatch(path) else "model"
     if path.startswith("/v1/owners/"):
         return "forget" if method == "DELETE" else "statement"
+    if path.startswith("/v1/keys/"):
+        return "keys"
     if path in _PUBLIC or path.startswith("/console/"):
         return None
     return _BY_PATH.get(path, "session")
@@ -119,14 +132,39 @@ class RateLimiter:
         self._clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}
 
-    def take(self, key: str, rate: float, n: int) -> None:
-        """Take n queries out of the bucket of a key, or refuse."""
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def take(self, key: str, rate: float, n: int, already: int = 0) -> None:
+        """Take n queries out of the bucket of a key, or refuse. `already` were taken for the same request."""
         now, full = self._clock(), max(rate, 1.0)
         content, since = self._buckets.get(key, (full, now))
         content = min(full, content + (now - since) * rate)
-        needed = min(float(n), full)
+        needed = min(float(n), full - already)
         if content < needed - 1e-9:
             wait = str(ceil((needed - content) / rate))
             text = f"more than {rate:g} queries per second; ask again in {wait} s"
             raise Problem(429, text, "rate_limit", ((b"retry-after", wait.encode()),))
         self._buckets[key] = (content - n, now)
+
+
+class Refusals:
+    """Makes whoever is refused all the time wait for it, so that asking in vain costs others nothing.
+
+    Each sender has fifty refusals a second at once; beyond that, a refusal leaves after one to two seconds. They are
+    spread out, so that not all of them come back at the same moment.
+    """
+
+    def __init__(self) -> None:
+        self._limiter = RateLimiter()
+        self._held = 0
+
+    async def wait(self, sender: str) -> None:
+        """Return when this sender may be told that it was refused."""
+        if len(self._limiter) > _SENDERS:  # addresses come and go
+            self._limiter = RateLimiter()
+        try:
+            self._limiter.take(sender, _REFUSALS, 1)
+        except Problem:
+            self._held += 1
+            await asyncio.sleep(1.0 + self._held % 100 / 100)

@@ -11,12 +11,12 @@ from starlette.exceptions import HTTPException
 
 from indknn import __version__
 from indknn.errors import IndKNNError
-from indknn.server import openapi
+from indknn.server import administration, openapi
 from indknn.server.gateway import Gateway, log_error
 from indknn.server.options import Options
-from indknn.server.problems import Problem, as_problem, first_fault
+from indknn.server.problems import Problem, as_problem, first_fault, shown
 from indknn.server.routes import router
-from indknn.server.service import Service
+from indknn.server.service import Embed, Service
 from indknn.store import Store
 
 
@@ -26,13 +26,15 @@ def create_app(
     keys: str | Path | None = None,
     options: Options | None = None,
     open_on_loopback: bool = False,
+    embed: Embed | None = None,
 ) -> Gateway:
     """An ASGI application over an open store.
 
     `keys` is the file of API keys. Without one everything is allowed, so use that on loopback only. A store that had
-    keys is refused without them, unless `open_on_loopback`. The caller closes `app.service` and then the store.
+    keys is refused without them, unless `open_on_loopback`. `embed` turns texts into rows of features; with it, texts
+    may be asked as tensors of BYTES. The caller closes `app.service` and then the store.
     """
-    service = Service(store, None if keys is None else Path(keys), options or Options(), open_on_loopback)
+    service = Service(store, None if keys is None else Path(keys), options or Options(), open_on_loopback, embed)
     app = FastAPI(
         title="indknn",
         version=__version__,
@@ -47,6 +49,7 @@ def create_app(
     )
     app.state.service = service
     app.include_router(router)
+    app.include_router(administration.router)
     app.openapi = partial(openapi.completed, app.openapi, service)  # type: ignore[method-assign]
     return Gateway(app, service)
 
@@ -54,7 +57,7 @@ def create_app(
 async def _on_error(request: Request, error: Exception) -> Response:
     """Any error of a route, in the one shape."""
     if isinstance(error, HTTPException):
-        texts = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not allowed here"}
+        texts = {404: f"there is nothing at {shown(request.url.path)}", 405: f"{request.method} is not allowed here"}
         headers = tuple((k.lower().encode(), v.encode()) for k, v in (error.headers or {}).items())
         problem = Problem(error.status_code, texts.get(error.status_code, str(error.detail)), headers=headers)
     elif isinstance(error, RequestValidationError):

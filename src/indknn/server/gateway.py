@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from indknn.server.access import authorise, needed_permission
-from indknn.server.infer import infer
-from indknn.server.problems import Problem, RawHeaders, as_problem
+from indknn.server.access import INFER, authorise, needed_permission
+from indknn.server.bodies import Receive
+from indknn.server.infer import Take, infer
+from indknn.server.problems import Problem, RawHeaders, as_problem, shown
 from indknn.server.service import Service
+from indknn.store.keyfile import Key
 
 log = logging.getLogger("indknn.server")
 
@@ -25,7 +28,8 @@ _ON_EVERY_RESPONSE = (
     (b"referrer-policy", b"no-referrer"),
 )
 _NO_STORE = (b"cache-control", b"no-store")
-_MODELS, _INFER = "/v2/models/", "/infer"
+_GO_AWAY = ((b"retry-after", b"1"), (b"connection", b"close"))
+_JSON = ((b"content-type", b"application/json"),)
 
 
 class Gateway:
@@ -41,37 +45,57 @@ class Gateway:
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        path, method = scope["path"], scope["method"]
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        is_infer = path.startswith(_MODELS) and path.endswith(_INFER)
+        asked = INFER.fullmatch(scope["path"])
+        sender = f"address {(scope.get('client') or ('',))[0]}"
         try:
-            permission = needed_permission(method, path)
+            permission = needed_permission(scope["method"], scope["path"])
             key = authorise(self.service.keys, permission, headers)
+            if key is not None:
+                sender = f"key {key.id}"
+                if "indknn.connection" in scope and not scope["indknn.connection"].show(key.id):
+                    raise Problem(503, "too many connections of this key are busy", "busy", _GO_AWAY)
             if not (self.service.keyed or self.service.keys.is_open):
                 await self.service.remember_keys()
             check_again = partial(self._check_again, permission, headers, self.service.keys.version)
             receive_all = _receive_and_then(check_again, receive)
-            if not is_infer:
-                scope.setdefault("state", {}).update(key=key, permission=permission)
-                answer = await self._answer(scope, receive_all)
-                if not (permission == "forget" and key is not None and key.role == "owner"):  # erasing ends their key
-                    check_again()
-                self.service.metrics.requests.labels(_route(scope), answer[0]["status"]).inc()
-                for message in answer:
-                    await send(message)
-                return
-            if method != "POST":
-                raise Problem(405, f"{method} is not allowed here; use POST", headers=((b"allow", b"POST"),))
-            assert key is not None  # predictions are never public
-            model = path[len(_MODELS) : -len(_INFER)]
-            body = await infer(self.service, model, headers, receive_all, key)
-            check_again()
-            await self._send(send, "infer", 200, body)
+            with self.service.bodies.holding(sender) as take:
+                if asked is None:
+                    scope.setdefault("state", {}).update(key=key, permission=permission, take=take)
+                    answer = await self._answer(scope, receive_all)
+                else:
+                    answer = await self._predict(scope, asked, headers, receive_all, key, take)
+            ended = scope.get("state", {}).get("ends")  # the key that this very request has ended, if any
+            if key is None or ended != key.id:
+                check_again()
+            route = "infer" if asked else _route(scope)
         except Exception as error:
             problem = as_problem(error)
-            if problem.status >= 500:
+            if error is not problem and problem.status >= 500:
                 log_error(error)
-            await self._send(send, "infer" if is_infer else "refused", problem.status, problem.body, problem.headers)
+            route = "infer" if asked else "refused"
+            answer = _response(problem.status, problem.body, (*_JSON, *problem.headers))
+        self.service.metrics.requests.labels(route, answer[0]["status"]).inc()
+        if 400 <= answer[0]["status"] < 500:
+            await self.service.refusals.wait(sender)
+        for message in answer:
+            await send(message)
+
+    async def _predict(
+        self,
+        scope: Any,
+        asked: re.Match[str],
+        headers: dict[bytes, bytes],
+        receive: Receive,
+        key: Key | None,
+        take: Take,
+    ) -> list[Any]:
+        if scope["method"] != "POST":
+            text = f"{shown(scope['method'])} is not allowed here; use POST"
+            raise Problem(405, text, headers=((b"allow", b"POST"),))
+        assert key is not None  # predictions are never public
+        body, described = await infer(self.service, asked[1], asked[2], headers, receive, key, take)
+        return _response(200, body, described)
 
     def _check_again(self, permission: str | None, headers: dict[bytes, bytes], version: int) -> None:
         """Tell nothing to a key that was revoked meanwhile. What it asked for may be charged or done by then."""
@@ -96,12 +120,14 @@ class Gateway:
         messages[0]["headers"] = [*messages[0].get("headers", ()), *more]
         return messages
 
-    async def _send(self, send: Any, route: str, status: int, body: bytes, headers: RawHeaders = ()) -> None:
-        self.service.metrics.requests.labels(route, status).inc()
-        described = ((b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()))
-        start = [*described, *_ON_EVERY_RESPONSE, _NO_STORE, *headers]
-        await send({"type": "http.response.start", "status": status, "headers": start})
-        await send({"type": "http.response.body", "body": body})
+
+def _response(status: int, body: bytes, headers: RawHeaders) -> list[Any]:
+    """A response that FastAPI has not made."""
+    start = [*headers, (b"content-length", b"%d" % len(body)), *_ON_EVERY_RESPONSE, _NO_STORE]
+    return [
+        {"type": "http.response.start", "status": status, "headers": start},
+        {"type": "http.response.body", "body": body},
+    ]
 
 
 def _receive_and_then(check: Callable[[], None], receive: Any) -> Any:

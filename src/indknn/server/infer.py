@@ -1,159 +1,164 @@
 """One request for predictions, from the bytes of its body to the bytes of its answer, top to bottom.
 
-A body is JSON of the Open Inference Protocol, or raw rows of float32. Every query takes this road, so it does without a
-framework.
+A body is of the Open Inference Protocol (`tensors.py`), or raw rows of float32. Every query takes this road, so it does
+without a framework.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection
-from math import ceil, prod
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from dataclasses import replace
+from math import ceil
+from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-import orjson
 from prometheus_client import Counter
 
 from indknn.errors import RequestConflictError
+from indknn.server.bodies import SMALL, Receive, read_body
 from indknn.server.keyring import OPEN
-from indknn.server.problems import Problem
-from indknn.server.service import DATATYPES, Service
-from indknn.server.tables import Rows, encoded, rows_of
+from indknn.server.problems import Problem, RawHeaders, shown
+from indknn.server.service import VERSION, Service
+from indknn.server.tables import encoded
+from indknn.server.tensors import Asked, header_length_of, read_request, read_rows, write_answer
+from indknn.server.worker import NO_RECORDS
 from indknn.store.keyfile import Key
 from indknn.types import FloatArray
 
-Receive: TypeAlias = Callable[[], Awaitable[Any]]
+Take: TypeAlias = Callable[[int], None]
 _LONGEST_ID = 256
-_FLOATS = {"FP32": np.float32, "FP64": np.float64}
+_JSON, _BYTES = b"application/json", b"application/octet-stream"
 
 
-async def infer(service: Service, model: str, headers: dict[bytes, bytes], receive: Receive, key: Key) -> bytes:
-    """The JSON of the answer. With a tick, the answer or the error leaves on a multiple of it (rule 8)."""
-    options, worker, start, rows = service.options, service.worker, time.perf_counter(), 1
+async def infer(
+    service: Service,
+    model: str,
+    version: str | None,
+    headers: dict[bytes, bytes],
+    receive: Receive,
+    key: Key,
+    take: Take,
+) -> tuple[bytes, RawHeaders]:
+    """The body of the answer and its headers. With a tick, answer or error leaves on a multiple of it (rule 8).
+
+    `take` takes the bytes of the body out of what may be on its way at one moment.
+    """
+    worker, stage, start, rows = service.worker, service.metrics.stage, time.perf_counter(), 1
+    analyst = None if key is OPEN else key.name
     try:
-        check_model(model, options.name)
-        body = await read_body(receive, headers, options.max_body)
+        check_model(service, model, version)
+        form = _form_of(headers)
+        most = await _admitted(service, headers, key, analyst)
+        body = await read_body(receive, headers, most, take)
+        stage["arrive"].observe(time.perf_counter() - start)
         start = time.perf_counter()  # the time that the client took to send its request does not count
-        asked, request_id = _parse(service, headers, body)
-        rows = len(asked)
-        queries = await encoded(asked, service.store.schema)
-        if key.rate is not None:
-            service.rate_limiter.take(key.id, key.rate, rows)
-        if worker.waiting and worker.waiting + rows > options.max_waiting:
-            raise Problem(503, "too many queries are waiting; ask again later", "busy", ((b"retry-after", b"1"),))
-        analyst = None if key is OPEN else key.name
+        asked = await _parse(service, form, headers, body)
+        del body
+        queries, request_id = await _vectors(service, asked), asked.request_id
+        rows = len(queries)
+        stage["read"].observe(time.perf_counter() - start)
+        if key.rate is not None and rows > 1:
+            service.rate_limiter.take(key.id, key.rate, rows - 1, already=1)
+        if worker.waiting:
+            _refuse_if_busy(service, rows)
         scoped = None if request_id is None else scoped_id(analyst, request_id)
         try:
             numbers = await worker.predict(queries, analyst, scoped, key.max_queries)
         except RequestConflictError:
-            text = f"id {request_id!r} was used before for other queries; use a new one"
+            text = f"id {shown(request_id)} was used before for other queries; use a new one"
             raise Problem(409, text, "id_conflict") from None
-        answer = _answer(options.name, request_id, service.store.settings.class_array, numbers)
+        told = time.perf_counter()
+        answer = write_answer(service.name, VERSION, request_id, service.classes[numbers], asked.binary)
     finally:
-        if options.tick is not None:
-            await wait_for_tick(start, options.tick * rows, service.metrics.late)
-    service.metrics.answered.inc(rows)
-    service.metrics.infer_seconds.observe(time.perf_counter() - start)
+        if service.options.tick is not None:
+            await wait_for_tick(start, service.options.tick * rows, service.metrics.late)
+    now = time.perf_counter()
+    stage["answer"].observe(now - told)
+    service.metrics.infer_seconds.observe(now - start)
     return answer
 
 
-def check_model(name: str, served: str) -> None:
-    """Refuse the name of a model that is not served."""
-    if name != served:
-        raise Problem(404, f"there is no model {name!r}; this server has {served!r}")
+async def _admitted(service: Service, headers: dict[bytes, bytes], key: Key, analyst: str | None) -> int:
+    """How long the body may be. Raises what can be said before any of it is read: rate, caps, no records, too busy."""
+    if service.n_features is None:
+        await service.worker.run(service.look)
+        if service.n_features is None:
+            raise Problem(409, NO_RECORDS, "no_records")
+    if key.rate is not None:
+        service.rate_limiter.take(key.id, key.rate, 1)
+    _refuse_if_busy(service, 1)
+    most, _ = service.query_bounds
+    if key.max_queries is None or service.worker.given(analyst) < key.max_queries:
+        return most
+    said = _request_id(headers)
+    if said and service.store.knows(scoped_id(analyst, said)):
+        return most  # a repeat, which costs nothing
+    if key.max_queries == 0 or not headers.get(b"content-length", b"").isdigit():
+        raise Problem(403, f"this key may ask no more queries: 0 of {key.max_queries} are left", "query_limit")
+    return min(most, SMALL)  # it may be a repeat whose id is in the body
 
 
-async def read_body(receive: Receive, headers: dict[bytes, bytes], most: int) -> bytes:
-    """The whole body. A body that is too long is refused by its announced length, or while it arrives."""
-    announced = headers.get(b"content-length", b"")
-    length = int(announced) if announced.isdigit() and len(announced) < 20 else 0
-    parts: list[bytes] = []
-    arrived, more = 0, True
-    while more and max(length, arrived) <= most:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise Problem(499, "the client hung up before its request had arrived")
-        parts.append(message.get("body", b""))
-        arrived += len(parts[-1])
-        more = message.get("more_body", False)
-    if max(length, arrived) > most:
-        raise Problem(413, f"a body must have at most {most} bytes", headers=((b"connection", b"close"),))
-    return b"".join(parts)
+def _refuse_if_busy(service: Service, rows: int) -> None:
+    if service.worker.waiting + rows > service.options.max_waiting:
+        raise Problem(503, "too many queries are waiting; ask again later", "busy", ((b"retry-after", b"1"),))
 
 
-def _parse(service: Service, headers: dict[bytes, bytes], body: bytes) -> tuple[FloatArray | Rows, str | None]:
-    """The queries and the id of the request. Their number of features is checked by the worker, with their values."""
-    queries: FloatArray | Rows
-    kind = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
-    request_id = headers.get(b"x-request-id", b"").decode("utf-8", "replace")
-    if kind == b"application/octet-stream":
-        queries = _from_raw(headers, body, service.n_features or 1)
-    elif kind == b"application/json":
-        schema = service.store.schema
-        queries, id_in_body = _from_json(body, None if schema is None else schema.columns)
-        request_id = id_in_body or request_id
+def check_model(service: Service, name: str, version: str | None = None) -> None:
+    """Refuse a model, or a version of it, that is not served."""
+    if name != service.name:
+        raise Problem(404, f"there is no model {shown(name)}; this server has {service.name!r}")
+    if version not in {None, VERSION}:
+        raise Problem(404, f"there is no version {shown(version)} of {service.name!r}; it has {VERSION!r}")
+
+
+def _form_of(headers: dict[bytes, bytes]) -> tuple[bool, int | None]:
+    """Whether the body is rows alone, and how many bytes of it are JSON if not all are. Refuses all other forms."""
+    kind = headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
+    if b"content-encoding" in headers:
+        raise Problem(415, f"content encoding {shown(headers[b'content-encoding'])}: bodies must not be compressed")
+    length = header_length_of(headers)
+    if length is None and kind not in {_JSON, _BYTES}:
+        raise Problem(415, f"content type {shown(kind)}: must be application/json or application/octet-stream")
+    return length == 0 or (length is None and kind == _BYTES), length
+
+
+async def _parse(
+    service: Service, form: tuple[bool, int | None], headers: dict[bytes, bytes], body: bytes | bytearray
+) -> Asked:
+    """What is asked. Whether the number of features is right is checked by the worker, with their values."""
+    (rows_alone, length), most, (_, bounds) = form, service.options.max_batch, service.query_bounds
+    if rows_alone:
+        width, said = service.n_features or 1, headers.get(b"x-indknn-rows")
+        asked = Asked(await service.reader.read(read_rows, body, bounds, width, said, json=0))
     else:
-        text = kind.decode("latin-1")
-        raise Problem(415, f"content type {text!r}: must be application/json or application/octet-stream")
-    if not 0 < len(queries) <= service.options.max_batch:
-        raise Problem(422, f"a request must have 1 to {service.options.max_batch} rows, got {len(queries)}")
+        columns = None if service.store.schema is None else list(service.store.schema.columns)
+        asked = await service.reader.read(read_request, body, bounds, length, most, columns, json=length)
+    if not 0 < len(asked.rows) <= most:
+        raise Problem(422, f"a request must have 1 to {most} rows, got {len(asked.rows)}")
+    return replace(asked, request_id=checked_id(asked.request_id or _request_id(headers)))
+
+
+def _request_id(headers: dict[bytes, bytes]) -> str:
+    return headers.get(b"x-request-id", b"").decode("utf-8", "replace")
+
+
+def checked_id(request_id: str) -> str | None:
+    """An id that a client has given, None if it has given none."""
     if len(request_id) > _LONGEST_ID or not request_id.isprintable():
-        raise Problem(422, f"an id must be 1 to {_LONGEST_ID} printable characters, got {_short(request_id)}")
-    return queries, request_id or None
+        raise Problem(422, f"an id must be 1 to {_LONGEST_ID} printable characters, got {shown(request_id)}")
+    return request_id or None
 
 
-def _from_raw(headers: dict[bytes, bytes], body: bytes, width: int) -> FloatArray:
-    rows, rest = divmod(len(body), 4 * width)
-    if rest:
-        raise Problem(422, f"the body has {len(body)} bytes: must be rows of {width} little-endian float32")
-    said = headers.get(b"x-indknn-rows", b"%d" % rows).strip().decode("utf-8", "replace")
-    if said != str(rows):
-        raise Problem(422, f"X-Indknn-Rows is {said!r}, but the body has {rows} rows of {width} float32")
-    return np.frombuffer(body, dtype="<f4").reshape(rows, width).astype(np.float64)
-
-
-def _from_json(body: bytes, columns: Collection[str] | None) -> tuple[FloatArray | Rows, str | None]:
-    try:
-        asked = orjson.loads(body)
-    except ValueError as error:
-        raise Problem(400, f"the body is not JSON: {error}", "bad_json") from None
-    if not isinstance(asked, dict):
-        raise Problem(422, "the body must be a JSON object with 'inputs'")
-    inputs, request_id = asked.get("inputs"), asked.get("id")
-    if not isinstance(request_id, str | None):
-        raise Problem(422, f"'id' must be a string, got {_short(request_id)}")
-    if (rows := rows_of(asked, columns)) is not None:
-        return rows, request_id
-    if not (isinstance(inputs, list) and len(inputs) == 1 and isinstance(inputs[0], dict)):
-        raise Problem(422, "'inputs' must be a list of one tensor, named 'features'")
-    name, kind, shape, data = (inputs[0].get(field) for field in ("name", "datatype", "shape", "data"))
-    if name != "features":
-        raise Problem(422, f"the name of the input must be 'features', got {_short(name)}")
-    if not isinstance(kind, str) or kind not in _FLOATS:
-        raise Problem(422, f"'datatype' must be 'FP32' or 'FP64', got {_short(kind)}")
-    if not (isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and n > 0 for n in shape)):
-        raise Problem(422, f"'shape' must be [rows, features], both positive, got {_short(shape)}")
-    return _numbers(data, shape, _FLOATS[kind]), request_id
-
-
-def _numbers(data: Any, shape: list[int], kind: Any) -> FloatArray:
-    try:
-        # A sum is the fastest test for numbers. It must come before NumPy: from one long text among many numbers NumPy
-        # would make an array in which every number takes as much memory as that text.
-        for row in data if isinstance(data[0], list) else [data]:
-            sum(row)
-        array = np.array(data)
-    except (TypeError, LookupError, ValueError, OverflowError):  # ValueError: rows of different lengths
-        array = np.array(None)
-    if array.dtype.kind not in "iuf":
-        raise Problem(422, "'data' must be a list of numbers, flat or row by row")
-    if array.size != prod(shape) or (array.ndim != 1 and list(array.shape) != shape):
-        raise Problem(422, f"'data' has shape {list(array.shape)}, but 'shape' says {_short(shape)}")
-    with np.errstate(over="ignore"):
-        return array.astype(kind).astype(np.float64).reshape(shape)
+async def _vectors(service: Service, asked: Asked) -> FloatArray:
+    """The rows as numbers. Texts are embedded in a thread, one at a time: others go on meanwhile."""
+    if not isinstance(asked.rows, list):
+        return asked.rows
+    if isinstance(asked.rows[0], dict):
+        return await encoded(asked.rows, service.store.schema)
+    if service.embed is None:
+        raise Problem(422, "this model takes numbers: 'datatype' must be one of FP64, FP32 or INT64, got 'BYTES'")
+    return await asyncio.to_thread(service.embed, asked.rows)
 
 
 def scoped_id(analyst: str | None, request_id: str) -> str:
@@ -165,17 +170,6 @@ def scoped_id(analyst: str | None, request_id: str) -> str:
     return f"http::{request_id}" if analyst is None else f"http:{len(analyst)}:{analyst}:{request_id}"
 
 
-def _answer(model: str, request_id: str | None, classes: npt.NDArray[Any], numbers: Any) -> bytes:
-    output = {
-        "name": "label",
-        "shape": [len(numbers)],
-        "datatype": DATATYPES.get(classes.dtype.kind, "BYTES"),
-        "data": classes[numbers].tolist(),
-    }
-    named = {} if request_id is None else {"id": request_id}
-    return orjson.dumps({"model_name": model, **named, "outputs": [output]})
-
-
 async def wait_for_tick(start: float, allowed: float, late: Counter) -> None:
     """Wait until a multiple of what these queries are allowed has passed."""
     periods = max(1, ceil((time.perf_counter() - start) / allowed))
@@ -183,8 +177,3 @@ async def wait_for_tick(start: float, allowed: float, late: Counter) -> None:
         late.inc()
     while (left := start + periods * allowed - time.perf_counter()) > 0:
         await asyncio.sleep(left)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

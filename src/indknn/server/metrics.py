@@ -11,6 +11,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_STAGE_SECONDS = (0.0001, 0.00025, 0.0005, *_SECONDS)
+STAGES = {
+    "arrive": "from the end of the headers to the end of the body",
+    "read": "making numbers of the body",
+    "wait": "in the queue, until its batch is begun",
+    "compute": "scan, mechanism and charges of a batch",
+    "commit": "until the disk has it, for all that are committed together",
+    "answer": "from the commit until the answer leaves, with the rest of the tick",
+}
+"""What happens to a prediction, in order."""
 _QUERIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -20,9 +30,16 @@ class Metrics:
     def __init__(self) -> None:
         own = self._registry = CollectorRegistry()
         self.requests = Counter("indknn_requests", "Requests by route and status.", ["route", "status"], registry=own)
-        self.answered = Counter("indknn_queries_answered", "Queries answered, durably charged.", registry=own)
+        self.answered = Counter("indknn_queries_answered", "Answers: queries charged, durably.", registry=own)
+        self.repeated = Counter("indknn_queries_repeated", "Queries answered again, at no charge.", registry=own)
         self.late = Counter("indknn_late_answers", "Answers that took longer than their tick.", registry=own)
         self.waiting = Gauge("indknn_queries_waiting", "Queries that wait for an answer.", registry=own)
+        self.connections = Gauge("indknn_connections", "Open connections.", registry=own)
+        self.body_bytes = Gauge("indknn_body_bytes", "Bytes of larger bodies that are on their way.", registry=own)
+        stages = Histogram(
+            "indknn_stage_seconds", "Time by stage of a prediction.", ["stage"], buckets=_STAGE_SECONDS, registry=own
+        )
+        self.stage = {name: stages.labels(name) for name in STAGES}
         self.infer_seconds = Histogram(
             "indknn_infer_seconds", "Time from a whole request to its answer.", buckets=_SECONDS, registry=own
         )

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
 from indknn.server.keyring import OPEN
 from indknn.server.records import Record
-
-if TYPE_CHECKING:
-    from indknn.server.service import Service
+from indknn.server.service import VERSION, Service
+from indknn.server.tensors import NUMBERS
 
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
 DESCRIPTION = (
     "Private predictions from sensitive data that keeps changing. Send a key as `Authorization: Bearer KEY`. "
-    'Every error has the shape `{"error": {"code": ..., "message": ...}}`.'
+    'Every error has the shape `{"error": "text", "code": "snake_case"}`.'
 )
 _TEXT = {"type": "string"}
-_FAULT = {"type": "object", "required": ["code", "message"], "properties": {"code": _TEXT, "message": _TEXT}}
 _ERROR = {
     "type": "object",
-    "required": ["error"],
-    "properties": {"error": _FAULT},
-    "example": {"error": {"code": "invalid_input", "message": "the queries must have 64 features per row, got 3"}},
+    "required": ["error", "code"],
+    "properties": {"error": _TEXT, "code": _TEXT},
+    "example": {"error": "the queries must have 64 features per row, got 3", "code": "invalid_input"},
 }
 _ERROR_CONTENT = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
 PROBLEMS: Responses = {
@@ -33,6 +31,9 @@ PROBLEMS: Responses = {
     for status in (400, 401, 403, 404, 405, 408, 409, 413, 415, 422, 429, 500, 503)
 }
 TEXT: Responses = {200: {"description": "Prometheus text", "content": {"text/plain": {"schema": _TEXT}}}}
+_VERSION = {"name": "version", "in": "path", "required": True, "schema": {**_TEXT, "enum": [VERSION]}}
+_FLAG = {"type": "boolean", "description": "Whether the labels are sent as binary data behind the JSON."}
+_PARAMETERS = {"type": "object", "description": "Other parameters than those listed are ignored."}
 _PROMISE = {"observer": "one analyst", "epsilon": 1.0, "delta": 1e-5, "filter": "gdp", "budget": 0.0359}
 _ONE = {**_PROMISE, "spent": 0.00287, "left": 0.0330, "epsilon_so_far": 0.25}
 _TOGETHER = {**_ONE, "observer": "all analysts together", "epsilon": None, "budget": None, "left": None}
@@ -49,10 +50,19 @@ STATUS = {
     "forecast": {"observer": "all analysts together", "queries_left_for_median_owner": 38000},
     "answers_over_time": [{"at": "2026-01-01T12:00:00Z", "answers": 1200}],
 }
-_ENTRY = {"position": 7, "at": "2026-01-01T12:00:00Z", "kind": "add", "body": {"records": 3}, "hash": "9f2c..."}
-AUDIT = {"entries": [_ENTRY], "next": None}
-ADDED = {"ids": [0, 1], "records": 2, "owners": 2, "already_here": 0, "warnings": []}
+_ENTRY = {"position": 7, "at": "2026-01-01T12:00:00Z", "kind": "add"}
+_BODY = {"body": {"records": 3}, "text": '{"records": 3}', "hash": "9f2c..."}
+AUDIT = {"entries": [{**_ENTRY, **_BODY}], "next": None, "last": 7}
+ADDED = {"ids": [0, 1], "records": 2, "owners": 2, "already_here": 0, "warnings": [], "repeated": False}
 REMOVED = {"removed": 1, "records": 1, "owners": 1}
+_KEY = {"id": "3fe21b07", "name": "alice", "role": "analyst", "created": "2026-01-01T12:00:00Z", "owner": None}
+_LIMITS = {"rate": 50.0, "max_queries": 10000, "revoked": None}
+KEYS = {"keys": [{**_KEY, **_LIMITS}]}
+NEW_KEY = {**_KEY, **_LIMITS, "key": "indknn_..."}
+_USE = {"answers": 1200, "keys": 1, "max_queries": 10000, "queries_left": 8800}
+ANALYSTS = {"analysts": [{"name": "alice", **_USE}], "answers": 1200}
+OWNERS = {"owners": ["ann", "anna"], "more": False}
+VERIFIED = {"ok": True, "problems": [], "entries": 17}
 STATEMENT = {"owner": "ann", "records": 2, "one_analyst": _ONE, "together": _TOGETHER}
 RECEIPT = {"receipt": "erasure", "at": "2026-01-01T12:00:00Z", "records": 2, "owners_forgotten": 1, "owners": ["ann"]}
 PURGED = {"receipt": "purge", "at": "2026-01-01T12:00:00Z", "public": "everybody who asks again can see ..."}
@@ -86,9 +96,11 @@ def completed(generate: Callable[[], dict[str, Any]], service: Service) -> dict[
     document["security"] = [{"key": []}, {}]
     for path, facts in (("/v1/session", service.session(OPEN)), ("/v2/models/{name}", service.metadata())):
         document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["example"] = facts
-    document["paths"]["/v2/models/{name}/infer"] = {"post": _infer(service.options.name, width or 2)}
-    if service.store.schema is not None:
-        _show_rows(document["paths"]["/v2/models/{name}/infer"]["post"], list(service.store.schema.used))
+    for path, version in (("/v2/models/{name}/infer", ()), ("/v2/models/{name}/versions/{version}/infer", (_VERSION,))):
+        infer = _infer(service.name, width or 2)
+        if service.store.schema is not None:
+            _show_rows(infer, list(service.store.schema.used))
+        document["paths"][path] = {"post": {**infer, "parameters": [*infer["parameters"], *version]}}
     return document
 
 
@@ -113,8 +125,16 @@ def _infer(model: str, width: int) -> dict[str, Any]:
         "properties": {
             "name": {"const": "features"},
             "shape": {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 2, "maxItems": 2},
-            "datatype": {"enum": ["FP32", "FP64"]},
+            "datatype": {"enum": list(NUMBERS)},
             "data": {"type": "array", "items": {"anyOf": [{"type": "number"}, {"type": "array"}]}},
+        },
+    }
+    wanted = {
+        "type": "object",
+        "required": ["name"],
+        "properties": {
+            "name": {"const": "label"},
+            "parameters": {**_PARAMETERS, "properties": {"binary_data": _FLAG}},
         },
     }
     schema = {
@@ -123,6 +143,8 @@ def _infer(model: str, width: int) -> dict[str, Any]:
         "properties": {
             "id": {**_TEXT, "maxLength": 256, "description": "The same id with the same rows is charged once."},
             "inputs": {"type": "array", "items": tensor, "minItems": 1, "maxItems": 1},
+            "outputs": {"type": "array", "items": wanted, "minItems": 1, "maxItems": 1},
+            "parameters": {**_PARAMETERS, "properties": {"binary_data_output": _FLAG}},
         },
     }
     asked = {"name": "features", "shape": [1, width], "datatype": "FP32", "data": _example_query(width)}
@@ -131,11 +153,13 @@ def _infer(model: str, width: int) -> dict[str, Any]:
         "tags": ["predict"],
         "summary": "Predict",
         "description": (
-            "The label of each row, durably charged to the people near it. JSON as in the Open Inference Protocol v2, "
-            "or raw rows of little-endian float32. The same id with the same rows gives the same answer at one charge."
+            "The label of each row, durably charged to the people near it. The request is of the Open Inference "
+            "Protocol v2, in JSON or with binary tensor data; or it is raw rows of little-endian float32. The same id "
+            "with the same rows gives the same answer at one charge."
         ),
         "parameters": [
             {"name": "name", "in": "path", "required": True, "schema": {**_TEXT, "enum": [model]}},
+            {"name": "Inference-Header-Content-Length", "in": "header", "schema": {"type": "integer", "minimum": 0}},
             {"name": "X-Request-Id", "in": "header", "schema": {**_TEXT, "maxLength": 256}},
             {"name": "X-Indknn-Rows", "in": "header", "schema": {"type": "integer", "minimum": 1}},
         ],
@@ -146,5 +170,8 @@ def _infer(model: str, width: int) -> dict[str, Any]:
                 "application/octet-stream": {"schema": {**_TEXT, "format": "binary"}},
             },
         },
-        "responses": {**example({"model_name": model, "id": "visit-17", "outputs": [output]}), **PROBLEMS},
+        "responses": {
+            **example({"model_name": model, "model_version": VERSION, "id": "visit-17", "outputs": [output]}),
+            **PROBLEMS,
+        },
     }

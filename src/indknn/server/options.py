@@ -4,17 +4,41 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from indknn.errors import InvalidInputError
 
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 
 
+def name_of(store: Path) -> str:
+    """The name of the model that a store is served as, unless another is chosen: that of its file.
+
+    >>> name_of(Path("data/people (2026).store"))
+    'people-2026'
+    """
+    parts = "".join(char if char in _SAFE else " " for char in store.stem).split()
+    return "-".join(parts) or "indknn"
+
+
+_AT_LEAST_ONE = (
+    "max_batch",
+    "max_body",
+    "max_records",
+    "max_waiting",
+    "max_bodies",
+    "max_connections",
+    "keep_requests",
+)
+
+
 @dataclass(frozen=True)
 class Options:
-    """The model's name and the limits of a server. `tick` is the seconds per query on whose multiples answers leave.
+    """The model's name and the limits of a server.
 
-    `train_every` is the hours between two looks for newcomers whom the shared model does not know.
+    `tick` is the seconds per query on whose multiples answers leave. `max_bodies` is the bytes of all bodies that are
+    on their way at one moment. `keep_requests` is the days for which a request can be repeated by its id. `train_every` is
+    the hours between two looks for newcomers whom the shared model does not know.
     """
 
     name: str = "indknn"
@@ -24,6 +48,9 @@ class Options:
     max_records: int = 10_000
     max_waiting: int = 8192
     train_every: float = 24.0
+    max_bodies: int = 128 << 20
+    max_connections: int = 1000
+    keep_requests: int = 30
 
     def __post_init__(self) -> None:
         """Refuse values that make no sense."""
@@ -33,6 +60,6 @@ class Options:
             raise InvalidInputError(f"tick must be a positive number of seconds, got {self.tick!r}")
         if not self.train_every > 0:
             raise InvalidInputError(f"train_every must be a positive number of hours, got {self.train_every!r}")
-        for field in ("max_batch", "max_body", "max_records", "max_waiting"):
+        for field in _AT_LEAST_ONE:
             if getattr(self, field) < 1:
                 raise InvalidInputError(f"{field} must be at least 1, got {getattr(self, field)!r}")

@@ -1,4 +1,6 @@
-"""Errors that a client is told, in one shape: `{"error": {"code": "snake_case", "message": "one line"}}`.
+"""Errors that a client is told, in one shape: `{"error": "one line", "code": "snake_case"}`.
+
+`error` is a text, as the Open Inference Protocol wants it. Clients of that protocol ignore `code`.
 
 What an analyst is told depends on the request alone, never on people's data (rule 8): unexpected errors and errors of
 the disk have a fixed text.
@@ -25,6 +27,7 @@ _CODES = {
     503: "unavailable",
 }
 """The codes that differ from the names of HTTP: `not_found` of 404 is not listed."""
+_LONGEST, _LONGEST_VALUE = 600, 80  # characters of a message, and of a value in it
 
 
 class Problem(Exception):  # noqa: N818 - a response, not a failure of the program
@@ -34,14 +37,15 @@ class Problem(Exception):  # noqa: N818 - a response, not a failure of the progr
         super().__init__(message)
         self.status = status
         self.code = code or _CODES.get(status) or HTTPStatus(status).name.lower()
-        self.message = " ".join(message.split())  # one line
+        line = " ".join(message[: 2 * _LONGEST].split())  # one line, whatever it quotes
+        self.message = line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
         self.headers = headers
 
     @property
     def body(self) -> bytes:
         """The JSON of the response."""
         message = self.message.encode(errors="replace").decode()
-        return orjson.dumps({"error": {"code": self.code, "message": message}})
+        return orjson.dumps({"error": message, "code": self.code})
 
 
 def as_problem(error: BaseException) -> Problem:
@@ -58,6 +62,24 @@ def as_problem(error: BaseException) -> Problem:
         text = "the store cannot be written or read at the moment; nothing was answered"
         return Problem(503, text, headers=((b"retry-after", b"5"),))
     return Problem(500, "something went wrong in the server; its log says where")
+
+
+def shown(value: Any) -> str:
+    """A value that a client sent, for a message: never long, and never costly, however large or deep the value is.
+
+    >>> shown([[[]]] * 9), shown({"a": 1}), shown(1.5), len(shown("a" * 1000))
+    ('a list of 9', 'an object of 1', '1.5', 82)
+    """
+    if isinstance(value, str | bytes):
+        cut = len(value) > _LONGEST_VALUE
+        text = value[: _LONGEST_VALUE - 3] if cut else value
+        return repr(text)[:-1] + "...'" if cut else repr(text)
+    if isinstance(value, dict):
+        return f"an object of {len(value)}"
+    if isinstance(value, list | tuple):
+        plain = len(value) <= 8 and all(isinstance(item, int | float | None) for item in value)
+        return repr(value) if plain else f"a list of {len(value)}"
+    return repr(value) if isinstance(value, int | float | None) else type(value).__name__
 
 
 def first_fault(errors: Sequence[Any]) -> str:

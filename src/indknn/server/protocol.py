@@ -7,6 +7,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from indknn.server.connections import Connections
 from indknn.server.problems import Problem
 
 MAX_HEADERS = 32 << 10
@@ -15,6 +16,7 @@ ARRIVAL = 30.0
 """Seconds that a request may take to arrive, from its first byte (or from connecting) to its last."""
 _LINE = 1024  # bytes of the request line and of line ends, which `parsed` does not count
 _LINGER = 5.0  # seconds that a body may still arrive after its request was answered
+_DISCARD = 1 << 20  # bytes of it
 _CHECK_SECONDS = 1.0
 
 
@@ -25,22 +27,46 @@ class LimitedProtocol(HttpToolsProtocol):
     all connections once a second, so that an ordinary request needs no timer.
     """
 
+    house = Connections(most=1 << 20)  # of a server there is one, see `serve`
+    active = 0.0  # when a request last began or was answered
     waiting_since: float | None = None
     limit = ARRIVAL
     in_headers = True
     parsed = 0  # bytes of whole headers
+    discarded = 0  # bytes of a body that was answered before it had arrived
     received = 0  # bytes that arrived while the headers had not ended
 
     def connection_made(self, transport: Any) -> None:
         """A client connects. Its time to send a request begins."""
         super().connection_made(transport)
-        self.waiting_since = self.loop.time()
+        self.waiting_since = self.active = self.loop.time()
+        self.house.opened(self, self.client[0] if self.client else "")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is no more."""
+        self.house.closed(self)
+        super().connection_lost(exc)
+
+    def show(self, key: str) -> bool:
+        """The client has shown this key. Whether there is room for one more connection of that key."""
+        return self.house.shown(self, key)
+
+    def idle_since(self) -> float | None:
+        """Since when it waits for its client; None while the client waits for an answer."""
+        waits = self.waiting_since is not None or self.cycle is None or self.cycle.response_complete
+        return self.active if waits else None
+
+    def drop(self) -> None:
+        """Close it at once, to make room for others."""
+        self.transport.abort()
 
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
+        self.scope["indknn.connection"] = self  # type: ignore[typeddict-unknown-key]
         self.waiting_since, self.limit = self.loop.time(), ARRIVAL
-        self.in_headers, self.parsed, self.received = True, 0, 0
+        self.active = self.waiting_since
+        self.in_headers, self.parsed, self.received, self.discarded = True, 0, 0, 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header arrived, or a trailer behind the body."""
@@ -58,8 +84,14 @@ class LimitedProtocol(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body arrived."""
-        if self.cycle is not None and not self.transport.is_closing():
+        """A part of the body arrived. After the answer it is thrown away, so that the client can read the answer."""
+        if self.cycle is None or self.transport.is_closing():
+            return
+        if self.cycle.response_complete:
+            self.discarded += len(body)
+            if self.discarded > _DISCARD:
+                self.transport.abort()
+        else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -70,6 +102,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """The request was answered, perhaps before all of it arrived."""
+        self.active = self.loop.time()
         if self.waiting_since is not None:
             self.waiting_since, self.limit = self.loop.time(), _LINGER
         super().on_response_complete()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Self, TypeVar
 
 import orjson
 from pydantic import (
     BaseModel,
     ConfigDict,
+    FailFast,
     Field,
     StrictBool,
     StrictFloat,
@@ -18,15 +21,18 @@ from pydantic import (
 )
 
 from indknn.errors import PrivacyError
-from indknn.server.options import Options
 from indknn.server.problems import Problem, first_fault
 from indknn.server.tables import record_vectors
 from indknn.store import Store
 from indknn.store.intake import Item
+from indknn.store.requests import Upload as Once
+from indknn.types import FloatArray
 
 _FEATURE = Annotated[float, Field(strict=True)]  # no text that looks like a number
-_NUMBER = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
+_NAME = Annotated[StrictStr, Field(max_length=1024)]
+_FEATURES = Annotated[list[_FEATURE], Field(fail_fast=True)]
 _VALUE = StrictInt | StrictFloat | StrictBool | StrictStr | None
+_NUMBER = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -38,12 +44,12 @@ class Record(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid")
-    features: list[_FEATURE] | None = Field(default=None, min_length=1, max_length=1 << 17, examples=[[0.1, 0.9]])
+    features: _FEATURES | None = Field(default=None, min_length=1, max_length=1 << 17, examples=[[0.1, 0.9]])
     values: dict[str, _VALUE] | None = Field(default=None, min_length=1, examples=[{"age": 39, "ward": "surgery"}])
-    label: StrictInt | StrictStr | StrictBool = Field(examples=["healthy"])
-    owner: StrictInt | StrictStr | None = Field(default=None, examples=["ann"])
+    label: StrictInt | _NAME | StrictBool = Field(examples=["healthy"])
+    owner: StrictInt | _NAME | None = Field(default=None, examples=["ann"])
     id: _NUMBER | None = None
-    record_id: StrictInt | StrictStr | None = Field(default=None, examples=["visit-17"])
+    record_id: StrictInt | _NAME | None = Field(default=None, examples=["visit-17"])
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -56,7 +62,7 @@ class Upload(BaseModel):
     """Records to add. With `each_row` every one is of a new person; only a store that nobody was in yet takes that."""
 
     model_config = ConfigDict(extra="forbid")
-    records: list[Record] = Field(min_length=1)
+    records: Annotated[list[Record], FailFast()] = Field(min_length=1)
     each_row: StrictBool = False
 
 
@@ -64,39 +70,71 @@ class Deletion(BaseModel):
     """Ids of records to remove."""
 
     model_config = ConfigDict(extra="forbid")
-    ids: list[_NUMBER] = Field(min_length=1)
+    ids: Annotated[list[_NUMBER], FailFast()] = Field(min_length=1)
 
 
-def parsed(model: type[M], body: bytes, options: Options) -> M:
+@dataclass(frozen=True)
+class Batch:
+    """Records as the store takes them: an array instead of lists of numbers, or rows of a table."""
+
+    X: FloatArray | list[dict[str, Any]]
+    items: list[Item]
+    each_row: bool
+
+
+def read_upload(body: bytes | bytearray, max_records: int) -> Batch:
+    """The records of a body, or a problem that names the first thing that is wrong."""
+    upload = parsed(Upload, body)
+    _refuse_too_many(upload.records, max_records)
+    features, values = ([getattr(one, name) for one in upload.records] for name in ("features", "values"))
+    if None in values and any(row is not None for row in values):
+        raise Problem(422, "all records must have features, or all must have values")
+    X = values if None not in values else record_vectors(features, values, None)
+    items = [Item(record.label, record.owner, record.id, record.record_id) for record in upload.records]
+    return Batch(X, items, upload.each_row)
+
+
+def read_deletion(body: bytes | bytearray, max_records: int) -> list[int]:
+    """The ids of the records to remove."""
+    ids = parsed(Deletion, body).ids
+    _refuse_too_many(ids, max_records)
+    return ids
+
+
+def parsed(model: type[M], body: bytes | bytearray) -> M:
     """The body as this model, or a problem that names the first thing that is wrong."""
     try:
-        result = model.model_validate(orjson.loads(body))
+        return model.model_validate(orjson.loads(body))
     except ValidationError as error:
-        raise Problem(422, first_fault(error.errors())) from None
+        raise Problem(422, first_fault(error.errors(include_input=False, include_url=False))) from None
     except ValueError as error:
         raise Problem(400, f"the body is not JSON: {error}", "bad_json") from None
-    n = len(next(iter(result.__dict__.values())))
-    if n > options.max_records:
-        raise Problem(422, f"a request must have at most {options.max_records} records, got {n}")
-    return result
 
 
-def upsert(store: Store, upload: Upload) -> dict[str, Any]:
-    """Add and replace, all or none."""
-    features, values = ([getattr(one, name) for one in upload.records] for name in ("features", "values"))
-    X = record_vectors(features, values, store.schema)
-    items = [Item(record.label, record.owner, record.id, record.record_id) for record in upload.records]
+def _refuse_too_many(records: Sequence[Any], most: int) -> None:
+    if len(records) > most:
+        raise Problem(422, f"a request must have at most {most} records, got {len(records)}")
+
+
+def upsert(store: Store, batch: Batch, once: Once | None) -> dict[str, Any]:
+    """Add and replace, all or none. What was done `once` is not done again."""
+    if once is not None:
+        with store.reading() as db:
+            known = once.numbers(db)
+        if known is not None:
+            return {"ids": known.tolist(), **_counts(store), "already_here": 0, "warnings": [], "repeated": True}
+    X = batch.X if not isinstance(batch.X, list) else record_vectors([], batch.X, store.schema)
     try:
-        added = store.upsert(X, items, each_row=upload.each_row)
+        added = store.upsert(X, batch.items, each_row=batch.each_row, once=once)
     except PrivacyError as error:
         raise Problem(409, str(error), "who_is_who") from None
-    told = {"already_here": added.copies, "warnings": [str(one) for one in added.advice]}
+    told = {"already_here": added.copies, "warnings": [str(one) for one in added.advice], "repeated": False}
     return {"ids": added.numbers.tolist(), **_counts(store), **told}
 
 
-def remove(store: Store, deletion: Deletion) -> dict[str, Any]:
+def remove(store: Store, ids: list[int]) -> dict[str, Any]:
     """Remove, all or none."""
-    return {"removed": store.forget(records=deletion.ids)["records"], **_counts(store)}
+    return {"removed": store.forget(records=ids)["records"], **_counts(store)}
 
 
 def _counts(store: Store) -> dict[str, int]:

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from indknn.store import Store
-from indknn.store.chain import entries, last
+from indknn.store.chain import Entry, entries, last
 from indknn.store.reports import status
 
 _POINTS = 500
@@ -47,12 +47,16 @@ class Reports:
         return [{"at": group[-1][0], "answers": sum(n for _, n in group)} for group in groups]
 
     def audit(self, after: int, limit: int) -> dict[str, Any]:
-        """A page of the audit trail."""
+        """A page of the audit trail. `text` is the body to the letter, as the hash covers it."""
         with self.store.reading() as db:
             newest = last(db).position
             page: list[dict[str, Any]] = [
-                {"position": e.position, "at": e.at, "kind": e.kind, "body": e.facts, "hash": e.hash.hex()}
+                {**_told(e), "body": e.facts, "text": e.body, "hash": e.hash.hex()}
                 for e in islice(entries(db, after + 1), limit)
             ]
         more = bool(page) and page[-1]["position"] < newest
         return {"entries": page, "next": page[-1]["position"] if more else None, "last": newest}
+
+
+def _told(entry: Entry) -> dict[str, Any]:
+    return {"position": entry.position, "at": entry.at, "kind": entry.kind}

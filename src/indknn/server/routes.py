@@ -6,19 +6,23 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi import Path as FromPath
 
 from indknn import __version__
 from indknn.ledger.figures import statement
 from indknn.server import openapi
 from indknn.server.access import needed_permission
-from indknn.server.infer import check_model, read_body
+from indknn.server.bodies import read_body
+from indknn.server.infer import check_model, checked_id, scoped_id
+from indknn.server.keyring import OPEN
 from indknn.server.metrics import CONTENT_TYPE
-from indknn.server.problems import Problem
-from indknn.server.records import Deletion, Upload, parsed, remove, upsert
+from indknn.server.problems import Problem, shown
+from indknn.server.records import Deletion, Upload, read_deletion, read_upload, remove, upsert
 from indknn.server.service import Service
+from indknn.server.tensors import EXTENSIONS
 from indknn.store.keyfile import Key
+from indknn.store.requests import Upload as Once
 
 _CONSOLE = Path(__file__).parent / "console"
 _CONSOLE_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -34,12 +38,12 @@ async def _key(request: Request) -> Any:
     return request.state.key
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request) -> bytes | bytearray:
     most = request.app.state.service.options.max_body
-    return await read_body(request.receive, dict(request.headers.raw), most)
+    return await read_body(request.receive, dict(request.headers.raw), most, request.state.take)
 
 
-async def _check_permission(request: Request) -> None:
+async def check_permission(request: Request) -> None:
     """Refuse where this route needs another permission than the one that the gateway asked for, by the path alone."""
     if needed_permission(request.method, request.scope["route"].path) != request.state.permission:
         raise Problem(404, "there is nothing at this path")
@@ -47,9 +51,9 @@ async def _check_permission(request: Request) -> None:
 
 Served: TypeAlias = Annotated[Service, Depends(_service)]
 Caller: TypeAlias = Annotated[Key, Depends(_key)]
-RequestBody: TypeAlias = Annotated[bytes, Depends(_body)]
+RequestBody: TypeAlias = Annotated[bytes | bytearray, Depends(_body)]
 OwnerName: TypeAlias = Annotated[str, FromPath(alias="id")]
-router = APIRouter(dependencies=[Depends(_check_permission)])
+router = APIRouter(dependencies=[Depends(check_permission)])
 
 
 @router.get("/", include_in_schema=False)
@@ -73,15 +77,21 @@ async def live() -> dict[str, bool]:
 @router.get("/v2/health/ready", tags=["health"])
 async def ready(service: Served) -> dict[str, bool]:
     """Whether queries can be answered: the store holds records, or has held some."""
-    if service.closing or service.n_features is None:
-        raise Problem(503, "there are no records yet, or the server is closing", "not_ready")
+    _refuse_if_not_ready(service)
     return {"ready": True}
 
 
 @router.get("/v2", tags=["health"])
 async def server() -> dict[str, Any]:
     """The name and the version of the server."""
-    return {"name": "indknn", "version": __version__, "extensions": []}
+    return {"name": "indknn", "version": __version__, "extensions": EXTENSIONS}
+
+
+@router.get("/v1/sign-in", tags=["access"])
+async def sign_in(service: Served) -> dict[str, bool]:
+    """Whether a key is needed, for a page that wants to know before it asks for anything."""
+    service.keys.refresh()
+    return {"needs_key": not service.keys.is_open}
 
 
 @router.get("/v1/session", tags=["access"])
@@ -91,17 +101,20 @@ async def session(service: Served, key: Caller) -> dict[str, Any]:
 
 
 @router.get("/v2/models/{name}", tags=["predict"])
-async def model(name: str, service: Served) -> dict[str, Any]:
+@router.get("/v2/models/{name}/versions/{version}", tags=["predict"])
+async def model(service: Served, name: str, version: str | None = None) -> dict[str, Any]:
     """The public facts about the model."""
-    check_model(name, service.options.name)
+    check_model(service, name, version)
     return service.metadata()
 
 
 @router.get("/v2/models/{name}/ready", tags=["predict"])
-async def model_ready(name: str, service: Served) -> dict[str, Any]:
-    """Whether the model can be asked."""
-    check_model(name, service.options.name)
-    return {"name": name, "ready": service.n_features is not None}
+@router.get("/v2/models/{name}/versions/{version}/ready", tags=["predict"])
+async def model_ready(service: Served, name: str, version: str | None = None) -> dict[str, Any]:
+    """Whether the model can be asked. As the protocol has it, the status says so."""
+    check_model(service, name, version)
+    _refuse_if_not_ready(service)
+    return {"name": name, "ready": True}
 
 
 @router.get("/v1/status", tags=["curator"], responses=openapi.example(openapi.STATUS))
@@ -124,16 +137,25 @@ async def audit(
 async def metrics(service: Served) -> Response:
     """Counters for Prometheus. Nothing in them depends on individual budgets."""
     service.metrics.waiting.set(service.worker.waiting)
+    service.metrics.body_bytes.set(service.bodies.held)
+    service.metrics.connections.set(service.connections())
     return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
 @router.post(
     "/v1/records", tags=["curator"], openapi_extra=openapi.body(Upload), responses=openapi.example(openapi.ADDED)
 )
-async def add_records(service: Served, body: RequestBody) -> dict[str, Any]:
-    """Add records, all or none. One with the `id` or the `record_id` of a record that is held replaces that record."""
-    upload = parsed(Upload, body, service.options)
-    return await service.worker.run(lambda: upsert(service.store, upload))
+async def add_records(
+    service: Served, key: Caller, body: RequestBody, x_request_id: Annotated[str, Header(max_length=256)] = ""
+) -> dict[str, Any]:
+    """Add records, all or none. One with the `id` or the `record_id` of a record that is held replaces that record.
+
+    With an `X-Request-Id` the same upload can be sent again: it is done once, and the numbers are the same.
+    """
+    batch = await service.reader.read(read_upload, body, service.record_bounds, service.options.max_records)
+    name = checked_id(x_request_id)
+    once = None if name is None else Once(scoped_id(None if key is OPEN else key.name, name), bytes(body))
+    return await service.worker.run(lambda: upsert(service.store, batch, once))
 
 
 @router.delete(
@@ -141,8 +163,8 @@ async def add_records(service: Served, body: RequestBody) -> dict[str, Any]:
 )
 async def delete_records(service: Served, body: RequestBody) -> dict[str, Any]:
     """Remove records, all or none. An owner whose last record goes is forgotten."""
-    deletion = parsed(Deletion, body, service.options)
-    return await service.worker.run(lambda: remove(service.store, deletion))
+    ids = await service.reader.read(read_deletion, body, service.record_bounds, service.options.max_records)
+    return await service.worker.run(lambda: remove(service.store, ids))
 
 
 @router.post("/v1/purge", tags=["curator"], responses=openapi.example(openapi.PURGED))
@@ -164,24 +186,30 @@ async def owner_statement(owner: OwnerName, service: Served, key: Caller) -> dic
 
 
 @router.delete("/v1/owners/{id:path}", tags=["owner"], responses=openapi.example(openapi.RECEIPT))
-async def forget_owner(owner: OwnerName, service: Served, key: Caller) -> dict[str, Any]:
+async def forget_owner(request: Request, owner: OwnerName, service: Served, key: Caller) -> dict[str, Any]:
     """Forget a person: every record is erased, and what was spent stays on the books. Gives a receipt.
 
     Answers and the model that were released before are differentially private and are kept.
     """
     _refuse_other_owners(key, owner)
-    store = service.store
-    return await service.worker.run(lambda: store.forget([owner]))
+    if key.role == "owner":
+        request.state.ends = key.id
+    return await service.worker.run(lambda: service.store.forget([owner]))
+
+
+def _refuse_if_not_ready(service: Service) -> None:
+    if service.closing or service.n_features is None:
+        raise Problem(503, "there are no records yet, or the server is closing", "not_ready")
 
 
 def _refuse_other_owners(key: Key, owner: str) -> None:
     """An owner's key gives access to that owner alone, and does not tell who else is in the store."""
     if key.role == "owner" and owner != key.owner:
-        raise Problem(403, f"this key is for the owner {key.owner!r} alone")
+        raise Problem(403, f"this key is for the owner {shown(key.owner)} alone")
 
 
 def _console_file(name: str, headers: dict[str, str] | None = None) -> Response:
     kind, file = _CONSOLE_TYPES.get(Path(name).suffix), _CONSOLE / name
     if kind is None or not _FILE_NAME.fullmatch(name) or not file.is_file():
-        raise Problem(404, f"there is no file {name!r}")
+        raise Problem(404, f"there is no file {shown(name)}")
     return Response(file.read_bytes(), media_type=f"{kind}; charset=utf-8", headers=headers)

@@ -9,15 +9,17 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 import uvloop
 
 from indknn.errors import InvalidInputError
 from indknn.server.app import create_app
+from indknn.server.connections import BACKLOG, Connections, allowed
+from indknn.server.gateway import Gateway
 from indknn.server.options import Options
 from indknn.server.protocol import LimitedProtocol, close_overdue
+from indknn.server.service import Embed
 from indknn.store import Store
 from indknn.store.keyfile import keys_path, read_key_file
 
@@ -60,27 +62,33 @@ def serve(
     tls: tuple[Path, Path] | None = None,
     behind_proxy: bool = False,
     open_on_loopback: bool = False,
+    embed: Embed | None = None,
     ready: Callable[[str], None] = print,
 ) -> None:
     """Serve a store until SIGTERM or SIGINT. Everything that was charged is answered before this returns."""
     refuse_exposed(path, host, tls is not None, behind_proxy)
     with Store(path, witness=witness) as store:
-        app = create_app(store, keys=keys_path(path), options=options, open_on_loopback=open_on_loopback)
+        app = create_app(store, keys=keys_path(path), options=options, open_on_loopback=open_on_loopback, embed=embed)
         if behind_proxy or not is_loopback(host):
             app.service.keys.is_open = False  # even if the file has gone since it was read
         try:
-            _run(app, host, port, tls, ready)
+            _run(app, host, port, tls, ready, allowed(app.service.options.max_connections))
         finally:
             app.service.close()
 
 
-def _run(app: Any, host: str, port: int, tls: tuple[Path, Path] | None, ready: Callable[[str], None]) -> None:
+def _run(
+    app: Gateway, host: str, port: int, tls: tuple[Path, Path] | None, ready: Callable[[str], None], connections: int
+) -> None:
     listening = _listen(host, port)
     cert, key = (None, None) if tls is None else map(str, tls)
+    house = Connections(connections)
+    app.service.connections = house.__len__
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=LimitedProtocol,
+        http=type("HouseProtocol", (LimitedProtocol,), {"house": house}),
+        backlog=BACKLOG,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -99,12 +107,14 @@ def _run(app: Any, host: str, port: int, tls: tuple[Path, Path] | None, ready: C
     where = f"[{address[0]}]" if ":" in address[0] else address[0]
 
     async def main() -> None:
-        closing = asyncio.ensure_future(close_overdue(server.server_state.connections))
+        beside = [close_overdue(server.server_state.connections), app.service.prune_requests()]
+        running = [asyncio.ensure_future(task) for task in beside]
         asyncio.get_running_loop().call_soon(ready, f"{'http' if tls is None else 'https'}://{where}:{address[1]}")
         try:
             await server.serve(sockets=[listening])
         finally:
-            closing.cancel()
+            for task in running:
+                task.cancel()
 
     # uvicorn raises the signal again when it is done. By then there is nothing left to do but return.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -120,6 +130,6 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        return socket.create_server(address, family=family, backlog=2048, dualstack_ipv6=both)
+        return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except (OSError, OverflowError) as error:
         raise InvalidInputError(f"cannot listen on {host} port {port}: {error}") from None

@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
 from indknn.errors import StoreError
 from indknn.ledger.figures import guarantee
-from indknn.server.access import PERMISSIONS, RateLimiter, may
+from indknn.server.access import PERMISSIONS, RateLimiter, Refusals, may
+from indknn.server.bodies import SMALL, BodyBudget
 from indknn.server.keyring import OPEN, Keyring
 from indknn.server.metrics import Metrics
 from indknn.server.options import Options
+from indknn.server.reader import Bounds, Reader
 from indknn.server.reports import Reports
+from indknn.server.tensors import LABEL, label_datatype
 from indknn.server.worker import Worker
 from indknn.store import Store
 from indknn.store.keyfile import Key, is_keyed, keys_path, mark_keyed
+from indknn.store.requests import prune, today
+from indknn.types import FloatArray
 
-DATATYPES = {"i": "INT64", "u": "INT64", "b": "BOOL", "f": "FP64"}
-"""The protocol's names for NumPy's kinds of labels; everything else is BYTES."""
+_HOUR = 3600.0
+_NUMBER = 64  # bytes of a number in JSON, indented
+_MORE = 256  # lists, objects and commas of a request besides its numbers; and commas in the names of a record
+VERSION = "1"
+"""The only version of a model: what is released may be asked again, so nothing older is kept beside it."""
+Embed: TypeAlias = Callable[[list[str]], FloatArray]
 
 
 class Service:
     """One store, served. `close` finishes what was begun, and leaves the store open."""
 
-    def __init__(self, store: Store, keys: Path | None, options: Options, open_on_loopback: bool):
+    def __init__(
+        self,
+        store: Store,
+        keys: Path | None,
+        options: Options,
+        open_on_loopback: bool,
+        embed: Embed | None = None,
+    ):
         self.store = store
         self.options = options
+        self.name = options.name
+        self.embed = embed
+        self.n_features: int | None = None  # of a row; None before the first records
+        self.look()
         self.keys = Keyring(keys)
         with store.reading() as db:
             self.keyed = is_keyed(db)
@@ -39,9 +61,13 @@ class Service:
                 "new keys with indknn keys create, or let everybody on this machine in with --open-on-loopback"
             )
         self.rate_limiter = RateLimiter()
+        self.refusals = Refusals()
+        self.bodies = BodyBudget(options.max_bodies, options.max_body)
+        self.reader = Reader()
         self.metrics = Metrics()
         self.reports = Reports(store)
         self.closing = False
+        self.connections: Callable[[], int] = lambda: 0  # how many are open; `serve` knows
         if not self.keys.is_open:
             self._mark_keyed()
 
@@ -58,18 +84,46 @@ class Service:
     @cached_property
     def worker(self) -> Worker:
         """The threads that work on the store. They start when they are first needed."""
-        return Worker(self.store, self.metrics, 3600.0 * self.options.train_every)
+        return Worker(self.store, self.metrics, self.look, 3600.0 * self.options.train_every)
 
     def close(self) -> None:
         """Return when everything that was begun is finished."""
         self.closing = True
+        self.reader.close()
         if "worker" in self.__dict__:
             self.worker.close()
 
+    async def prune_requests(self) -> None:
+        """Drop the ids of old requests when a day begins, until it is cancelled."""
+        last = 0
+        while True:
+            if last != (last := today()):
+                await self.worker.run(self._prune)
+            await asyncio.sleep(_HOUR)
+
+    def _prune(self) -> None:
+        with suppress(StoreError), self.store.changing() as change:  # a full disk: tomorrow it is tried again
+            prune(change, self.options.keep_requests)
+
+    def look(self) -> None:
+        """Remember what every request needs to know. A look at the store itself may have to read it anew first."""
+        self.n_features = None if self.store.draft else self.store.settings.n_features
+
     @property
-    def n_features(self) -> int | None:
-        """How many features a row has; None before the first records."""
-        return None if self.store.draft else self.store.settings.n_features
+    def query_bounds(self) -> tuple[int, Bounds]:
+        """How long a body with queries may be, and of how much structure: no longer than rows in JSON ever are."""
+        options, numbers = self.options, self.options.max_batch * (self.n_features or 1)
+        if self.embed is not None or self.store.schema is not None:  # texts are of any length, and full of commas
+            return options.max_body, Bounds(options.max_body, options.max_body)
+        return min(options.max_body, _NUMBER * numbers + SMALL), Bounds(options.max_batch + _MORE, numbers + _MORE)
+
+    @property
+    def record_bounds(self) -> Bounds:
+        """Of how much structure an upload of records may be."""
+        records = self.options.max_records
+        width = None if self.store.schema is not None else self.n_features  # values of tables may be full of commas
+        commas = self.options.max_body if width is None else records * (width + _MORE)
+        return Bounds(3 * records + _MORE, commas)  # a record, and its features or values
 
     @property
     def classes(self) -> npt.NDArray[Any]:
@@ -81,7 +135,7 @@ class Service:
         return {
             "role": key.role,
             "name": None if key is OPEN else key.name,
-            "model": self.options.name,
+            "model": self.name,
             "open": key is OPEN,
             "n_features": self.n_features,
             "classes": self.classes.tolist(),
@@ -91,24 +145,25 @@ class Service:
         }
 
     def _inputs(self) -> list[dict[str, Any]]:
-        """What a query is made of: one tensor per column of the schema, or one of vectors."""
+        """What a query is made of: one tensor per column of the schema, texts, or vectors."""
         schema = self.store.schema
-        if schema is None:
-            return [{"name": "features", "datatype": "FP32", "shape": [-1, self.n_features or -1]}]
-        kinds = {name: "FP64" if column.kind == "number" else "BYTES" for name, column in schema.used.items()}
-        return [{"name": name, "datatype": kind, "shape": [-1]} for name, kind in kinds.items()]
+        if schema is not None:
+            kinds = {name: "FP64" if column.kind == "number" else "BYTES" for name, column in schema.used.items()}
+            return [{"name": name, "datatype": kind, "shape": [-1]} for name, kind in kinds.items()]
+        if self.embed is not None:
+            return [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
+        return [{"name": "features", "datatype": "FP32", "shape": [-1, self.n_features or -1]}]
 
     def metadata(self) -> dict[str, Any]:
         """The public facts about the model: its parameters and the guarantee, nothing that depends on people."""
         settings = self.store.settings
         promised = {name: value for name, value in guarantee(settings).items() if name != "words"}
-        datatype = DATATYPES.get(self.classes.dtype.kind, "BYTES")
         return {
-            "name": self.options.name,
-            "versions": ["1"],
+            "name": self.name,
+            "versions": [VERSION],
             "platform": "indknn",
             "inputs": self._inputs(),
-            "outputs": [{"name": "label", "datatype": datatype, "shape": [-1]}],
+            "outputs": [{"name": LABEL, "datatype": label_datatype(self.classes), "shape": [-1]}],
             "parameters": {
                 "classes": self.classes.tolist(),
                 "n_features": self.n_features,

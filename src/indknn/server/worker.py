@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from indknn.types import FloatArray, Vectors
 
 ROWS = 64
 """Queries per batch, unless one request alone has more: as many as one pass over the records serves."""
+NO_RECORDS = "the store has never held records, so nothing is known of its features"
 T = TypeVar("T")
 Future: TypeAlias = "asyncio.Future[Any]"
 
@@ -46,6 +48,7 @@ class Job:
     most: int | None  # answers that the key's holder may be given in all
     future: Future
     queries: Vectors | None = None
+    since: float = field(default_factory=time.perf_counter)
 
 
 @dataclass(eq=False)
@@ -62,6 +65,8 @@ class Done:
 
     batch: Batch | None
     results: list[tuple[Future, Any]] = field(default_factory=list)
+    fresh: int = 0
+    repeated: int = 0
 
 
 Item: TypeAlias = Job | Task | None
@@ -70,10 +75,17 @@ Item: TypeAlias = Job | Task | None
 class Worker:
     """Owns the store on behalf of all requests. `close` finishes what was begun."""
 
-    def __init__(self, store: Store, metrics: Metrics, train_every: float = math.inf):
+    def __init__(
+        self,
+        store: Store,
+        metrics: Metrics,
+        after_work: Callable[[], None] = lambda: None,
+        train_every: float = math.inf,
+    ):
         self.store = store
         self._training = Training(store, train_every)
         self.metrics = metrics
+        self._after_work = after_work  # called in the computing thread after other work than predictions
         self.waiting = 0  # rows; counted in the event loop alone
         self._jobs: SimpleQueue[Item] = SimpleQueue()
         self._commits: SimpleQueue[Done | None] = SimpleQueue()
@@ -101,6 +113,10 @@ class Worker:
         self._jobs.put(job)
         return job.future
 
+    def given(self, analyst: Scope) -> int:
+        """How many answers this analyst was given, but for those that wait. From any thread."""
+        return self._given.get(analyst, 0)
+
     async def run(self, work: Callable[[], T]) -> T:
         """The result of some other work on the store."""
         future: Future = asyncio.get_running_loop().create_future()
@@ -122,7 +138,10 @@ class Worker:
         item = self._next()
         while item is not None:
             if isinstance(item, Task):
-                self._commits.put(Done(None, [(item.future, _attempt(item.work))]))
+                done = Done(None, [(item.future, _attempt(item.work))])
+                with suppress(Exception):
+                    self._after_work()
+                self._commits.put(done)
                 item = self._next()
                 continue
             jobs, item = self._waiting(item)
@@ -149,7 +168,9 @@ class Worker:
             rows += len(item.rows)
 
     def _answer(self, jobs: list[Job]) -> Done:
-        done = Done(None)
+        done, begun, stage = Done(None), time.perf_counter(), self.metrics.stage
+        for job in jobs:
+            stage["wait"].observe(begun - job.since)
         try:
             ready = self._admitted(jobs, done)
             if ready:
@@ -158,18 +179,21 @@ class Worker:
                 for job, outcome in zip(ready, batch.outcomes, strict=True):
                     if isinstance(outcome, Reply):
                         self._given[job.analyst] = self._given.get(job.analyst, 0) + outcome.fresh
+                        done.fresh += outcome.fresh
+                        done.repeated += len(job.rows) - outcome.fresh
                     done.results.append((job.future, outcome.labels if isinstance(outcome, Reply) else outcome))
                 self.metrics.batch_queries.observe(sum(len(job.rows) for job in ready))
         except BaseException as error:  # a thread that dies would leave everybody waiting
             told = {id(future) for future, _ in done.results}
             done.results += [(job.future, error) for job in jobs if id(job.future) not in told]
+        stage["compute"].observe(time.perf_counter() - begun)
         return done
 
     def _admitted(self, jobs: list[Job], done: Done) -> list[Job]:
         """Those jobs that are well-formed and within their analyst's number of queries; the others are told."""
         draft, settings = self.store.draft, self.store.settings
         if draft:
-            raise Problem(409, "the store has never held records, so nothing is known of its features", "no_records")
+            raise Problem(409, NO_RECORDS, "no_records")
         if self.store.generation != self._generation:  # it was read anew after a failure
             self.store.flush()  # a batch may have been computed since that is not written yet, and counts
             self._given, self._generation = answers_by_analyst(self.store), self.store.generation
@@ -202,11 +226,16 @@ class Worker:
 
     def _durable(self, group: list[Done]) -> None:
         failure: StoreError | None = None
+        begun, batches = time.perf_counter(), [done for done in group if done.batch is not None]
         try:
             for journal in {id(d.batch.journal): d.batch.journal for d in group if d.batch is not None}.values():
                 journal.commit()
         except BaseException as error:
             failure = error if isinstance(error, StoreError) else StoreError(str(error))
+        if batches and failure is None:
+            self.metrics.stage["commit"].observe(time.perf_counter() - begun)
+            self.metrics.answered.inc(sum(done.fresh for done in batches))
+            self.metrics.repeated.inc(sum(done.repeated for done in batches))
         results = [
             (future, failure if failure is not None and d.batch is not None else value)
             for d in group

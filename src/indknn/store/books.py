@@ -25,13 +25,14 @@ TABLES = {
     "participation": ("block", "queries"),
     "answers": ("seq", "scope", "query", "scale", "label", "charged", "release"),
     "debits": ("seq", "body"),
-    "requests": ("id", "digest", "labels"),
+    "requests": ("id", "digest", "labels", "day"),
     "tombstones": ("digest", "spent", "queries"),
     "record_keys": ("block", "digests"),
     "joined": ("digest", "spent"),
+    "additions": ("id", "digest", "numbers", "day"),
 }
 """All tables but the audit trail, which is a chain of hashes of its own."""
-_LATER = {"record_keys", "joined"}
+_LATER = {"record_keys", "joined", "additions"}
 """Tables that older files do not have. They count only where they have rows, so that older digests still hold."""
 _MODULUS = 1 << 256
 
@@ -59,7 +60,7 @@ class Books:
         for table, columns in TABLES.items():
             total, hasher = 0, self._hashers[table]
             for row in self._db.execute(f"SELECT {', '.join(columns)} FROM main.{table}"):
-                total += _hashed(hasher, row)
+                total += _hashed(hasher, _counted(table, row))
             self._sums[table] = total % _MODULUS
         return self.digest()
 
@@ -72,10 +73,15 @@ class Books:
         return whole.hexdigest()
 
     def _entered(self, table: str, *row: Any) -> None:
-        self._sums[table] = (self._sums[table] + _hashed(self._hashers[table], row)) % _MODULUS
+        self._sums[table] = (self._sums[table] + _hashed(self._hashers[table], _counted(table, row))) % _MODULUS
 
     def _struck(self, table: str, *row: Any) -> None:
-        self._sums[table] = (self._sums[table] - _hashed(self._hashers[table], row)) % _MODULUS
+        self._sums[table] = (self._sums[table] - _hashed(self._hashers[table], _counted(table, row))) % _MODULUS
+
+
+def _counted(table: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What counts of a row: a request whose day is not known counts as it did before there were days."""
+    return row[:-1] if table == "requests" and row[-1] == 0 else row
 
 
 def _hashed(hasher: Any, row: tuple[Any, ...]) -> int:

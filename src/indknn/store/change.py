@@ -26,6 +26,7 @@ from indknn.store.codec import BLOCK
 from indknn.store.keyfile import forget_names
 from indknn.store.opening import State, journaled_engine
 from indknn.store.renaming import note_if_above
+from indknn.store.requests import Upload
 from indknn.types import Int8Array, IntArray, OwnerId, Vectors
 
 _SLOT = 0xFFFFFFFF
@@ -39,6 +40,7 @@ class Change:
     noise: Noise
     added: int = 0
     erased: int = 0
+    noted: bool = False
     copies: int = 0
     """Rows that their owner had already."""
     extra: int = 0
@@ -128,10 +130,16 @@ class Change:
         self.added += len(ids)
         return ids
 
+    def note_upload(self, upload: Upload | None, numbers: IntArray) -> None:
+        """Remember what an upload has become, if it may be repeated."""
+        if upload is not None:
+            upload.note(self.state.db, numbers)
+            self.noted = True
+
     def note_added(self) -> None:
         """Write into the audit trail how many records came, if any did."""
         db = self.state.db
-        if self.added:
+        if self.added or self.noted:
             database.set_meta(db, "next_number", str(self.state.engine.ledger.next_number))  # may exceed 63 bits
             chain.append(db, "add", records=self.added, **({"extra": str(self.extra)} if self.extra else {}))
 

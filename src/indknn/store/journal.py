@@ -8,7 +8,7 @@ group commit: many callers share one sync of the disk.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import repeat
 from threading import Lock, RLock
@@ -25,6 +25,7 @@ from indknn.store import chain
 from indknn.store.codec import BLOCK, Debits, exact_sum
 from indknn.store.database import Balance, read_scopes, scope_id, set_meta, snapshot, write_balances
 from indknn.store.guard import Guard
+from indknn.store.requests import today
 from indknn.types import IntArray, Vectors
 
 Known: TypeAlias = tuple[bytes, bytes]
@@ -67,7 +68,8 @@ class StoreJournal:
         self._guard = guard
         self._next = int(db.execute("SELECT coalesce(max(seq), 0) + 1 FROM answers").get)
         self._known: dict[str, Known] = {
-            request: (digest, labels) for request, digest, labels in db.execute("SELECT * FROM requests")
+            request: (digest, labels)
+            for request, digest, labels in db.execute("SELECT id, digest, labels FROM requests")
         }
         self._sealed = self._durable = 0  # groups
         self._open: list[Noted] = []
@@ -147,9 +149,10 @@ class StoreJournal:
             raise RequestConflictError(f"request id {name!r} was used before for other queries; use a new one")
         return np.frombuffer(labels, "<i8").astype(np.int64)
 
-    def forget_requests(self) -> None:
-        """Their answers were purged: a request that is repeated is a new one."""
-        self._known.clear()
+    def forget_requests(self, names: Iterable[str] | None = None) -> None:
+        """These, or all, were dropped with what they were answered: a request that is repeated is a new one."""
+        for name in list(self._known) if names is None else names:
+            self._known.pop(name, None)
 
     def commit(self) -> None:
         """Return when every group sealed so far is on disk. After a failure nothing is written any more."""
@@ -184,7 +187,7 @@ class StoreJournal:
             charged, sums = sum(a.charged for a in batch), sum(a.label < 0 for a in batch)
             told = {"first": batch[0].seq, "last": batch[-1].seq, "count": len(batch), "sums": sums}
             told["charged"] = str(charged)
-        values = [(request, digest, labels) for request, (digest, labels) in requests.items()]
+        values = [(request, *known, today()) for request, known in requests.items()]
         paid = [a for a in batch if a.debits is not None and a.seq > folded]
         with self.db:
             for answer in batch:
@@ -202,7 +205,7 @@ class StoreJournal:
                 self.db.execute("INSERT INTO debits VALUES (?, ?)", (answer.seq, body))
                 self.unfolded_bytes += len(body)
             self.db.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-            self.db.executemany("INSERT INTO requests VALUES (?, ?, ?)", values)
+            self.db.executemany("INSERT INTO requests VALUES (?, ?, ?, ?)", values)
             if batch:
                 entry = chain.append(self.db, "answers", **told)
             elif requests:

@@ -87,12 +87,34 @@ def create(
     _check(role, name, owner, rate, max_queries)
     owner = None if owner is None else as_owner_list([owner], length=1)[0]  # the one name of that person (rule 13)
     with _locked(path) as file:
-        text = PREFIX + secrets.token_urlsafe(32)
-        taken = {key.id for key in file.keys}
-        number = next(i for i in iter(lambda: secrets.token_hex(4), None) if i not in taken)
-        key = Key(number, name, role, now(), digest_of(file.secret, text), owner, rate, max_queries)
+        key, text = _new(file, role, name, owner, rate, max_queries)
         _write(path, KeyFile(file.secret, (*file.keys, key)))
     return key, text
+
+
+def rotate(path: Path, which: str) -> tuple[Key, str]:
+    """A new key in the place of the one with this id, for the same holder; the old one is revoked."""
+    with _locked(path) as file:
+        old = next((k for k in file.keys if k.id == which and k.revoked is None), None)
+        if old is None:
+            raise _unknown(file, "id", which)
+        key, text = _new(file, old.role, old.name, old.owner, old.rate, old.max_queries)
+        kept = tuple(replace(k, revoked=now()) if k.id == which else k for k in file.keys)
+        _write(path, KeyFile(file.secret, (*kept, key)))
+    return key, text
+
+
+def _new(
+    file: KeyFile, role: str, name: str, owner: str | None, rate: float | None, max_queries: int | None
+) -> tuple[Key, str]:
+    text, taken = PREFIX + secrets.token_urlsafe(32), {key.id for key in file.keys}
+    number = next(i for i in iter(lambda: secrets.token_hex(4), None) if i not in taken)
+    return Key(number, name, role, now(), digest_of(file.secret, text), owner, rate, max_queries), text
+
+
+def _unknown(file: KeyFile, what: str, which: str) -> InvalidInputError:
+    known = [k.id for k in file.keys if k.revoked is None]
+    return InvalidInputError(f"no key in use has the {what} {which!r}; in use are {known}")
 
 
 def revoke(path: Path, which: str) -> list[Key]:
@@ -100,8 +122,7 @@ def revoke(path: Path, which: str) -> list[Key]:
     with _locked(path) as file:
         hit = {k.id for k in file.keys if which in {k.id, k.name} and k.revoked is None}
         if not hit:
-            known = [k.id for k in file.keys if k.revoked is None]
-            raise InvalidInputError(f"no key in use has the id or name {which!r}; in use are {known}")
+            raise _unknown(file, "id or name", which)
         keys = tuple(replace(k, revoked=now()) if k.id in hit else k for k in file.keys)
         _write(path, KeyFile(file.secret, keys))
     return [k for k in keys if k.id in hit]

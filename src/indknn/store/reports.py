@@ -10,8 +10,8 @@ from indknn.store.store import Store
 
 def status(store: Store) -> dict[str, Any]:
     """The curator's view. Not for those who query: it depends on individual budgets."""
-    with store.reading() as db:
-        answers = int(db.execute("SELECT count(*) FROM answers WHERE label >= 0").get)
+    with store.reading():
+        answers = sum(answers_by_analyst(store).values())
         engine = store.engine
         return {
             "store": str(store.path),
@@ -26,7 +26,10 @@ def status(store: Store) -> dict[str, Any]:
 
 
 def answers_by_analyst(store: Store) -> dict[Scope, int]:
-    """How many answers each analyst was given, ever."""
+    """How many answers each analyst was given, ever: queries that were charged, not repeats, and purged ones too.
+
+    This is what "answers" means wherever they are counted: limits of keys, status, console and metrics.
+    """
     # A sum over records has no query, and still has none where it was purged.
     query = "SELECT name, count(*) FROM answers JOIN scopes ON scope = id WHERE length(query) > 0 GROUP BY scope"
     with store.reading() as db:

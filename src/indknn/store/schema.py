@@ -74,7 +74,16 @@ CREATE TABLE record_keys (block INTEGER PRIMARY KEY, digests BLOB NOT NULL) STRI
 CREATE TABLE joined (digest BLOB PRIMARY KEY, spent TEXT NOT NULL) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS = [_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4]
+_VERSION_5 = """
+-- The day on which a request was answered, counted from 1970, so that old ones can be dropped; 0 if it is not known.
+ALTER TABLE requests ADD COLUMN day INTEGER NOT NULL DEFAULT 0;
+
+-- Uploads that may be repeated: keyed hashes of their id and of all that was sent, and the numbers of the records.
+CREATE TABLE additions (
+    id BLOB PRIMARY KEY, digest BLOB NOT NULL, numbers BLOB NOT NULL, day INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS = [_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5]
 VERSION = len(MIGRATIONS)
 
 

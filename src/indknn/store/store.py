@@ -35,6 +35,7 @@ from indknn.store.change import ERASED, PURGED, Change, receipt_of
 from indknn.store.files import Lock
 from indknn.store.guard import Guard
 from indknn.store.opening import State, load
+from indknn.store.requests import Upload
 from indknn.store.space import Space
 from indknn.tables.schema import records_of, vectors_of
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
@@ -302,13 +303,14 @@ class Store:
         tell(change.advice)
         return numbers
 
-    def upsert(self, X: FloatArray, items: Sequence[intake.Item], *, each_row: bool = False) -> intake.Added:
-        """Add and replace records, all or none; their numbers, in order. With `each_row` all are of new people."""
-        X = vectors_of(X, self.schema)
-        y, chosen, profile = intake.labels_of(items), intake.record_ids_of(items), Profile()
+    def upsert(
+        self, X: FloatArray, items: Sequence[intake.Item], *, each_row: bool = False, once: Upload | None = None
+    ) -> intake.Added:
+        """Add and replace, all or none. With `each_row` all are of new people; `once` is remembered as done."""
+        X, y, profile = vectors_of(X, self.schema), intake.labels_of(items), Profile()
         with self._exclusive():
             replaced = self._state.engine.shard.slots_of_records([item.id for item in items if item.id is not None])
-            names = intake.people_of_items(items, self._state.engine, each_row)
+            chosen, names = intake.record_ids_of(items), intake.people_of_items(items, self._state.engine, each_row)
             prepared = match = None
             if not self._state.draft:
                 prepared = self._state.engine.settings.prepare(X, y)
@@ -318,6 +320,7 @@ class Store:
                     change.complete(X, y)
                     prepared = self._state.engine.settings.prepare(X, y)
                 numbers = change.put(*prepared, names, chosen, match, replaced)
+                change.note_upload(once, numbers)
                 profile.see(X)
         return intake.Added(numbers, change.copies, change.advice)
 
@@ -353,10 +356,8 @@ class Store:
                 raise
             receipt = self._forget(names, records)  # with the space that the ballast held
             self._space.fill(self._state.engine, self._fold_bytes)
-        if not names:
-            return receipt
         left = [statement(self._state.engine, name) for name in names]
-        return {**receipt, "owners": [facts["owner"] for facts in left], "on_the_books": left}
+        return {**receipt, **({"owners": [facts["owner"] for facts in left], "on_the_books": left} if names else {})}
 
     def _forget(self, owners: Sequence[OwnerId], records: Sequence[int]) -> dict[str, Any]:
         with self._exclusive():
@@ -421,13 +422,12 @@ class Store:
             raise StoreError(f"{self.path} is closed")
         if os.getpid() != self._process:
             raise PrivacyError(f"{self.path} was opened by the process that this one was forked from; open it here")
-        if self._state.journal.failure is None:
-            return
-        with self._lock:
-            if self._state.journal.failure is not None:
-                with self._state.journal.io:
-                    database.close(self._state.db)
-                self._load()
+        if self._state.journal.failure is not None:
+            with self._lock:
+                if self._state.journal.failure is not None:
+                    with self._state.journal.io:
+                        database.close(self._state.db)
+                    self._load()
 
     def _load(self) -> None:
         self._guard.refuse_if_moved()

@@ -50,7 +50,7 @@ function parse(text) {
 }
 
 function failure(response, answer) {
-  const said = sentence(answer?.error?.message);
+  const said = sentence(answer?.error);
   switch (response.status) {
     case 401: return new Failure("key", "The server does not accept this key.");
     case 403: return new Failure("forbidden", `This key does not allow that. ${said}`.trim());

@@ -8,7 +8,7 @@ const PAGE = 20;
 
 export function mount(page) {
   const rows = find("#audit-rows"), newer = find("#audit-newer"), older = find("#audit-older");
-  const error = find("#audit-error");
+  const error = find("#audit-error"), result = find("#audit-result"), link = find("#audit-link");
   let last = 0;      // position of the newest entry
   let top = null;    // position at the top of the page that is read; null follows the newest
   let shown = "";
@@ -31,6 +31,41 @@ export function mount(page) {
     paint([...entries].reverse());
   }
 
+  find("#audit-verify").addEventListener("click", (event) => busy(event.currentTarget, () => attempt(verify)));
+  find("#audit-export").addEventListener("click", (event) => busy(event.currentTarget, () => attempt(download)));
+
+  async function attempt(work) {
+    tell(error, "");
+    tell(result, "");
+    try {
+      await work();
+    } catch (failure) {
+      tell(error, failure.message);
+      page.failed(failure);
+    }
+  }
+
+  async function verify() {
+    const { ok, problems, entries } = await call("POST", "/v1/verify");
+    if (ok) tell(result, `All is well: ${many(entries, "entry", "entries")} of the trail, the answers, the budgets and the records check out.`);
+    else tell(error, `Something is wrong: ${problems.join("; ")}.`);
+  }
+
+  // Page by page, one entry a line, with all hashes: whoever has the file can check the chain.
+  async function download() {
+    const lines = [];
+    for (let next = 0; next !== null;) {
+      const part = await call("GET", `/v1/audit?after=${next}&limit=1000`);
+      lines.push(...part.entries.map((entry) => `${JSON.stringify(entry)}\n`));
+      next = part.next;
+    }
+    if (link.href) URL.revokeObjectURL(link.href);
+    link.href = URL.createObjectURL(new Blob(lines, { type: "application/jsonl" }));
+    link.download = "audit.jsonl";
+    link.click();
+    tell(result, `Downloaded ${many(lines.length, "entry", "entries")} as audit.jsonl.`);
+  }
+
   function paint(entries) {
     const state = JSON.stringify([entries, last]);
     if (state === shown) return;
@@ -51,8 +86,7 @@ export function mount(page) {
 
 function row(entry) {
   const hash = make("code", { title: entry.hash, "aria-label": `hash ${entry.hash}` }, short(entry.hash));
-  return make("tr", {}, make("td", {}, count(entry.position)), make("td", {}, words(entry)),
-    make("td", {}, stamp(entry.at)), make("td", {}, hash));
+  return make("tr", { role: "row" }, ...[count(entry.position), words(entry), stamp(entry.at), hash].map((cell) => make("td", { role: "cell" }, cell)));
 }
 
 function words({ kind, body }) {
@@ -67,6 +101,12 @@ function words({ kind, body }) {
       : `Answered ${count(facts.count)} queries, ${count(facts.first)} to ${count(facts.last)}.`;
     case "purge": return "Purged all that was released. Everybody who asks again can see it.";
     case "keys": return "First key made.";
+    case "names": return `All names became text: ${many(facts.renamed, "name")} renamed, ${many(facts.joined, "person", "people")} joined who had two.`;
+    case "prune": return `Dropped the ids of ${many(facts.requests, "old request")}.`;
+    case "repeats": return `Repeated ${many(facts.requests, "request")}, at no charge.`;
+    case "fold": return "Folded debits into balances.";
+    case "witness": return "First seen by a witness.";
+    case "upgrade": return `The file became one of version ${facts.schema}.`;
     default: return `${kind} ${JSON.stringify(facts)}`;
   }
 }

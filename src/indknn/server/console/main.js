@@ -5,6 +5,7 @@ import { mount as audit } from "./audit.js";
 import { busy, find, make, tell } from "./dom.js";
 import { clock } from "./format.js";
 import { mount as guarantee } from "./guarantee.js";
+import { mount as keys, mountAnalysts } from "./keys.js";
 import { mount as overview } from "./overview.js";
 import { mount as owner } from "./owner.js";
 import { mount as purge } from "./purge.js";
@@ -23,7 +24,7 @@ const page = {
   failed,
 };
 
-const trail = audit(page);
+const trail = audit(page), loading = [mountAnalysts(page), keys(page)];
 const panels = [guarantee, overview, mountAnswers, mountSpent, query, owner, records, purge].map((mount) => mount(page));
 const signIn = mountSignIn(enter);
 let updated = null, running = null;
@@ -31,10 +32,12 @@ let updated = null, running = null;
 // Without keys the server lets everybody on this machine in; otherwise it wants one, and the field is shown.
 async function boot() {
   try {
-    await enter(await call("GET", "/v1/session"));
+    const { needs_key: closed } = await call("GET", "/v1/sign-in");
     tell(find("#banner"), "");
+    if (closed) signIn.open("");
+    else await enter(await call("GET", "/v1/session"));
   } catch (failure) {
-    if (failure.kind === "key") {
+    if (failure.kind === "key") { // the first key was made this moment
       tell(find("#banner"), "");
       signIn.open("");
     } else {
@@ -81,6 +84,7 @@ async function fetchAll() {
     arrange();
     for (const panel of panels) panel.show?.();
     if (page.may("audit")) await trail.load();
+    for (const panel of loading) await panel.load();
     updated = new Date();
     tell(find("#updated"), `Updated ${clock(updated)}`);
     if (!find("#banner").hidden) tell(find("#news"), "The server answers again.");

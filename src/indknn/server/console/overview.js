@@ -29,7 +29,7 @@ function numbers(facts) {
   return [
     ["Records", count(facts.records), ""],
     ["Owners", count(facts.owners), `${count(facts.forgotten)} forgotten`],
-    ["Queries answered", count(facts.answers), ""],
+    ["Answers", count(facts.answers), "queries that were charged"],
     ["Exhausted owners", count(facts.exhausted), facts.exhausted > 0 ? `${percent(share)} of owners; they no longer take part` : ""],
     ["Queries left, forecast", left == null ? "not known yet" : left === 0 ? "none" : `about ${count(left)}`,
       left == null ? "the median owner has spent nothing" : "for the median owner, if all analysts go on as so far"],

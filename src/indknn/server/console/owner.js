@@ -11,12 +11,14 @@ export function mount(page) {
   const statement = find("#statement"), receipt = find("#receipt");
   const forget = find("#forget-form"), again = find("#forget-name"), button = find("button", forget);
   const forgetError = find("#forget-error"), link = find("#receipt-link");
+  const search = find("#owner-search"), found = find("#owner-found"), list = find("#owner-list");
   let shown = null; // the owner whose statement is on the page, and whom the form would forget
 
   lookup.addEventListener("submit", (event) => {
     event.preventDefault();
     busy(find("button", lookup), look);
   });
+  search.addEventListener("click", () => busy(search, seek));
   again.addEventListener("input", () => { button.disabled = again.value !== shown; });
   forget.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -25,12 +27,37 @@ export function mount(page) {
 
   function clear() {
     shown = null;
+    tell(found, "");
+    list.replaceChildren();
     statement.replaceChildren();
     forget.hidden = true;
     again.value = "";
     button.disabled = true;
     tell(error, "");
     tell(forgetError, "");
+  }
+
+  // Names that contain what was typed, to choose from.
+  async function seek() {
+    clear();
+    hideReceipt();
+    if (name.value === "") {
+      tell(error, "Type a part of the name.");
+      name.focus();
+      return;
+    }
+    try {
+      const { owners, more } = await call("GET", `/v1/owners?search=${encodeURIComponent(name.value)}`);
+      tell(found, owners.length === 0 ? "Nobody has that in their name." : more ? `The first ${count(owners.length)}; type more of the name.` : many(owners.length, "owner"));
+      list.replaceChildren(...owners.map((one) => {
+        const choose = make("button", { type: "button", class: "quiet" }, one);
+        choose.addEventListener("click", () => { name.value = one; busy(choose, look); });
+        return make("li", {}, choose);
+      }));
+    } catch (failure) {
+      tell(error, failure.message);
+      page.failed(failure);
+    }
   }
 
   async function look() {
@@ -93,6 +120,7 @@ export function mount(page) {
 
   return {
     show() {
+      search.hidden = !page.may("curate");
       if (page.session.owner && name.value === "") name.value = page.session.owner; // an owner's key is for one owner
     },
   };

@@ -1,0 +1,208 @@
+"""What an honest analyst notices of 200 hostile clients: a real server process, on loopback.
+
+python benchmarks/abuse.py                 n = 20,000, d = 64; each kind alone, then all together
+python benchmarks/abuse.py --clients 50 --seconds 5
+
+The honest analyst keeps four connections busy with new queries, each durably charged, with a witness. The hostile ones
+have a key of another analyst, without limits unless said otherwise, or no key. Each sends, reads what it is told, and
+comes back after a pause. They run at a lower priority, since in earnest they have machines of their own. Reported are
+the honest analyst's times beside the undisturbed ones, and the memory of the server with its reader.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from indknn.store.keyfile import create, keys_path
+from server import build, drive, queries
+
+INFER = "/v2/models/indknn/infer"
+IDLE = 1100
+
+
+def brackets(size: int) -> bytes:
+    """A name that is a list of lists."""
+    return b'{"inputs":[{"name":[' + b"[]," * (size // 3) + b"[]]}]}"
+
+
+DEEP = b'{"inputs":[{"name":' + b"[" * 1000 + b"]" * 1000 + b"}]}"
+NUMBERS = (
+    b'{"inputs":[{"name":"features","datatype":"FP64","shape":[1024,64],"data":[' + b"0.12345678901," * 65535 + b"1]}]}"
+)
+KINDS: dict[str, tuple[str, bytes, int]] = {  # whose key, the body, how many bytes of it are sent (0: all)
+    "9 MB of brackets, key at its limits": ("limited", brackets(9_000_000), 0),
+    "9 MB of brackets": ("hostile", brackets(9_000_000), 0),
+    "30 MB of brackets": ("hostile", brackets(30_000_000), 0),
+    "4 MB of brackets": ("hostile", brackets(4_000_000), 0),
+    "unfinished bodies": ("hostile", brackets(4_000_000), 1_000_000),
+    "nesting of 1,000": ("hostile", DEEP, 0),
+    "the largest request, all zeros but one": ("limited", NUMBERS, 0),
+}
+
+
+async def hostile(port: int, key: str, body: bytes, sent: int, pause: float, told: Counter[str]) -> None:
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n"
+    while True:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                writer.write(head.encode())
+                data = memoryview(body)[: sent or len(body)]
+                for start in range(0, len(data), 1 << 16):
+                    writer.write(data[start : start + (1 << 16)])
+                    await writer.drain()
+                answer = await asyncio.wait_for(reader.read(4096), 40)
+                told[answer[9:12].decode() or "closed"] += 1
+            finally:
+                writer.close()
+        except (OSError, TimeoutError) as error:
+            told[type(error).__name__] += 1
+        await asyncio.sleep(pause)
+
+
+async def idle(port: int, count: int, told: Counter[str]) -> None:
+    """Connections that say nothing. Those that are closed are opened again."""
+    open_now: list[Any] = []
+    while True:
+        open_now = [pair for pair in open_now if not pair[0].at_eof()]
+        while len(open_now) < count:
+            try:
+                open_now.append(await asyncio.open_connection("127.0.0.1", port))
+                told["opened"] += 1
+            except OSError as error:
+                told[type(error).__name__] += 1
+                break
+        await asyncio.sleep(1.0)
+
+
+def attack(asked: argparse.Namespace) -> None:
+    """The process of the hostile clients: reads what to do from stdin, goes on until that is closed."""
+    os.nice(10)
+    keys, kinds = json.loads(sys.stdin.readline())
+    told: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
+
+    async def run() -> None:
+        tasks = []
+        for kind in kinds:
+            if kind == "idle connections":
+                tasks.append(asyncio.ensure_future(idle(asked.port, IDLE, told[kind])))
+                continue
+            whose, body, sent = KINDS[kind]
+            each = max(1, asked.clients // sum(k != "idle connections" for k in kinds))
+            tasks += [
+                asyncio.ensure_future(hostile(asked.port, keys[whose], body, sent, asked.pause, told[kind]))
+                for _ in range(each)
+            ]
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        for task in tasks:
+            task.cancel()
+
+    asyncio.run(run())
+    print(json.dumps(told))
+
+
+def memory(pid: int) -> float:
+    """MB of the server and of the processes that it started."""
+    pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+    pages = sum(int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in pids)
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def honest(port: int, d: int, key: str, seconds: float, pid: int) -> dict[str, Any]:
+    """The honest analyst in a process of its own, while this one looks at the memory."""
+    command = [sys.executable, __file__, "--honest", key, "--port", str(port), "--d", str(d), "--seconds", str(seconds)]
+    most = 0.0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        while process.poll() is None:
+            most = max(most, memory(pid))
+            time.sleep(0.05)
+        assert process.stdout is not None
+        return {**json.loads(process.stdout.read()), "memory_mb": most}
+
+
+def measure(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    path = folder / "a.store"
+    keys = build(path, asked.records, asked.d, "algorithm3")
+    file = keys_path(path)
+    keys["hostile"] = create(file, "analyst", "eve")[1]
+    keys["limited"] = create(file, "analyst", "mallory", rate=0.1, max_queries=0)[1]
+    command = [sys.executable, "-m", "indknn", "serve", str(path), "--port", "0", "--name", "indknn"]
+    command += ["--witness", str(folder / "witness")]
+    result: dict[str, Any] = {}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            port = int(server.stdout.readline().rsplit(":", 1)[1])
+            honest(port, asked.d, keys["analyst-0"], 2.0, server.pid)  # warm
+            undisturbed = result["undisturbed"] = honest(port, asked.d, keys["analyst-0"], asked.seconds, server.pid)
+            kinds = [*KINDS, "idle connections"]
+            for name, chosen in [*((kind, [kind]) for kind in kinds if not asked.together), ("all together", kinds)]:
+                line = [sys.executable, __file__, "--attack", "--port", str(port), "--clients", str(asked.clients)]
+                with subprocess.Popen(
+                    [*line, "--pause", str(asked.pause)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                ) as attackers:
+                    assert attackers.stdin is not None
+                    assert attackers.stdout is not None
+                    attackers.stdin.write(json.dumps([keys, chosen]) + "\n")
+                    attackers.stdin.flush()
+                    time.sleep(2.0)
+                    found = honest(port, asked.d, keys["analyst-0"], asked.seconds, server.pid)
+                    attackers.stdin.close()
+                    told = json.loads(attackers.stdout.read())
+                found["p99_to_undisturbed"] = found["p99_ms"] / undisturbed["p99_ms"]
+                found["memory_above"] = found["memory_mb"] - undisturbed["memory_mb"]
+                result[name] = {**found, "hostile_clients_were_told": told}
+        finally:
+            server.terminate()
+            result["exit_code"] = server.wait(60)
+    verify = [sys.executable, "-m", "indknn", "verify", str(path), "--witness", str(folder / "witness")]
+    result["verify"] = subprocess.run(verify, capture_output=True, text=True, check=False).stdout.strip()
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument(
+        "--pause", type=float, default=1.0, help="seconds that a hostile client waits between two tries"
+    )
+    parser.add_argument("--records", type=int, default=20_000)
+    parser.add_argument("--d", type=int, default=64)
+    parser.add_argument("--together", action="store_true", help="only all kinds at once")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--attack", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--honest", help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.attack:
+        attack(asked)
+        return
+    if asked.honest:
+        print(json.dumps(drive(asked.port, queries(asked.d, [asked.honest], False, time.time_ns()), 4, asked.seconds)))
+        return
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        result = measure(asked, Path(folder))
+    if asked.json:
+        print(json.dumps(result, indent=2))
+        return
+    for name, value in result.items():
+        if not isinstance(value, dict):
+            print(f"{name}: {value}")
+            continue
+        figures = "  ".join(f"{k} {v:.4g}" for k, v in value.items() if isinstance(v, float))
+        print(f"{name}\n  {figures}  {value['statuses']}  {value.get('hostile_clients_were_told', '')}")
+
+
+if __name__ == "__main__":
+    main()

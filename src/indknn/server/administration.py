@@ -1,0 +1,149 @@
+"""Routes for those who run a service: keys, analysts and their use, owners by name, a check of the whole store."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, StrictStr
+
+from indknn.server import openapi
+from indknn.server.keyring import OPEN
+from indknn.server.problems import Problem
+from indknn.server.records import parsed
+from indknn.server.routes import RequestBody, Served, check_permission
+from indknn.server.service import Service
+from indknn.store import chain, keyfile, verify
+from indknn.store.keyfile import Key
+from indknn.store.reports import answers_by_analyst
+
+_TEXT = Annotated[StrictStr, Field(min_length=1, max_length=128)]
+_MOST_PROBLEMS = 100
+router = APIRouter(dependencies=[Depends(check_permission)])
+
+
+class NewKey(BaseModel):
+    """A key to be made. `owner` is the person that a key of role owner is for."""
+
+    model_config = ConfigDict(extra="forbid")
+    role: StrictStr = Field(json_schema_extra={"enum": list(keyfile.ROLES)})
+    name: _TEXT = Field(examples=["alice"])
+    owner: _TEXT | None = None
+    rate: Annotated[float, Field(strict=True, gt=0)] | None = None
+    max_queries: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] | None = None
+
+
+@router.get("/v1/keys", tags=["admin"], responses=openapi.example(openapi.KEYS))
+async def list_keys(service: Served) -> dict[str, Any]:
+    """All keys that were ever made, without the keys themselves, which nobody knows but their holders."""
+    file = await asyncio.to_thread(keyfile.read_key_file, _key_file(service))
+    return {"keys": [_facts(key) for key in file.keys]}
+
+
+@router.post("/v1/keys", tags=["admin"], openapi_extra=openapi.body(NewKey), responses=openapi.example(openapi.NEW_KEY))
+async def create_key(request: Request, service: Served, body: RequestBody) -> dict[str, Any]:
+    """Make a key. Its text is in this answer and nowhere else. The first one closes an open server."""
+    wanted = parsed(NewKey, body).model_dump()
+    if service.keys.is_open:
+        if wanted["role"] != "admin":
+            raise Problem(422, "the first key must be of role admin: from then on, only an admin can make others here")
+        request.state.ends = OPEN.id  # whoever is here without a key is told this one, and no more
+    return _told(service, *await asyncio.to_thread(lambda: keyfile.create(_key_file(service), **wanted)))
+
+
+@router.post("/v1/keys/{id}/rotate", tags=["admin"], responses=openapi.example(openapi.NEW_KEY))
+async def rotate_key(request: Request, service: Served, id: str) -> dict[str, Any]:  # noqa: A002
+    """A new key in the place of this one, for the same holder with the same limits. The old one is revoked."""
+    path = await _known(service, id)
+    request.state.ends = id
+    return _told(service, *await asyncio.to_thread(keyfile.rotate, path, id))
+
+
+@router.delete("/v1/keys/{id}", tags=["admin"], responses=openapi.example(openapi.KEYS["keys"][0]))
+async def revoke_key(request: Request, service: Served, id: str) -> dict[str, Any]:  # noqa: A002
+    """Revoke a key. It is refused from now on, also in the middle of a request."""
+    path = await _known(service, id)
+    request.state.ends = id
+    (gone,) = await asyncio.to_thread(keyfile.revoke, path, id)
+    service.keys.refresh(force=True)
+    return _facts(gone)
+
+
+@router.get("/v1/analysts", tags=["curator"], responses=openapi.example(openapi.ANALYSTS))
+async def analysts(service: Served) -> dict[str, Any]:
+    """Who asks: how many answers each analyst was given, and how many queries their keys still allow."""
+    path = service.keys.path
+    file = keyfile.KeyFile() if path is None else await asyncio.to_thread(keyfile.read_key_file, path)
+    given = await service.worker.run(lambda: answers_by_analyst(service.store))
+    asking = [key for key in file.keys if key.role in {"analyst", "admin"} and key.revoked is None]
+    names = sorted({key.name for key in asking} | {name for name in given if name is not None})
+    everybody: list[str | None] = [*([None] if None in given else []), *names]
+    rows = [_use(name, given.get(name, 0), [key for key in asking if key.name == name]) for name in everybody]
+    return {"analysts": rows, "answers": sum(given.values())}
+
+
+@router.get("/v1/owners", tags=["curator"], responses=openapi.example(openapi.OWNERS))
+async def search_owners(
+    service: Served,
+    search: Annotated[str, Query(min_length=1, max_length=128, description="A part of the name.")],
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+) -> dict[str, Any]:
+    """The people with records whose names contain a text, in any case. For curators: names are personal data."""
+    wanted = search.casefold()
+
+    def found() -> list[str]:
+        names = service.store.engine.ledger.owners()
+        return list(islice((name for name in names if wanted in name.casefold()), limit + 1))
+
+    names = await service.worker.run(found)
+    return {"owners": names[:limit], "more": len(names) > limit}
+
+
+@router.post("/v1/verify", tags=["curator"], responses=openapi.example(openapi.VERIFIED))
+async def verify_store(service: Served) -> dict[str, Any]:
+    """Check the whole store as `indknn verify` does: the trail, the answers, the budgets, memory against disk.
+
+    It reads everything, and queries wait meanwhile.
+    """
+
+    def check() -> dict[str, Any]:
+        found = list(islice(verify.problems(service.store), _MOST_PROBLEMS))
+        with service.store.reading() as db:
+            return {"ok": not found, "problems": found, "entries": chain.last(db).position}
+
+    return await service.worker.run(check)
+
+
+def _key_file(service: Service) -> Path:
+    if service.keys.path is None:
+        raise Problem(409, "this server was started without a file of keys", "no_keys")
+    return service.keys.path
+
+
+async def _known(service: Service, number: str) -> Path:
+    """The file of keys, if a key in use has this id."""
+    path = _key_file(service)
+    file = await asyncio.to_thread(keyfile.read_key_file, path)
+    if not any(key.id == number and key.revoked is None for key in file.keys):
+        raise Problem(404, "no key in use has this id", "unknown_key")
+    return path
+
+
+def _told(service: Service, key: Key, text: str) -> dict[str, Any]:
+    service.keys.refresh(force=True)
+    return {**_facts(key), "key": text}
+
+
+def _facts(key: Key) -> dict[str, Any]:
+    return {name: value for name, value in vars(key).items() if name != "digest"}
+
+
+def _use(name: str | None, answers: int, keys: list[Key]) -> dict[str, Any]:
+    """What one analyst has used. Several keys of a name share its answers; the most generous one counts."""
+    limits = [key.max_queries for key in keys]
+    most = None if name is None or None in limits else max((limit for limit in limits if limit is not None), default=0)
+    left = None if most is None else max(most - answers, 0)
+    return {"name": name, "answers": answers, "keys": len(keys), "max_queries": most, "queries_left": left}

@@ -1,0 +1,184 @@
+"""Long JSON is read in a process of its own, so that nobody else waits for it.
+
+Python reads JSON in one piece, and other threads stand still meanwhile: 30 MB take seconds. A process beside the server
+does it, one body at a time, with a limit on its memory. What comes back is small: arrays instead of lists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Timer
+from typing import IO, Any, TypeVar
+
+from indknn.server.bodies import SMALL
+from indknn.server.problems import Problem, as_problem
+
+log = logging.getLogger("indknn.server")
+_LENGTH = struct.Struct("<Q")
+_SECONDS = 20.0  # for one body; then the process is ended
+_QUICK = 1 << 20  # bytes of numbers that are copied faster than a thread is woken
+_MEMORY = 1 << 30  # bytes beyond what the process has when it starts
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much structure a long body may have: opening brackets, and commas. More cannot be a request."""
+
+    brackets: int
+    commas: int
+
+    def check(self, body: bytes) -> None:
+        """Refuse a body of more structure than that, before it becomes lists, which take far more memory."""
+        for what, found, most in (
+            ("lists and objects", body.count(b"[") + body.count(b"{"), self.brackets),
+            ("values", body.count(b","), self.commas),
+        ):
+            if found > most:
+                raise Problem(422, f"the body has more than {most} {what}: send fewer rows, or names without commas")
+
+
+class Reader:
+    """Reads bodies, short ones at once and long ones in the other process. Nobody is kept waiting by either."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = ThreadPoolExecutor(1, "reader")
+        self._arrays = ThreadPoolExecutor(1, "arrays")
+
+    async def read(
+        self, read: Callable[..., T], body: bytes | bytearray, bounds: Bounds, *rest: Any, json: int | None = None
+    ) -> T:
+        """The result of `read(body, *rest)`, a function that a module has by name, or the `Problem` that it raises.
+
+        `json` is how many bytes of the body are JSON, if not all are.
+        """
+        loop = asyncio.get_running_loop()
+        if (len(body) if json is None else json) > SMALL:
+            result: T = await loop.run_in_executor(self._thread, self._elsewhere, read, body, bounds, rest)
+            return result
+        if len(body) > _QUICK:
+            return await loop.run_in_executor(self._arrays, partial(read, body, *rest))
+        return read(body, *rest)
+
+    def close(self) -> None:
+        """End the process."""
+        for threads in (self._thread, self._arrays):
+            threads.shutdown()
+        self._end()
+
+    def _elsewhere(
+        self, read: Callable[..., Any], body: bytes | bytearray, bounds: Bounds, rest: tuple[Any, ...]
+    ) -> Any:
+        try:
+            process = self._started()
+            overdue = Timer(_SECONDS, process.kill)  # then writing and reading fail, whichever it was
+            overdue.start()
+            try:
+                done, result, where = _exchange(process, pickle.dumps((read, bounds, rest)), body)
+            finally:
+                overdue.cancel()
+        except (OSError, EOFError):
+            self._end()
+            text = "this body could not be read; send fewer rows at once"
+            raise Problem(503, text, "busy", ((b"retry-after", b"1"),)) from None
+        if where:
+            log.error("in the process that reads long bodies: %s", where)
+        if not done:
+            raise Problem(*result)
+        return result
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            command = [sys.executable, "-P", "-c", "from indknn.server.reader import main; main()"]
+            paths = {
+                "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
+                "OMP_NUM_THREADS": "1",
+                "OPENBLAS_NUM_THREADS": "1",
+            }
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # a traceback may hold features or names
+                env={**os.environ, **paths},
+            )
+        return self._process
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            with suppress(OSError), process:  # what was not sent is not sent
+                process.wait()
+
+
+def _exchange(process: subprocess.Popen[bytes], *parts: bytes | bytearray) -> Any:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for part in parts:
+        process.stdin.write(_LENGTH.pack(len(part)))
+        process.stdin.write(part)
+    process.stdin.flush()
+    return pickle.loads(_received(process.stdout))
+
+
+def _received(stream: IO[bytes]) -> bytes:
+    size = _LENGTH.unpack(_exactly(stream, _LENGTH.size))[0]
+    return _exactly(stream, size)
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
+
+
+def _attempt(read: Callable[..., Any], body: bytes, bounds: Bounds, rest: tuple[Any, ...]) -> tuple[bool, Any, str]:
+    """Whether it was read; what came of it, or the problem; and where it went wrong if nobody expected that."""
+    try:
+        bounds.check(body)
+        return True, read(body, *rest), ""
+    except Problem as problem:
+        return False, (problem.status, problem.message, problem.code, problem.headers), ""
+    except (MemoryError, RecursionError):
+        return False, (413, "the body takes too much memory to read; send fewer rows at once"), ""
+    except Exception as error:
+        told = as_problem(error)
+        frames = "".join(traceback.format_tb(error.__traceback__))  # without the text, which may hold features or names
+        return False, (told.status, told.message, told.code), f"{type(error).__name__}\n{frames}"
+
+
+def main() -> None:
+    """The other process: read bodies from standard input until the server hangs up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; the server says when it is done
+    os.nice(5)  # whoever sends short requests comes first
+    with suppress(FileNotFoundError):  # other systems do without the limit
+        has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (has + _MEMORY, has + _MEMORY))
+    while True:
+        try:
+            read, bounds, rest = pickle.loads(_received(sys.stdin.buffer))
+            body = _received(sys.stdin.buffer)
+        except EOFError:
+            return
+        answer = pickle.dumps(_attempt(read, body, bounds, rest), protocol=5)
+        sys.stdout.buffer.write(_LENGTH.pack(len(answer)))
+        sys.stdout.buffer.write(answer)
+        sys.stdout.buffer.flush()
