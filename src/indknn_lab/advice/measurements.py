@@ -78,7 +78,7 @@ class Measurements:
 def _over_load(accuracies: Mapping[int, float], load: float, method: Method) -> float:
     loads = sorted(accuracies)
     values = np.array([accuracies[x] for x in loads])
-    if method != "endless":  # it learns from queries; the accuracy of the others can only fall with them
+    if method != "endless":  # it learns in rounds; the accuracy of the others can only fall with queries
         values = np.minimum.accumulate(values)
     return float(np.interp(np.log1p(load), np.log1p(loads), values))
 

@@ -86,7 +86,7 @@ def _options(task: Task, known: Measurements) -> list[Option]:
     q, r = task.queries, task.updates
     once = "learns nothing new, and leavers stay in the model" if r else "any number of queries"
     found = [
-        option("Ind-KNN, endless", "endless", q, "newcomers pay for themselves; what was released of leavers stays"),
+        option("Ind-KNN", "endless", q, "newcomers join by further rounds of training; what was released of leavers stays"),
         option("Ind-KNN, Algorithm 3", "algorithm3", q, "updates cost nothing; leavers are gone at once"),
         option("Private-kNN", "private_knn", q, f"updates cost nothing; refuses after {q:,} queries"),
         option("NoisySGD, trained once", "noisy_sgd", 0, once, not r),
@@ -142,7 +142,7 @@ def _cautions(task: Task, known: Measurements, options: list[Option]) -> list[st
         if value is not None and not min(measured) / 2 <= value <= max(measured) * 2:
             found.append(f"{value:,} {name}: measured with {' and '.join(map(str, sorted(measured)))}")
     if task.features is not None and task.features > MAX_FEATURES:
-        found.append(f"statistics take at most {MAX_FEATURES:,} features: the endless mode would do without its prior")
+        found.append(f"the shared model takes at most {MAX_FEATURES:,} features: only Algorithm 3 is left of Ind-KNN")
     return [*found, "no drift was measured: the data of the stream stay as they are"]
 
 

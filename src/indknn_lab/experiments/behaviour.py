@@ -17,10 +17,8 @@ _VOTES: tuple[dict[str, Any], ...] = (
     {"reuse": "none", "prior": "none", "tau": None, "sigma2": None, "max_queries": 100},
 )
 _MODELS: tuple[dict[str, Any], ...] = (
-    {"reuse": "student", "prior": "statistics", "max_queries": None},
-    {"reuse": "student", "prior": "statistics", "max_queries": 400},
-    {"reuse": "none", "prior": "statistics", "max_queries": 400},
-    {"reuse": "student", "prior": "none", "max_queries": 400},
+    {"prior": "model", "max_queries": None},
+    {"prior": "model", "max_queries": 400, "sigma2": 0.1},  # so little noise that people are asked
 )
 
 

@@ -20,7 +20,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "indknn_gdp": {"color": _BLUE, "marker": "o", "linestyle": ":", "alpha": 0.7},
     "indknn_reuse": {"color": _PURPLE, "marker": "D"},
     "indknn_alone": {"color": _BLUE, "marker": "", "linestyle": "--"},
-    "mixture": {"color": _BLUE, "marker": ""},
+    "ours": {"color": _BLUE, "marker": ""},
     "votes": {"color": _RED, "marker": ""},
     "sgd": {"color": _GREY, "marker": ""},
     "sgd_retrained": {"color": _GREY, "marker": "", "linestyle": "--"},

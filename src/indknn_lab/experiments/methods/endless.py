@@ -34,6 +34,8 @@ BLOCK = 100
 REFITS = 4
 """How often models that are trained anew really are, in a stream with changes; see `StreamSGD`."""
 _BATCH = 500
+_DROWNED = 1000.0
+"""So much noise on votes that they are never worth asking for."""
 _TAU_OFFSETS, _QUICK_OFFSETS = (-0.1, -0.05, 0.0), (-0.05,)
 _FACTORS = (0.5, 0.7, 1.0, 1.4)
 _RATES, _QUICK_RATES, _EPOCHS, _QUICK_EPOCHS = (20.0, 40.0, 80.0), (40.0,), 10, 2
@@ -80,8 +82,8 @@ class StreamMethod(Method):
         return np.concatenate(answers)
 
 
-class Models(StreamMethod, kind="endless", methods=("default", "open", "statistics", "student")):
-    """The product with its models: as it comes, with T known or not, and without one of its two sources."""
+class Models(StreamMethod, kind="endless", methods=("default", "open", "model")):
+    """The product with its shared model: with T known or not, and the model alone, which asks nobody."""
 
     models: ClassVar[bool] = True
 
@@ -93,11 +95,8 @@ class Models(StreamMethod, kind="endless", methods=("default", "open", "statisti
     def settings(self) -> dict[str, Any]:
         """What distinguishes the ways to answer."""
         method = self.unit.method
-        return {
-            "reuse": "none" if method == "statistics" else "student",
-            "prior": "none" if method == "student" else "statistics",
-            "max_queries": None if method == "open" else self.unit.T,
-        }
+        told = {"prior": "model", "max_queries": None if method == "open" else self.unit.T}
+        return told | {"sigma2": _DROWNED} if method == "model" else told
 
     def measure(self) -> Result:
         """Let an engine answer, and tell it of every change."""
