@@ -202,13 +202,16 @@ class Predictor:
             unnamed = self._advisers.get(None)
             alone = ledger.house or not told - {None, SHARED}
             if alone and unnamed is not None and unnamed.answered >= self._scheduled:
-                while self._scheduled <= unnamed.answered:
-                    self._scheduled += max(SCHEDULE_FIRST, self._scheduled // SCHEDULE_GROWS)
+                self._plan_beyond(unnamed.answered)
                 recent = unnamed.density.queries().values if self.public is None else None
                 self.start_round(recent, by_queries=True)
         if self.journal is None or not self.journal.background:
             for _ in self.training():
                 pass
+
+    def _plan_beyond(self, answered: int) -> None:
+        while self._scheduled <= answered:
+            self._scheduled += max(SCHEDULE_FIRST, self._scheduled // SCHEDULE_GROWS)
 
     def _released(self, release: Release) -> None:
         """A release of the shared model: known to the model, then written down."""
@@ -337,6 +340,8 @@ class Predictor:
             if isinstance(release, Votes) and release.count:
                 adviser.density.add_count(release.share, release.count)
             adviser.note(query, release)
+            if analyst is None:
+                self._plan_beyond(adviser.answered)  # or opening a store would begin a round
 
     def purge(self) -> None:
         """Drop all that was released, and all that was learned from it."""
