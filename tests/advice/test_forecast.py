@@ -16,7 +16,7 @@ from indknn.settings import Settings
 from indknn.store import Store, chain
 from indknn.store.outlook import stream
 
-X, Y = blobs(4000, 3, 8, seed=5)
+X, Y = blobs(4000, 3, 8, seed=5, spread=1.6)
 
 
 def make(path, **settings):
@@ -29,6 +29,7 @@ def make(path, **settings):
 
 
 MODEL = {"prior": "model", "reuse": "none", "max_queries": None}
+MODEL |= {"epsilon": 8.0, "prior_share": 0.2, "sigma2": 0.3}  # such that people are asked
 MODES = {"model": MODEL, "labels": {"prior": "none", "reuse": "labels"}, "none": {"prior": "none", "reuse": "none"}}
 
 

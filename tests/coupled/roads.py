@@ -22,6 +22,7 @@ from indknn.store.intake import Item
 from indknn.store.outlook import stream
 from indknn.store.reports import answers_by_analyst
 from indknn.store.verify import problems
+from indknn_lab.audits.served import finish_training
 
 ROADS = ("engine", "store", "server")
 REFUSALS = (InvalidInputError, Problem)
@@ -93,7 +94,9 @@ class Road:
     def ask(self, requests):
         """(queries, analyst, request id, limit) each; for every request its labels, or why it was refused."""
         if self.worker is not None:
-            return asyncio.run(self._together(requests))
+            answers = asyncio.run(self._together(requests))
+            finish_training(self.worker)
+            return answers
         return [self._alone(*request) for request in requests]
 
     async def _together(self, requests):

@@ -25,9 +25,9 @@ from indknn.models import density, feature_map, neighbours
 from indknn.records import derived
 from indknn.server import worker
 from indknn.settings import Settings
-from indknn.store import store
+from indknn.store import held
 from indknn_lab.audits.patches import patched
-from indknn_lab.audits.served import Repeatable
+from indknn_lab.audits.served import Repeatable, in_step
 from indknn_lab.audits.worlds import hurried
 
 SMALL = [
@@ -39,8 +39,8 @@ SMALL = [
     (by_models, "_BLOCK", 3),
     (predictor, "MAX_QUERIES", 4),
     (worker, "ROWS", 4),
-    (store, "FOLD_BYTES", 200),
-    (store, "_FOLD_LEAST", 200),
+    (held, "FOLD_BYTES", 200),
+    (held, "_FOLD_LEAST", 200),
 ]
 _HURRY = [(density, "_FIRST_COUNTS", 3), (density, "COUNT_EVERY", 4)]
 
@@ -167,7 +167,7 @@ def couple(history, only=ALL):
     With `only` it is about the view of that analyst. Then everything else that is released is drawn anew.
     """
     first, seen = Tape(), []
-    with hurried(), patched([*_HURRY, *(SMALL if history.small else [])]):
+    with hurried(), in_step(), patched([*_HURRY, *(SMALL if history.small else [])]):
         with closing(_played(history, True, first, Repeatable(history.seed))) as world:
             for at, after in enumerate(world):
                 with _event(at):

@@ -476,7 +476,7 @@ def test_bad_input_that_is_told_after_somebody_was_charged_is_not_taken_for_harm
 
     spent = store.spent().sum()
     with monkeypatch.context() as patch:
-        patch.setattr(mechanism, "noisy_argmax", refuses)
+        patch.setattr(mechanism, "noisy_answer", refuses)
         with pytest.raises(InvalidInputError, match="too late"):
             store.predict(QUERIES[:3])
     assert store.spent().sum() == spent  # memory was read anew: nothing was answered, nothing is charged

@@ -37,8 +37,8 @@ class Options:
     """The model's name and the limits of a server.
 
     `tick` is the seconds per query on whose multiples answers leave. `max_bodies` is the bytes of all bodies that are
-    on their way at one moment. `keep_requests` is the days for which a request can be repeated by its id. `train_every` is
-    the hours between two looks for newcomers whom the shared model does not know.
+    on their way at one moment. `keep_requests` is the days for which a request can be repeated by its id.
+    `train_every` is the hours between two looks for newcomers whom the shared model does not know.
     """
 
     name: str = "indknn"

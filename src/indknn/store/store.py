@@ -1,18 +1,12 @@
-"""A store that loses nothing: the engine, written down in one file.
-
-Everything is decided in memory, by the same engine as everywhere, and written in one transaction before it is
-answered. After an error of the disk memory may be ahead of the file; it is thrown away and read anew.
-"""
+"""A store that loses nothing: the engine, written down in one file. What its users call."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from threading import RLock
-from typing import Any, Self
+from typing import Any
 
 import apsw
 import numpy as np
@@ -22,138 +16,30 @@ from indknn.answering.predictor import Request
 from indknn.answering.training import Progress
 from indknn.core.advice import Profile, about_copies, about_delta, tell
 from indknn.core.inputs import as_owner_list, as_record_ids, refuse_unwritable
-from indknn.core.noise import Noise, SecureNoise
-from indknn.engine import Engine
-from indknn.errors import InvalidInputError, PrivacyError, StoreError
+from indknn.errors import InvalidInputError, StoreError
 from indknn.ledger import Scope
 from indknn.ledger.figures import statement
 from indknn.settings import Settings
-from indknn.store import chain, creation, database, intake, rounds
+from indknn.store import creation, intake, rounds
 from indknn.store.batches import Batch, answered
-from indknn.store.books import Books
 from indknn.store.change import ERASED, PURGED, Change, receipt_of
-from indknn.store.files import Lock
-from indknn.store.guard import Guard
-from indknn.store.opening import State, load
+from indknn.store.held import HeldStore
 from indknn.store.requests import Upload
-from indknn.store.space import Space
 from indknn.tables.schema import records_of, vectors_of
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
-FOLD_BYTES, _FOLD_LEAST = 8 << 20, 256 << 10
-"""Debits are folded into balances when they have grown to this; earlier in a small store."""
 
-
-class Store:
+class Store(HeldStore):
     """A durable store of records, with every person's ledger. One process owns it at a time.
 
     Use `Store.create` or `indknn.open`; it is a context manager. With `read_only` nothing can be changed or answered.
     """
-
-    _state: State
-
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        witness: str | Path | None = None,
-        new_witness: bool = False,
-        noise: Noise | None = None,
-        synchronous: str = "FULL",
-        vfs: str | None = None,
-        read_only: bool = False,
-    ):
-        if noise is not None and not noise.secure:
-            raise PrivacyError("a store serves people's data and refuses seeded noise; use an estimator in memory")
-        self.path = Path(path).resolve()  # a link to a store is that store, with one lock
-        self.noise = SecureNoise() if noise is None else noise
-        self.generation = 0
-        self._options = {"synchronous": synchronous, "vfs": vfs, "read_only": read_only}
-        self._lock, self._closed, self._background = RLock(), False, False
-        self._process = os.getpid()  # a fork inherits the lock, and must not write
-        if self.path.is_dir():
-            raise StoreError(f"{self.path} is a folder; a store is a file")
-        if not self.path.exists():
-            raise StoreError(f"{self.path} does not exist; make a store with: indknn init {self.path}")
-        self._file_lock = Lock(self.path, read_only)
-        self._space = Space(self.path)
-        self._guard = Guard(self.path, None if witness is None else Path(witness), new_witness)
-        try:
-            self._load()
-        except BaseException:
-            self._file_lock.release()
-            raise
-        if not read_only:
-            self._space.fill(self._state.engine, self._fold_bytes)
 
     @classmethod
     def create(cls, path: str | Path, settings: Settings, *, draft: bool = False, **options: Any) -> Store:
         """A new, empty store file. A `draft` takes the number of features and the classes from the first records."""
         creation.create(Path(path).resolve(), settings, draft)
         return cls(path, **options)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Fold, and let others have the file."""
-        with self._lock:
-            if self._closed:
-                return
-            try:
-                if self._state.journal.failure is None:
-                    with suppress(StoreError):  # all that was answered is on disk, and folding can wait
-                        self.fold()
-            finally:
-                self._closed = True
-                with self._state.journal.io:
-                    database.close(self._state.db)
-                self._file_lock.release()
-
-    # To look at
-
-    @property
-    def settings(self) -> Settings:
-        """The public parameters, as they are in force."""
-        return self._state.engine.settings
-
-    @property
-    def draft(self) -> bool:
-        """Whether the number of features and the classes are still open."""
-        self._reload_if_failed()
-        return self._state.draft
-
-    @property
-    def engine(self) -> Engine:
-        """What is in memory. To look at: changes made to it directly would not be written."""
-        self._reload_if_failed()
-        return self._state.engine
-
-    @property
-    def db(self) -> apsw.Connection:
-        """The open file. To look at, while no other thread uses the store; else see `reading`."""
-        self._reload_if_failed()
-        return self._state.db
-
-    @property
-    def books(self) -> Books:
-        """The sums over all rows of the file. To check."""
-        return self._state.books
-
-    @contextmanager
-    def reading(self) -> Iterator[apsw.Connection]:
-        """The open file, to look at while other threads wait."""
-        with self._exclusive():
-            yield self._state.db
-
-    @contextmanager
-    def changing(self) -> Iterator[Change]:
-        """The open file, to change in one transaction."""
-        with self._exclusive(), self._transaction() as change:
-            yield change
 
     def spent(self, owners: Any = None, analyst: Scope = None) -> FloatArray:
         """ρ of each owner (of all who have records), with one analyst or with all together."""
@@ -197,17 +83,6 @@ class Store:
         with self.computing() as state:
             return answered(requests, state.engine.predictor, state.journal)
 
-    @contextmanager
-    def computing(self) -> Iterator[State]:
-        """Memory, to compute with while others wait. After an error it may know charges that the file never will."""
-        with self._lock:
-            self._reload_if_failed()
-            try:
-                yield self._state
-            except BaseException as error:
-                self._state.journal.failure = error
-                raise
-
     def train(self) -> Iterator[Progress]:
         """Train the shared model, or another round of it if newcomers call for one; durably, piece by piece.
 
@@ -227,27 +102,6 @@ class Store:
     def knows(self, request_id: str) -> bool:
         """Whether a request with this id was answered before."""
         return self._state.journal.request(request_id) is not None
-
-    def fold_if_long(self) -> None:
-        """Fold when debits have grown. Answers are paid for by then, so a failure can wait."""
-        long, failure = self._state.journal.unfolded_bytes, self._state.journal.failure
-        if failure is None and long > _FOLD_LEAST and long > self._fold_bytes:
-            with suppress(StoreError):
-                self.fold()
-
-    def fold(self) -> None:
-        """Turn debits into balances: a smaller file, a quicker start."""
-        with self._exclusive():
-            self._state.journal.commit()
-            if self._state.journal.touched:
-                with self._transaction() as change:
-                    change.fold()
-                    chain.append(self._state.db, "fold")
-
-    def flush(self) -> None:
-        """Return when everything that was computed is on disk."""
-        with self._exclusive():
-            self._state.journal.commit()
 
     # Records
 
@@ -379,59 +233,3 @@ class Store:
                 change.purge()
             self._empty_log(1)
             return receipt_of(self._state, "purge", **PURGED)
-
-    def _empty_log(self, erased: int) -> None:
-        """What was erased is still in the log."""
-        if erased and self._space.empty_log(self._state.db):
-            self._space.fill(self._state.engine, self._fold_bytes)
-
-    # Writing and opening
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Nobody else computes or writes. What is looked up in here still holds in a transaction that follows."""
-        with self._lock:
-            self._reload_if_failed()
-            with self._state.journal.io:
-                self._reload_if_failed()  # writing may have failed while we waited for it
-                yield
-
-    @contextmanager
-    def _transaction(self) -> Iterator[Change]:
-        """A change of records or people, within `_exclusive`. Memory that ran ahead of a failure is thrown away."""
-        journal = self._state.journal
-        journal.commit()
-        try:
-            self._guard.refuse_if_moved()
-            try:
-                with self._state.db:
-                    yield Change(self._state, self.noise)
-            except (apsw.Error, OSError) as error:
-                raise StoreError(f"nothing was changed, because writing failed: {error}") from error
-            self._guard.saw(chain.last(self._state.db))
-        except BaseException as error:
-            journal.failure = error
-            raise
-
-    @property
-    def _fold_bytes(self) -> int:  # many times the balances, within bounds
-        return min(FOLD_BYTES, max(_FOLD_LEAST, 64 * 12 * len(self._state.engine.ledger.participation)))
-
-    def _reload_if_failed(self) -> None:
-        if self._closed:
-            raise StoreError(f"{self.path} is closed")
-        if os.getpid() != self._process:
-            raise PrivacyError(f"{self.path} was opened by the process that this one was forked from; open it here")
-        if self._state.journal.failure is not None:
-            with self._lock:
-                if self._state.journal.failure is not None:
-                    with self._state.journal.io:
-                        database.close(self._state.db)
-                    self._load()
-
-    def _load(self) -> None:
-        self._guard.refuse_if_moved()
-        self._state = load(self.path, self.noise, self._guard, **self._options)
-        self._state.journal.background = self._background
-        self.schema = self._state.schema  # what the columns of tables are, which features may be then
-        self.generation += 1

@@ -226,8 +226,10 @@ def _analysts() -> list[Scenario]:
         Scenario("one analyst", "sees her own answers only", one, analysts(both, ("b",), 5)),
         Scenario("two analysts pool", "2B", BASE, analysts(both, both, 5), claimed_epsilon=pooled),
         Scenario("global budget", "three pool", shared, analysts(three, three, 3), claimed_epsilon=4.0),
-        Scenario("model, one analyst", "the shared part and her own", ENDLESS, analysts(both, ("b",), 4)),
-        Scenario("model, two analysts pool", "s·B + 2(1-s)·B", ENDLESS, analysts(both, both, 4), claimed_epsilon=joint),
+        Scenario("model, one analyst", "the shared part and her own", ENDLESS, analysts(both, ("b",), 4), hurried=True),
+        Scenario(
+            "model, two analysts pool", "s·B + 2(1-s)·B", ENDLESS, analysts(both, both, 4), "votes", joint, hurried=True
+        ),
         Scenario("model, house", "one analyst's queries shape what all see", ENDLESS, house, hurried=True, share=0.4),
     ]
 

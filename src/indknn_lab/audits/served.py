@@ -9,7 +9,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,10 +22,12 @@ from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.ledger import Scope
 from indknn.server.metrics import Metrics
+from indknn.server.training import Training
 from indknn.server.worker import Worker
 from indknn.settings import Settings
 from indknn.store import Store
 from indknn.types import FloatArray, OwnerId
+from indknn_lab.audits.patches import patched
 
 WAYS = ("engine", "store", "server")
 Question: TypeAlias = tuple[FloatArray, Scope]
@@ -37,10 +39,23 @@ class Repeatable(SeededNoise):
     secure = True
 
 
+_PIECE = Training.piece
+
+
+def in_step() -> AbstractContextManager[None]:
+    """A server trains when `finish_training` says so, and not when it finds the time: histories can be repeated."""
+    return patched([(Training, "piece", lambda training: False)])
+
+
+def finish_training(worker: Worker) -> None:
+    """All that a server would do in its pauses."""
+    asyncio.run(_all([partial(worker.run, lambda: sum(1 for _ in iter(lambda: _PIECE(worker._training), False)))]))
+
+
 @contextmanager
 def served(way: str, settings: Settings, seed: int) -> Iterator[Served]:
     """A new, empty model that is served in one of the `WAYS`, with repeatable noise."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, in_step():
         model = Served(way, settings, seed, Path(folder))
         try:
             yield model
@@ -87,7 +102,9 @@ class Served:
         if worker is None:
             return [self._model.predict(Q, analyst) for Q, analyst in questions]
         asked = [partial(worker.predict, np.asarray(Q), analyst, None, None) for Q, analyst in questions]
-        return [self.engine.settings.class_array[numbers] for numbers in asyncio.run(_all(asked))]
+        labels = [self.engine.settings.class_array[numbers] for numbers in asyncio.run(_all(asked))]
+        finish_training(worker)
+        return labels
 
     def train(self) -> Iterator[Progress]:
         """A round of training, or the rest of one, piece by piece."""

@@ -236,11 +236,12 @@ HURRY: list[tuple[Any, str, Any]] = [
     (shared_model, "COUNT_PRICE", 0.05),
     (shared_model, "RECOUNT_PRICE", 0.05),
     (shared_model, "CARD_PRICE", 0.1),
+    (adviser, "MOST_NOISE", 1e9),
     (adviser, "LOOK_EVERY", 3),
     (adviser, "LATELY", 6),
     (predictor, "SCHEDULE_FIRST", 4),
 ]
-"""A model that learns in a few steps, and looks for newcomers after a few answers, at a higher price."""
+"""A model that learns in a few steps at a higher price, and looks for newcomers after a few answers; votes anyhow."""
 
 
 def hurried() -> AbstractContextManager[None]:

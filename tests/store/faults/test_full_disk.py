@@ -9,7 +9,7 @@ import pytest
 
 from indknn.errors import StoreError
 from indknn.store import Store, files
-from indknn.store import store as store_module
+from indknn.store import held as store_module
 from indknn.store.verify import problems
 from store.faults import law
 from store.faults.killing import context

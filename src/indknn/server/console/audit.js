@@ -96,9 +96,12 @@ function words({ kind, body }) {
     case "settings": return `First records: ${many(facts.n_features, "feature")}, labels ${facts.classes.join(", ")}.`;
     case "add": return `Added ${many(facts.records, "record")}.`;
     case "forget": return `Forgot ${many(facts.owners, "owner")}, erased ${many(facts.records, "record")}.`;
-    case "answers": return facts.count === 1
+    case "answers": return facts.sums === facts.count
+      ? `Trained the shared model: ${many(facts.sums, "release")}.`
+      : facts.count === 1
       ? `Answered query ${count(facts.first)}.`
       : `Answered ${count(facts.count)} queries, ${count(facts.first)} to ${count(facts.last)}.`;
+    case "public": return `Declared ${many(facts.rows, "public row")} that the shared model may use.`;
     case "purge": return "Purged all that was released. Everybody who asks again can see it.";
     case "keys": return "First key made.";
     case "names": return `All names became text: ${many(facts.renamed, "name")} renamed, ${many(facts.joined, "person", "people")} joined who had two.`;
