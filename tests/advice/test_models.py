@@ -133,14 +133,15 @@ def test_where_nothing_has_changed_a_later_round_hardly_moves_the_model(crowd):
     assert (model.scores(crowd[2])[0].argmax(axis=1) == before).mean() > 0.97
 
 
-def test_public_rows_that_come_later_ask_for_a_new_card(crowd):
+@pytest.mark.parametrize(("rows", "newcomers", "kept"), [(500, 0, 400), (900, 0, 900), (500, 1500, 500)])
+def test_public_rows_that_come_later_are_taken_if_they_are_many_or_with_a_round(crowd, rows, newcomers, kept):
     model = SharedModel(Terms(D, C, B))
     for release in crowd[1]:
         model.absorb(release)
-    model.absorb(PublicRows(True, crowd[2][:100]))
-    model.absorb(counted(0))
-    assert model.due() == "card"
-    assert len(model.public) == 100
+    model.absorb(PublicRows(True, crowd[2][:rows]))
+    model.absorb(counted(newcomers))
+    assert model.due() == ("step" if newcomers else "card" if kept == rows else None)  # a card costs everybody
+    assert len(model.public) == kept
 
 
 def test_prices_are_shares_of_the_shared_budget():
