@@ -43,7 +43,7 @@ def trained(values, labels, public, noise, budget=B):
             noisy = noisy_gradient(sums, model.scale, noise).ravel()
             told.append(Gradient(model.step, model.follow - 1, 1, model.scale, noisy))
         else:
-            cells = model.cells(values, labels) if due == "card" else np.ones_like(labels)  # all of them are new
+            cells = model.cells(values, labels) if due == "card" else np.ones_like(labels)
             scale = tally_scale(model.price(due))
             sums = tally(cells, who, rich, model.n_cells(due), scale).sums
             told.append(TallyRelease(int(due == "card"), scale, noisy_tally(sums, scale, noise)))
@@ -51,9 +51,9 @@ def trained(values, labels, public, noise, budget=B):
         assert step < 2 * STEPS
 
 
-def counted(n, known=6000):
-    """So many whom the model knows, and n newcomers."""
-    return TallyRelease(0, tally_scale(RECOUNT_PRICE * B), np.array([known * GRID, n * GRID]))
+def counted(n, price=RECOUNT_PRICE):
+    scale = tally_scale(price * B)
+    return TallyRelease(0, scale, np.array([6000 * GRID, n * GRID]))
 
 
 @pytest.fixture(scope="module")

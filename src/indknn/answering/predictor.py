@@ -196,11 +196,12 @@ class Predictor:
         ledger = self.shards[0].ledger
         told = {one for one, transcript in self._transcripts.items() if transcript.answers}
         told |= set(ledger.scopes) - {None}
+        alone = ledger.house or not told - {None, SHARED}
         if not self.model.started:
-            self.start_round(self.public if self.public is not None or told else _distinct(requests))
+            rows = _distinct(requests) if self.public is None and alone else None
+            self.start_round(rows, by_queries=rows is not None and bool(told))
         else:
             unnamed = self._advisers.get(None)
-            alone = ledger.house or not told - {None, SHARED}
             if alone and unnamed is not None and unnamed.answered >= self._scheduled:
                 self._plan_beyond(unnamed.answered)
                 recent = unnamed.density.queries().values if self.public is None else None
