@@ -35,7 +35,7 @@ COUNT_PRICE, RECOUNT_PRICE, CARD_PRICE = 0.02, 0.002, 0.015
 of the shared budget."""
 MANY_NEW, MOSTLY_NEW = 0.1, 2.0
 """So many newcomers, in terms of those who trained the model, call for another round, and for a start from nothing."""
-ENOUGH_SIGNAL = 20.0
+ENOUGH_SIGNAL = 8.0
 """Where the records stand less above the noise than this, per class, the model stays nearer to the commonest label."""
 LEAST_RATE, MOST_RATE = 0.5, 1.0
 """Of later rounds, in terms of the first: where nothing has changed, and where everything has."""
