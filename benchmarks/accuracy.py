@@ -4,8 +4,8 @@
     python benchmarks/accuracy.py --data ../shared/data --sets cifar10-r50 digits --epsilon 1 --rival
 
 FOLDER holds npz files with X_train, scale_train, y_train and the same of the queries. `digits` is scikit-learn's, 1,300
-records. Queries go through `predict` in one call, so the first of them serve as public rows; nothing is tuned. `--rival`
-trains LinearNoisySGD at three learning rates and shows the best, which nobody pays for.
+records. Queries go through `predict` in one call, so the first of them serve as public rows. Nothing is tuned.
+`--rival` trains LinearNoisySGD at three learning rates and shows the best, which nobody pays for.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def accuracy(folder, name, epsilon, seed):
 
 def rival(folder, name, epsilon, seed, rate):
     """Of private training, once."""
-    from indknn_lab.baselines.noisy_sgd import LinearNoisySGD  # noqa: PLC0415
+    from indknn_lab.baselines.noisy_sgd import LinearNoisySGD
 
     X, y, Q, truth = load(folder, name, seed)
     made = LinearNoisySGD(epsilon=epsilon, learning_rate=rate, random_state=seed, classes=np.unique(y)).fit(X, y)
