@@ -22,7 +22,7 @@ from indknn.core.calibrate import Crowd
 from indknn.core.kernels import tau_on_grid
 from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
-from indknn.core.releases import Gradient, ModelOnly, NoisyVotes, PublicRows, Release, Votes
+from indknn.core.releases import Gradient, ModelOnly, NoisyVotes, PublicRows, Release, TableCounts, Votes
 from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger import SHARED, Scope
 from indknn.models import SharedModel
@@ -200,7 +200,7 @@ class Predictor:
         assert self.model is not None
         ledger = self.shards[0].ledger
         told = {one for one, transcript in self._transcripts.items() if transcript.answers}
-        told |= set(ledger.scopes) - {None}
+        told |= set(ledger.scopes) - {None, SHARED}  # what all were told may decide about what all see
         if not self.model.started:
             self.start_round(self.public if self.public is not None or told else _distinct(requests))
         else:
@@ -347,6 +347,8 @@ class Predictor:
     def remember(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None = None) -> None:
         """Put back what an earlier process released. A sum over records has no query."""
         if query is None:
+            if isinstance(release, TableCounts):  # they made the schema, and tell the model nothing
+                return
             if analyst == SHARED and release is not None and self.model is not None:
                 self._absorb(release)
             return

@@ -245,6 +245,12 @@ def _arrow() -> tuple[Any, Any]:
     return pa, pq
 
 
+def class_names(listed: str) -> tuple[Any, ...]:
+    """Labels from a,b,c; numbers where all of them are whole numbers."""
+    names = [name.strip() for name in listed.split(",")]
+    return tuple(map(int, names) if all(name.lstrip("-").isdigit() for name in names) else names)
+
+
 def as_json(value: Any) -> str:
     """JSON for people and programs."""
     return json.dumps(value, indent=2, default=str)

@@ -16,6 +16,7 @@ from indknn.cli.files import (
     Piece,
     answers_in,
     as_json,
+    class_names,
     digest,
     labels_in,
     naming,
@@ -85,8 +86,7 @@ def init(
       indknn init patients.store --schema schema.yaml                for tables
       indknn init patients.store --prior none --max-queries 1000     the paper's Algorithm 3
     """
-    names = [] if classes is None else [name.strip() for name in classes.split(",")]
-    labels = [int(name) for name in names] if all(name.lstrip("-").isdigit() for name in names) else names
+    labels = [] if classes is None else list(class_names(classes))
     width, draft, read = 1, True, None
     if schema is not None:
         read = read_schema(schema)

@@ -87,6 +87,11 @@ class StoreJournal:
         """The number of the latest answer."""
         return self._next - 1
 
+    def number(self) -> int:
+        """The number of an answer that the caller writes, in a transaction of records and people."""
+        self._next += 1
+        return self.last_noted
+
     def note(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None) -> None:
         """A fresh answer or a sum, with all charges since the one before. The store's lock is held."""
         log = (self.ledger.log or {}).pop(analyst, [])

@@ -25,7 +25,7 @@ from indknn.store.batches import Batch, answered
 from indknn.store.change import ERASED, PURGED, Change, receipt_of
 from indknn.store.held import HeldStore
 from indknn.store.requests import Upload
-from indknn.tables.schema import records_of, vectors_of
+from indknn.tables.schema import Schema, records_of, vectors_of
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 
@@ -104,6 +104,12 @@ class Store(HeldStore):
         """Unlabelled public rows that the shared model may use. Once, before the first answer."""
         with self.changing() as change:
             change.declare_public(rounds.public_rows(self._state, X))
+
+    def adopt(self, schema: Schema) -> None:
+        """Take a schema, once, before the first records: what `Settings.schema` does for a new store."""
+        with self.changing() as change:
+            change.adopt(schema)
+        self.schema = schema
 
     def knows(self, request_id: str) -> bool:
         """Whether a request with this id was answered before."""
