@@ -1,6 +1,7 @@
 """A schema that people pay for: charged once under their names, before anything leaves, and good enough to use."""
 
 import json
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -101,6 +102,40 @@ def test_people_with_many_rows_pay_no_more(store):
     assert other < busy <= price
     # By all that they were charged, their rows together moved the counts by no more than one row of ten cells may.
     assert counts.scale >= np.sqrt(10 / (2 * price_of(store.settings))) * GRID
+
+
+def test_one_person_changes_the_counts_by_no_more_than_they_paid(tmp_path):
+    rows = table(n=200)
+    owners = ["target"] * 3 + [f"p{i}" for i in range(3, 200)]
+    found, others = [], []
+    for first in (0, 3):  # with and without the target, under the same noise
+        with new_store(tmp_path / str(first)) as store:
+            some = {name: values[first:] for name, values in features(rows).items()}
+            found.append(pay_for_counts(store, some, owners[first:]))
+            others.append(units(store, *owners[3:]))
+            if not first:
+                (paid,) = accounting.from_units(np.array(units(store, "target"))).tolist()
+    assert others[0] == others[1]
+    assert found[0].scale == found[1].scale
+    moved = (found[0].cells - found[1].cells).tolist()
+    cost = Fraction(sum(step * step for step in moved), 2 * found[0].scale ** 2)
+    assert 0 < cost <= Fraction(paid) <= cost * Fraction(1001, 1000)
+
+
+def test_the_first_queries_are_public_rows_also_after_counts(store):
+    rows = table(n=400)
+    asked = {name: values[:100] for name, values in features(rows).items()}
+    counts = pay_for_counts(store, features(rows), rows["patient"])
+    store.adopt(inferred(counts, label="y", classes=("ill", "well"), owner="patient").schema)
+    store.add(rows)
+    path = store.path
+    store.close()
+    with Store(path) as again:
+        again.predict(asked, "ann")
+        assert len(again.engine.predictor.model.public)
+        again.purge()  # from here on nobody knows what queries may tell of earlier answers
+        again.predict({name: values[100:200] for name, values in features(rows).items()})
+        assert again.engine.predictor.model.public is None or not len(again.engine.predictor.model.public)
 
 
 def test_nothing_of_the_table_is_in_the_file_but_noisy_counts(store):

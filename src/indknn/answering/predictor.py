@@ -200,7 +200,7 @@ class Predictor:
         assert self.model is not None
         ledger = self.shards[0].ledger
         told = {one for one, transcript in self._transcripts.items() if transcript.answers}
-        told |= set(ledger.scopes) - {None, SHARED}  # what all were told may decide about what all see
+        told |= set(ledger.scopes) - {None, SHARED if ledger.counts_only else None}
         if not self.model.started:
             self.start_round(self.public if self.public is not None or told else _distinct(requests))
         else:
@@ -348,6 +348,8 @@ class Predictor:
         """Put back what an earlier process released. A sum over records has no query."""
         if query is None:
             if isinstance(release, TableCounts):  # they made the schema, and tell the model nothing
+                for shard in self.shards:
+                    shard.ledger.counts_only = True
                 return
             if analyst == SHARED and release is not None and self.model is not None:
                 self._absorb(release)
@@ -366,6 +368,8 @@ class Predictor:
             self._transcripts.clear()
             self._advisers.clear()
             self._scheduled = SCHEDULE_FIRST
+            for shard in self.shards:
+                shard.ledger.counts_only = False
             if self._make_model is not None:
                 self.model = self._make_model()
 

@@ -82,6 +82,7 @@ def _released(
     (ledger.log or {}).pop(SHARED, None)  # they are written as tombstones, not as debits
     release = TableCounts(scale, columns, statistics.noisy_tally(given.sums, scale, change.noise))
     ledger.retire(given.owners)
+    ledger.counts_only = not journal.last_noted  # so not after a purge
     _write(db, before, ledger.tombstones)
     database.set_meta(db, "next_number", str(ledger.next_number))
     seq, charged = journal.number(), str(sum(given.charges.tolist()))
