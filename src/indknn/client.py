@@ -72,7 +72,11 @@ class _Routes(ABC):
 
     def predict(self, rows: npt.ArrayLike | Sequence[str], *, request_id: str | None = None) -> Any:
         """The label of each row, as an array. The same id with the same rows is charged once."""
-        return self._run(self._predicted(rows, request_id or str(uuid.uuid4())))
+        return self._run(self._predicted(rows, request_id or str(uuid.uuid4()), "label"))
+
+    def predict_proba(self, rows: npt.ArrayLike | Sequence[str], *, request_id: str | None = None) -> Any:
+        """How likely each class is for each row, in the order of the model's classes, at the price of `predict`."""
+        return self._run(self._predicted(rows, request_id or str(uuid.uuid4()), "probabilities"))
 
     def session(self) -> Any:
         """Who you are, what you may do, and what is guaranteed."""
@@ -133,11 +137,12 @@ class _Routes(ABC):
 
     # Flows
 
-    def _predicted(self, rows: npt.ArrayLike | Sequence[str], request_id: str) -> _Flow:
+    def _predicted(self, rows: npt.ArrayLike | Sequence[str], request_id: str, output: str) -> _Flow:
         if self._model is None:
             self._model = (yield from self._json("GET", "/v1/session"))["model"]
         tensor, data = _tensor(rows)
-        asked = {"id": request_id, "inputs": [tensor], "parameters": {"binary_data_output": True}}
+        outputs = [{"name": output, "parameters": {"binary_data": True}}]
+        asked = {"id": request_id, "inputs": [tensor], "outputs": outputs}
         head = json.dumps(asked).encode()
         headers = {
             _HEADER_LENGTH: str(len(head)),
@@ -147,7 +152,7 @@ class _Routes(ABC):
         response = yield from self._exchange(
             _Call("POST", f"/v2/models/{quote(self._model)}/infer", head + data, headers)
         )
-        return _labels(response)
+        return _output(response)
 
     def _described(self) -> _Flow:
         if self._model is None:
@@ -295,12 +300,12 @@ def _tensor(rows: Any) -> tuple[dict[str, Any], bytes]:
     return {**facts, "parameters": {"binary_data_size": len(data)}}, data
 
 
-def _labels(response: httpx.Response) -> npt.NDArray[Any]:
+def _output(response: httpx.Response) -> npt.NDArray[Any]:
     length = int(response.headers[_HEADER_LENGTH])
     (output,) = json.loads(response.content[:length])["outputs"]
     data = response.content[length:]
     if output["datatype"] in _LABELS:
-        return np.frombuffer(data, _LABELS[output["datatype"]]).copy()
+        return np.frombuffer(data, _LABELS[output["datatype"]]).reshape(output["shape"]).copy()
     texts, at = [], 0
     while at < len(data):
         end = at + 4 + int.from_bytes(data[at : at + 4], "little")

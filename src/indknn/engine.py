@@ -177,8 +177,9 @@ class Engine:
     def predict_proba(self, Q: npt.ArrayLike, analyst: Scope = None) -> FloatArray:
         """How likely each class is, from what `predict` releases anyway. Spends as much as `predict`."""
         queries = self.settings.quantise(Q, "the queries")
-        self.predictor.compute([Request(queries, analyst)])
-        return self.predictor.probabilities(queries, analyst)
+        (reply,) = self.predictor.compute([Request(queries, analyst, likely=True)])
+        assert reply.likely is not None
+        return reply.likely
 
     def spent(self, owners: Any = None, analyst: Scope = None) -> FloatArray:
         """ρ of each owner (of all who have records), with one analyst or, for None, with all together.

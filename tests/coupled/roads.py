@@ -102,7 +102,7 @@ class Road:
     async def _together(self, requests):
         futures = [self.worker.predict(Q, analyst, name, most) for Q, analyst, name, most in requests]
         found = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 60)
-        return [_outcome(one) for one in found]
+        return [_outcome(getattr(one, "labels", one)) for one in found]
 
     def _alone(self, Q, analyst, name, _):
         options = {"request_id": name} if self.stored else {}

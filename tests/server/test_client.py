@@ -96,6 +96,9 @@ def test_everything_a_client_does(served):
             ann.predict(rows(1, 3).astype(float), request_id="k").tolist()
             == ann.predict(rows(1, 3).astype(float), request_id="k").tolist()
         )
+        likely = ann.predict_proba(rows(1, 3).astype(float), request_id="k")
+        assert likely.shape == (3, 3)
+        assert np.allclose(likely.sum(axis=1), 1.0)
         assert carl.status()["answers"] == 6
         added = carl.add(np.eye(4)[:2], ["a", "b"], ["ann / x", 17], ["v1", "v2"])
         assert added["records"] == 202

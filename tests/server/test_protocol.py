@@ -67,7 +67,13 @@ def test_triton_is_told_what_is_wrong(served, triton):
     for model, inputs, outputs, status, text in (
         ("other", good, None, "404", "there is no model 'other'"),
         ("indknn", [tensor_of(http, rows(1)[:, :3], "FP32")], None, "422", "4 features per row"),
-        ("indknn", good, [http.InferRequestedOutput("scores")], "422", "must be 'label', got 'scores'"),
+        (
+            "indknn",
+            good,
+            [http.InferRequestedOutput("scores")],
+            "422",
+            "must be 'label' or 'probabilities', each once, got 'scores'",
+        ),
         ("indknn", good, [http.InferRequestedOutput("label", class_count=2)], "422", "'classification'"),
     ):
         with pytest.raises(InferenceServerException, match=text) as told:

@@ -26,6 +26,7 @@ from indknn.types import Selection, Vectors
 Scan: TypeAlias = Callable[[Vectors, int], Iterator[Sequence[Selection]]]
 """From queries and τ to the selected records of each query, shard by shard."""
 _BLOCK = 64
+_BY_MODEL: ModelOnly | Votes = ModelOnly()
 
 
 def answers_by_models(
@@ -48,14 +49,14 @@ def answers_by_models(
         neighbours = scan(block if len(asked) == end - start else block[asked], tau)
         for i in range(end - start):
             query = block if end - start == 1 else block[slice(i, i + 1)]
-            answer = Answer(start + i, int(advice.scores[i].argmax()), ModelOnly())
+            scores, release = advice.scores[i], _BY_MODEL
             if advice.ask[i]:
                 near, question = next(neighbours), adviser.question(query, tau)
                 now = replace(plan, tau=advice.tau, sigma2=question.sigma2)
-                votes = _noisy_votes(near, now, question, adviser, shards, noise, analyst)
-                answer = Answer(start + i, int(adviser.mixed(advice.scores[i], votes).argmax()), votes)
-            adviser.note(query, answer.release)
-            yield answer
+                release = votes = _noisy_votes(near, now, question, adviser, shards, noise, analyst)
+                scores = adviser.mixed(scores, votes)
+            adviser.note(query, release)
+            yield Answer(start + i, int(scores.argmax()), release, scores)
         start = end
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import RLock
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from indknn.core.calibrate import Crowd
 from indknn.core.kernels import tau_on_grid
 from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
-from indknn.core.releases import Gradient, ModelOnly, PublicRows, Release, Votes
+from indknn.core.releases import Gradient, ModelOnly, NoisyVotes, PublicRows, Release, TableCounts, Votes
 from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger import SHARED, Scope
 from indknn.models import SharedModel
@@ -40,11 +40,15 @@ SCHEDULE_FIRST, SCHEDULE_GROWS = 256, 4
 
 @dataclass(frozen=True)
 class Request:
-    """Queries, whose ledger is charged for them, and an id that makes it safe to ask again."""
+    """Queries, whose ledger is charged for them, and an id that makes it safe to ask again.
+
+    `likely` asks how likely each class is, beside the label.
+    """
 
     queries: Vectors
     analyst: Scope = None
     request_id: str | None = None
+    likely: bool = False
 
     def __post_init__(self) -> None:
         """Refuse the name of what is no analyst."""
@@ -54,10 +58,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """The class number of each query, and how many of the queries were new."""
+    """The class number of each query, how many of the queries were new, and how likely each class is if asked for."""
 
     labels: IntArray
     fresh: int
+    likely: FloatArray | None = None
 
 
 class Journal(Protocol):
@@ -72,7 +77,7 @@ class Journal(Protocol):
         """An answer that was just charged. A sum over records has no query, and the label -1."""
         ...
 
-    def seal(self, request: Request, labels: IntArray) -> None:
+    def seal(self, request: Request, reply: Reply) -> None:
         """What was noted since the last time belongs to this request."""
         ...
 
@@ -195,7 +200,7 @@ class Predictor:
         assert self.model is not None
         ledger = self.shards[0].ledger
         told = {one for one, transcript in self._transcripts.items() if transcript.answers}
-        told |= set(ledger.scopes) - {None}
+        told |= set(ledger.scopes) - {None, SHARED if ledger.counts_only else None}
         alone = ledger.house or not told - {None, SHARED}
         if not self.model.started:
             rows = _distinct(requests) if self.public is None and alone else None
@@ -252,6 +257,7 @@ class Predictor:
         analyst, queries = request.analyst, _rows(request.queries, fresh)
         transcript, adviser = self._transcript(analyst), self.adviser(analyst)
         labels: dict[int, int] = {}
+        likely: dict[int, FloatArray] = {}
         if adviser is None:
             answers = self._answers_by_vote(queries, scan, transcript, analyst)
         else:
@@ -263,12 +269,26 @@ class Predictor:
             transcript.add(query, keys[i], answer.label, answer.release)
             if self.journal is not None:
                 self.journal.note(analyst, query, answer.label, answer.release)
+            if request.likely:  # now, because the model and the adviser may change their minds after the next answer
+                likely[i] = self._likely(answer, adviser)
         told = transcript.answers
         everything = [labels[i] if i in labels else told[key] for i, key in enumerate(keys)]
         reply = Reply(np.array(everything, dtype=np.int64), len(fresh))
+        if request.likely:
+            known = [i for i in range(len(keys)) if i not in likely]
+            likely |= zip(known, self.probabilities(_rows(request.queries, known), analyst), strict=True)
+            rows = np.array([likely[i] for i in range(len(keys))])
+            reply = replace(reply, likely=rows.reshape(len(keys), self._fixed_plan(queries).n_classes))
         if self.journal is not None:
-            self.journal.seal(request, reply.labels)
+            self.journal.seal(request, reply)
         return reply
+
+    def _likely(self, answer: Answer, adviser: Adviser | None) -> FloatArray:
+        if adviser is not None and answer.scores is not None:
+            return adviser.likely(answer.scores)
+        assert self.plan is not None
+        assert isinstance(answer.release, NoisyVotes)
+        return from_votes(answer.release, answer.label, self.plan.n_classes)
 
     def _answers_by_vote(
         self, queries: Vectors, scan: Scan, transcript: Transcript, analyst: Scope
@@ -331,6 +351,10 @@ class Predictor:
     def remember(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None = None) -> None:
         """Put back what an earlier process released. A sum over records has no query."""
         if query is None:
+            if isinstance(release, TableCounts):  # they made the schema, and tell the model nothing
+                for shard in self.shards:
+                    shard.ledger.counts_only = True
+                return
             if analyst == SHARED and release is not None and self.model is not None:
                 self._absorb(release)
             return
@@ -350,6 +374,8 @@ class Predictor:
             self._transcripts.clear()
             self._advisers.clear()
             self._scheduled = SCHEDULE_FIRST
+            for shard in self.shards:
+                shard.ledger.counts_only = False
             if self._make_model is not None:
                 self.model = self._make_model()
 

@@ -20,16 +20,20 @@ import numpy as np
 from indknn.core.calibrate import Crowd
 from indknn.core.releases import NoisyVotes, Release, Votes
 from indknn.records.indexes import Index
-from indknn.types import IntArray, Vectors
+from indknn.types import FloatArray, IntArray, Vectors
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came out: a label for one query, and what else was released."""
+    """What came out: a label for one query, and what else was released.
+
+    `scores` are what the model and the votes made of each class, less 1/c; None where there is no model.
+    """
 
     position: int
     label: int
     release: Release | None = None
+    scores: FloatArray | None = None
 
 
 @dataclass

@@ -6,11 +6,11 @@ import csv
 import hashlib
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from indknn.tables.schema import Schema
 
 ROWS = 4096
 FORMATS = (".npz", ".csv", ".parquet")
+Answers: TypeAlias = tuple[list[Any], list[list[float]] | None]
+"""Labels, and how likely each class is if that was asked for."""
 
 
 @dataclass(frozen=True)
@@ -104,16 +106,38 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_answers(path: Path, labels: list[Any]) -> None:
-    """Answers as npz (array y), csv or parquet (column y)."""
+@contextmanager
+def answers_in(path: Path, classes: Sequence[Any] | None = None) -> Iterator[Callable[[Answers], None]]:
+    """A file of answers: npz (array y), csv or parquet (column y).
+
+    With `classes` also how likely each of them is: columns p_CLASS, in npz the arrays proba and classes. A csv file has
+    every answer as soon as it was charged, the others have them at the end.
+    """
+    names = [f"p_{name}" for name in classes or ()]
+    if path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["y", *names])
+
+            def write(some: Answers) -> None:
+                labels, likely = some
+                writer.writerows([y] if likely is None else [y, *likely[i]] for i, y in enumerate(labels))
+                file.flush()
+
+            yield write
+        return
+    kept: list[Answers] = []
+    yield kept.append
+    labels = [label for some, _ in kept for label in some]
+    columns = [p for _, some in kept if some is not None for p in some]
+    proba = np.array(columns, dtype=np.float64).reshape(len(columns), -1 if columns else len(names))
     if path.suffix == ".npz":
-        with path.open("wb") as file:
-            np.savez(file, y=np.array(labels))
-    elif path.suffix == ".parquet":
-        pa, pq = _arrow()
-        pq.write_table(pa.table({"y": labels}), path)
+        more: dict[str, Any] = {} if classes is None else {"proba": proba, "classes": np.array(classes)}
+        with path.open("wb") as archive:
+            np.savez(archive, y=np.array(labels), **more)
     else:
-        raise InvalidInputError(f"{path} must end in one of {', '.join(FORMATS)}")
+        pa, pq = _arrow()
+        pq.write_table(pa.table({"y": labels, **dict(zip(names, proba.T, strict=True))}), path)
 
 
 def _npz(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:
@@ -219,6 +243,12 @@ def _arrow() -> tuple[Any, Any]:
     except ModuleNotFoundError:
         raise InvalidInputError("parquet files need pyarrow: pip install 'indknn[parquet]'") from None
     return pa, pq
+
+
+def class_names(listed: str) -> tuple[Any, ...]:
+    """Labels from a,b,c; numbers where all of them are whole numbers."""
+    names = [name.strip() for name in listed.split(",")]
+    return tuple(map(int, names) if all(name.lstrip("-").isdigit() for name in names) else names)
 
 
 def as_json(value: Any) -> str:

@@ -1,18 +1,27 @@
-"""`indknn schema`: what the columns of a table are, from a public sample or by hand."""
+"""`indknn schema`: what the columns of a table are, from a public sample, from counts that are paid for, or by hand."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
-from indknn.cli.options import JSON, show
+from indknn.cli.files import class_names
+from indknn.cli.options import JSON, STORE, WITNESS, show
 from indknn.errors import IndKNNError, InvalidInputError
+from indknn.store import Store
+from indknn.store.paid import SHARE, earlier_counts, pay_for_counts, price_of, refuse_if_late
 from indknn.tables import infer, read_schema
 from indknn.tables.check import check
 from indknn.tables.files import read_table
+from indknn.tables.paid import schema_from
+from indknn.tables.sample import Inferred
 from indknn.tables.template import TEMPLATE
+from indknn.tables.values import Columns
 from indknn.tables.written import is_yaml, schema_text
+from indknn.types import GRID
 
 _PUBLIC = click.argument("public", type=click.Path(path_type=Path))
 _USUAL = {"label": "y", "owner": "owner", "record_id": "record_id"}
@@ -38,22 +47,54 @@ def schema_group() -> None:
 @click.option("--owner", help="Column of the owner. Default: owner, if there is one.")
 @click.option("--record-id", "record_id", help="Column of your own ids. Default: record_id, if there is one.")
 @click.option("--extractor", help="The model for columns of text: its name or its folder.")
-def infer_command(public: Path, out: Path | None, extractor: str | None, **named: str | None) -> None:
+@click.option("--classes", help="The labels that can occur, as a,b,c. Without it: with a public sample, its labels.")
+@click.option(
+    "--paid", type=click.Path(path_type=Path), metavar="STORE", help="Charge the people of the file in STORE."
+)
+@click.option("--yes", is_flag=True, help="With --paid: charge without asking.")
+@WITNESS
+def infer_command(
+    public: Path,
+    out: Path | None,
+    extractor: str | None,
+    classes: str | None,
+    paid: Path | None,
+    yes: bool,
+    witness: Path | None,
+    **named: str | None,
+) -> None:
     """Make a schema from a PUBLIC sample: csv, JSON lines, parquet or Arrow.
 
-    Bounds, knots and lists of categories are taken from the sample and become public. Never give it private rows. Some
-    1,000 rows are enough. Read the schema before you use it, and correct it with an editor.
+    Bounds, knots and lists of categories are taken from the sample and become public. Never give it private rows,
+    except with --paid. Some 1,000 rows are enough. Read the schema before you use it, and correct it with an editor.
+
+    Where there is no public sample: --paid STORE, with the file of private records that you are going to add. STORE is
+    new and has no schema yet. The schema is then made from noisy counts, and everybody in the file pays for them, once,
+    with 5% of the part of their budget that is for what all analysts see. Names of columns become public.
 
     \b
     Examples:
       indknn schema infer public.csv --label income -o schema.yaml
       indknn schema infer tickets.jsonl --label topic --extractor all-MiniLM-L6-v2 -o schema.json
+    \b
+      indknn init patients.store
+      indknn schema infer visits.csv --paid patients.store --owner patient --label diagnosis -o schema.yaml
+      indknn schema adopt patients.store schema.yaml
+      indknn add patients.store visits.csv
     """
     if out is not None and out.exists():
         raise InvalidInputError(f"{out} exists already; it may hold your corrections, so it is not overwritten")
     table = read_table(public)
     roles = {role: named[role] or (usual if usual in table else None) for role, usual in _USUAL.items()}
-    found = infer(table, extractor=extractor, **roles)
+    for name in filter(None, roles.values()):
+        if name not in table:
+            raise InvalidInputError(f"column {name!r} is missing: the table has only {', '.join(table)}")
+    if paid is None:
+        found, source = infer(table, extractor=extractor, **roles), "public rows"
+        if classes is not None:
+            found = replace(found, schema=replace(found.schema, classes=class_names(classes)))
+    else:
+        found, source = _paid(table, roles, () if classes is None else class_names(classes), paid, yes, witness), "rows"
     if out is None:
         try:
             text = schema_text(found.schema, as_yaml=True, notes=found.notes)
@@ -62,10 +103,53 @@ def infer_command(public: Path, out: Path | None, extractor: str | None, **named
         click.echo(text, nl=False)
         return
     out.write_text(schema_text(found.schema, as_yaml=is_yaml(out), notes=found.notes), encoding="utf-8")
-    used = found.schema.used
-    click.echo(f"{out}: {len(used)} columns, from {len(next(iter(table.values()))):,} public rows")
+    click.echo(f"{out}: {len(found.schema.used)} columns, from {len(next(iter(table.values()))):,} {source}")
     for note in found.notes:
         click.echo(f"  {note}")
+
+
+def _paid(
+    table: Columns, roles: dict[str, str | None], classes: tuple[Any, ...], paid: Path, yes: bool, witness: Path | None
+) -> Inferred:
+    """From noisy counts, which are paid for now or were before."""
+    owner = roles["owner"]
+    if owner is None:
+        raise InvalidInputError("--paid needs --owner, the column that says whose a row is: somebody must be charged")
+    columns = {name: values for name, values in table.items() if name not in roles.values()}
+    with Store(paid, witness=witness) as opened:
+        counts = earlier_counts(opened)
+        if counts is None:
+            refuse_if_late(opened)
+            price, B = price_of(opened.settings), opened.settings.budget
+            part = f"{SHARE:.0%} of the part of it that is for what all analysts see"
+            click.echo(f"everybody in the file pays up to {price:.4g} of their budget of {B:.4g}: {part}", err=True)
+            if not yes:
+                click.confirm("charge them?", abort=True, err=True)
+            counts = pay_for_counts(opened, columns, table[owner])
+        else:
+            click.echo("paid for before: nobody is charged again", err=True)
+    if counts.names != tuple(columns):
+        raise InvalidInputError(f"the counts in {paid} are of other columns: {', '.join(counts.names)}")
+    return schema_from(counts.names, counts.cells / GRID, counts.scale / GRID, classes=classes, **roles)
+
+
+@schema_group.command("adopt")
+@STORE
+@click.argument("schema", type=click.Path(path_type=Path))
+@WITNESS
+@JSON
+def adopt_command(store: Path, schema: Path, witness: Path | None, in_json: bool) -> None:
+    """Give a new store its schema, as init --schema does: once, before its first records.
+
+    \b
+    Example:
+      indknn schema adopt patients.store schema.yaml
+    """
+    read = read_schema(schema)
+    with Store(store, witness=witness) as opened:
+        opened.adopt(read)
+    facts = {"store": str(store), "columns": len(read.used), "features": read.n_features}
+    show(facts, in_json, f"{store}: {len(read.used)} columns, {read.n_features} features")
 
 
 @schema_group.command("template")

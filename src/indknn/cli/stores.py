@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +11,17 @@ import click
 from indknn.cli.files import (
     FORMATS,
     ROWS,
+    Answers,
     Columns,
     Piece,
+    answers_in,
     as_json,
+    class_names,
     digest,
     labels_in,
     naming,
     pieces,
     table_pieces,
-    write_answers,
 )
 from indknn.cli.labels import as_stored
 from indknn.cli.options import (
@@ -86,8 +86,7 @@ def init(
       indknn init patients.store --schema schema.yaml                for tables
       indknn init patients.store --prior none --max-queries 1000     the paper's Algorithm 3
     """
-    names = [] if classes is None else [name.strip() for name in classes.split(",")]
-    labels = [int(name) for name in names] if all(name.lstrip("-").isdigit() for name in names) else names
+    labels = [] if classes is None else list(class_names(classes))
     width, draft, read = 1, True, None
     if schema is not None:
         read = read_schema(schema)
@@ -178,11 +177,19 @@ def _records(file: Path, named: Columns, store: Store, each_row: bool, count: An
     "-o", "--out", type=click.Path(path_type=Path), required=True, help="Where the answers go: npz, csv or parquet."
 )
 @click.option("--analyst", help="Whose ledger to charge. Analysts must not pool their answers.")
+@click.option("--proba", is_flag=True, help="Also how likely each class is: columns p_CLASS. It costs nothing more.")
 @FEATURES
 @WITNESS
 @JSON
 def predict(
-    store: Path, file: Path, out: Path, analyst: str | None, features: str | None, witness: Path | None, in_json: bool
+    store: Path,
+    file: Path,
+    out: Path,
+    analyst: str | None,
+    proba: bool,
+    features: str | None,
+    witness: Path | None,
+    in_json: bool,
 ) -> None:
     """Answer the queries of a file. This spends the budget of the people near them.
 
@@ -192,6 +199,7 @@ def predict(
     Examples:
       indknn predict patients.store queries.csv -o answers.csv
       indknn predict patients.store queries.csv -o answers.npz --analyst alice
+      indknn predict patients.store queries.csv -o answers.csv --proba
     """
     if out.suffix not in FORMATS:
         raise InvalidInputError(f"{out} must end in one of {', '.join(FORMATS)}")
@@ -199,15 +207,15 @@ def predict(
     with (
         Store(store, witness=witness) as opened,
         counting("queries", not in_json) as count,
-        _answers_in(out) as write,
+        answers_in(out, opened.settings.class_array.tolist() if proba else None) as write,
     ):
         name = digest(file)
         if opened.schema is not None:  # what is wrong in the last row is told before the first is charged
             _check_queries(opened.schema, file)
         for piece in _pieces(file, columns(features=features), opened, _BATCH):
-            told = _answered(opened, piece, f"file:{name}:{piece.first}", analyst)
+            told = _answered(opened, piece, f"file:{name}:{piece.first}", analyst, proba)
             write(told)
-            answers += told
+            answers += told[0]
             count(len(answers))
     tell(about_answers(answers))
     show({"answered": len(answers), "out": str(out)}, in_json, f"{len(answers):,} answers in {out}")
@@ -223,31 +231,15 @@ def _check_queries(schema: Schema, file: Path) -> None:
     tell(outside.advice())
 
 
-@contextmanager
-def _answers_in(out: Path) -> Iterator[Callable[[list[Any]], None]]:
-    """A file of answers. A csv file has every answer as soon as it was charged, the others have them at the end."""
-    if out.suffix == ".csv":
-        with out.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["y"])
-
-            def write(labels: list[Any]) -> None:
-                writer.writerows([label] for label in labels)
-                file.flush()
-
-            yield write
-    else:
-        answers: list[Any] = []
-        yield answers.extend
-        write_answers(out, answers)
-
-
-def _answered(store: Store, piece: Piece, request: str, analyst: str | None) -> list[Any]:
+def _answered(store: Store, piece: Piece, request: str, analyst: str | None, proba: bool) -> Answers:
+    name = f"{request}:{analyst or ''}"
     try:
-        labels = store.predict(piece.X, analyst, request_id=f"{request}:{analyst or ''}")
+        if not proba:
+            return store.predict(piece.X, analyst, request_id=name).tolist(), None
+        labels, likely = store.predict_both(piece.X, analyst, request_id=name)
     except InvalidInputError as error:
         raise InvalidInputError(f"queries from {piece.first}: {error}") from None
-    return list(labels.tolist())
+    return labels.tolist(), likely.tolist()
 
 
 @click.command("forget")

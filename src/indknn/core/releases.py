@@ -6,6 +6,7 @@ Besides a label, an answer may have released its noisy centred votes; and there 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from struct import calcsize, pack, unpack_from
 from typing import ClassVar, TypeAlias
@@ -163,9 +164,30 @@ class TallyRelease:
         return TallyRelease(tables, scale, _array(body, calcsize("<iq")))
 
 
-Release: TypeAlias = ModelOnly | Votes | NoisyVotes | PublicRows | Gradient | TallyRelease | Retired
+@dataclass(frozen=True)
+class TableCounts:
+    """Noisy counts of values by cells of a public grid, in units of 1/GRID, for columns of these public names."""
+
+    kind: ClassVar[bytes] = b"C"
+    scale: int
+    names: tuple[str, ...]
+    cells: IntArray
+
+    def body(self) -> bytes:
+        """As bytes."""
+        names = json.dumps(self.names).encode()
+        return pack("<qi", self.scale, len(names)) + names + _ints(self.cells)
+
+    @staticmethod
+    def read(body: bytes) -> TableCounts:
+        """What `body` wrote."""
+        (scale, length), start = unpack_from("<qi", body), calcsize("<qi")
+        return TableCounts(scale, tuple(json.loads(body[start : start + length])), _array(body, start + length))
+
+
+Release: TypeAlias = ModelOnly | Votes | NoisyVotes | PublicRows | Gradient | TallyRelease | TableCounts | Retired
 _KINDS: dict[bytes, type[Release]] = {
-    kind.kind: kind for kind in (ModelOnly, Votes, NoisyVotes, PublicRows, Gradient, TallyRelease, Retired)
+    kind.kind: kind for kind in (ModelOnly, Votes, NoisyVotes, PublicRows, Gradient, TallyRelease, TableCounts, Retired)
 }
 
 

@@ -35,6 +35,7 @@ class Ledger(Protocol):
 
     budget: int
     house: bool
+    counts_only: bool
     global_budget: int | None
     lock: RLock
 

@@ -68,6 +68,7 @@ class MemoryLedger:
         self.global_budget = global_budget
         self.shared_budget = shared_budget  # the part of the budget that is for what every analyst sees
         self.house = False  # whether all analysts spend from one ledger
+        self.counts_only = False  # whether nothing was ever released but counts for a schema, which everybody saw
         self.next_number = 0  # above every number that is or was an owner's name
         self.old_names = False  # whether tombstones may be under the hash of a number or of bytes
         self._key = secrets.token_bytes(32) if key is None else key

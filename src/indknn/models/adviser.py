@@ -176,7 +176,11 @@ class Adviser:
         for i, released in enumerate(votes):
             if isinstance(released, Votes):
                 scores[i] = self.mixed(scores[i], released)
-        return sharpened(scores + 1.0 / c, self.model.power)
+        return self.likely(scores)
+
+    def likely(self, scores: FloatArray) -> FloatArray:
+        """Scores as probabilities that are as sure as the report card says that the model may be, in the same order."""
+        return sharpened(scores + 1.0 / self.terms.n_classes, self.model.power)
 
     def note(self, query: Vectors, release: Release | None) -> None:
         """An answer was given."""

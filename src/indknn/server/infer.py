@@ -21,7 +21,15 @@ from indknn.server.keyring import OPEN
 from indknn.server.problems import Problem, RawHeaders, shown
 from indknn.server.service import VERSION, Service
 from indknn.server.tables import encoded
-from indknn.server.tensors import Asked, header_length_of, read_request, read_rows, write_answer
+from indknn.server.tensors import (
+    LABEL,
+    PROBABILITIES,
+    Asked,
+    header_length_of,
+    read_request,
+    read_rows,
+    write_answer,
+)
 from indknn.server.worker import NO_RECORDS
 from indknn.store.keyfile import Key
 from indknn.types import FloatArray
@@ -64,12 +72,15 @@ async def infer(
             _refuse_if_busy(service, rows)
         scoped = None if request_id is None else scoped_id(analyst, request_id)
         try:
-            numbers = await worker.predict(queries, analyst, scoped, key.max_queries)
+            likely = PROBABILITIES in asked.outputs
+            reply = await worker.predict(queries, analyst, scoped, key.max_queries, likely=likely)
         except RequestConflictError:
             text = f"id {shown(request_id)} was used before for other queries; use a new one"
             raise Problem(409, text, "id_conflict") from None
         told = time.perf_counter()
-        answer = write_answer(service.name, VERSION, request_id, service.classes[numbers], asked.binary)
+        found = {LABEL: service.classes[reply.labels], PROBABILITIES: reply.likely}
+        outputs = [(name, found[name], binary) for name, binary in asked.outputs.items()]
+        answer = write_answer(service.name, VERSION, request_id, outputs)
     finally:
         if service.options.tick is not None:
             await wait_for_tick(start, service.options.tick * rows, service.metrics.late)

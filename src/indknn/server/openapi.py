@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from indknn.server.keyring import OPEN
 from indknn.server.records import Record
 from indknn.server.service import VERSION, Service
-from indknn.server.tensors import NUMBERS
+from indknn.server.tensors import LABEL, NUMBERS, PROBABILITIES
 
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
 DESCRIPTION = (
@@ -133,7 +133,7 @@ def _infer(model: str, width: int) -> dict[str, Any]:
         "type": "object",
         "required": ["name"],
         "properties": {
-            "name": {"const": "label"},
+            "name": {"enum": [LABEL, PROBABILITIES]},
             "parameters": {**_PARAMETERS, "properties": {"binary_data": _FLAG}},
         },
     }
@@ -143,7 +143,7 @@ def _infer(model: str, width: int) -> dict[str, Any]:
         "properties": {
             "id": {**_TEXT, "maxLength": 256, "description": "The same id with the same rows is charged once."},
             "inputs": {"type": "array", "items": tensor, "minItems": 1, "maxItems": 1},
-            "outputs": {"type": "array", "items": wanted, "minItems": 1, "maxItems": 1},
+            "outputs": {"type": "array", "items": wanted, "minItems": 1, "maxItems": 2},
             "parameters": {**_PARAMETERS, "properties": {"binary_data_output": _FLAG}},
         },
     }
@@ -153,7 +153,8 @@ def _infer(model: str, width: int) -> dict[str, Any]:
         "tags": ["predict"],
         "summary": "Predict",
         "description": (
-            "The label of each row, durably charged to the people near it. The request is of the Open Inference "
+            "The label of each row, durably charged to the people near it; and how likely each class is, at no further "
+            "charge, if `outputs` names `probabilities`. The request is of the Open Inference "
             "Protocol v2, in JSON or with binary tensor data; or it is raw rows of little-endian float32. The same id "
             "with the same rows gives the same answer at one charge."
         ),

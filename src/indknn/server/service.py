@@ -20,7 +20,7 @@ from indknn.server.metrics import Metrics
 from indknn.server.options import Options
 from indknn.server.reader import Bounds, Reader
 from indknn.server.reports import Reports
-from indknn.server.tensors import LABEL, label_datatype
+from indknn.server.tensors import LABEL, PROBABILITIES, label_datatype
 from indknn.server.worker import Worker
 from indknn.store import Store
 from indknn.store.keyfile import Key, is_keyed, keys_path, mark_keyed
@@ -163,7 +163,10 @@ class Service:
             "versions": [VERSION],
             "platform": "indknn",
             "inputs": self._inputs(),
-            "outputs": [{"name": LABEL, "datatype": label_datatype(self.classes), "shape": [-1]}],
+            "outputs": [
+                {"name": LABEL, "datatype": label_datatype(self.classes), "shape": [-1]},
+                {"name": PROBABILITIES, "datatype": "FP64", "shape": [-1, len(self.classes) or -1]},
+            ],
             "parameters": {
                 "classes": self.classes.tolist(),
                 "n_features": self.n_features,

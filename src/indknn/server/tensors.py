@@ -6,8 +6,8 @@ Tensors come in JSON, or behind the JSON as bytes (the binary tensor data extens
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeAlias
 
@@ -22,7 +22,7 @@ from indknn.types import FloatArray
 Body: TypeAlias = bytes | bytearray | memoryview
 EXTENSIONS = ["binary_tensor_data"]
 HEADER_LENGTH = b"inference-header-content-length"
-LABEL = "label"
+LABEL, PROBABILITIES = "label", "probabilities"
 _BITS = {"INT": "<i", "UINT": "<u", "FP": "<f"}
 NUMBERS = {
     f"{kind}{8 * size}": np.dtype(f"{_BITS[kind]}{size}")
@@ -42,7 +42,8 @@ class Asked:
 
     rows: FloatArray | list[str] | Rows
     request_id: str | None = None
-    binary: bool = False
+    outputs: dict[str, bool] = field(default_factory=lambda: {LABEL: False})
+    """Which outputs there shall be, in this order, and whether as bytes."""
 
 
 def read_request(
@@ -67,14 +68,14 @@ def read_request(
     if not isinstance(request_id, str | None):
         raise Problem(422, f"'id' must be a string, got {shown(request_id)}")
     parameters = _parameters(asked, "the request")
-    binary = _wants_binary(asked.get("outputs"), _flag(parameters, "binary_data_output"))
+    outputs = _outputs(asked.get("outputs"), _flag(parameters, "binary_data_output"))
     if columns is not None and isinstance(inputs, list) and len(inputs) <= len(columns):
         asked["inputs"] = _unpacked(inputs, rest, max_batch)
     if (rows := rows_of(asked, columns)) is not None:
-        return Asked(rows, request_id, binary)
+        return Asked(rows, request_id, outputs)
     if not (isinstance(inputs, list) and len(inputs) == 1 and isinstance(inputs[0], dict)):
         raise Problem(422, "'inputs' must be a list of one tensor, named 'features'")
-    return Asked(_tensor(inputs[0], rest, max_batch), request_id, binary)
+    return Asked(_tensor(inputs[0], rest, max_batch), request_id, outputs)
 
 
 def read_rows(body: Body, width: int, said: bytes | None) -> FloatArray:
@@ -88,19 +89,21 @@ def read_rows(body: Body, width: int, said: bytes | None) -> FloatArray:
 
 
 def write_answer(
-    model: str, version: str, request_id: str | None, labels: npt.NDArray[Any], binary: bool
+    model: str, version: str, request_id: str | None, outputs: Sequence[tuple[str, npt.NDArray[Any], bool]]
 ) -> tuple[bytes, RawHeaders]:
-    """The body of an answer, and the headers that say what it is."""
-    datatype, _ = _LABELS.get(labels.dtype.kind, ("BYTES", ""))
-    output: dict[str, Any] = {"name": LABEL, "shape": [len(labels)], "datatype": datatype}
-    data = _as_bytes(labels) if binary else b""
-    if binary:
-        output["parameters"] = {"binary_data_size": len(data)}
-    else:
-        output["data"] = labels.tolist()
+    """The body of an answer, and the headers that say what it is. Outputs are name, array, whether as bytes."""
+    told, data = [], b""
+    for name, array, binary in outputs:
+        output: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": label_datatype(array)}
+        if binary:
+            part = _as_bytes(array)
+            output["parameters"], data = {"binary_data_size": len(part)}, data + part
+        else:
+            output["data"] = array.ravel().tolist()
+        told.append(output)
     named = {} if request_id is None else {"id": request_id}
-    head = orjson.dumps({"model_name": model, "model_version": version, **named, "outputs": [output]})
-    if not binary:
+    head = orjson.dumps({"model_name": model, "model_version": version, **named, "outputs": told})
+    if not any(binary for _, _, binary in outputs):
         return head, ((b"content-type", b"application/json"),)
     return head + data, ((b"content-type", b"application/octet-stream"), (HEADER_LENGTH, b"%d" % len(head)))
 
@@ -134,15 +137,21 @@ def _flag(parameters: dict[str, Any], name: str) -> bool:
     return value
 
 
-def _wants_binary(outputs: Any, unless_told: bool) -> bool:
+def _outputs(outputs: Any, unless_told: bool) -> dict[str, bool]:
+    """The outputs that are asked for, and whether as bytes. Without a word it is the label."""
     if outputs is None or outputs == []:
-        return unless_told
-    if not (isinstance(outputs, list) and len(outputs) == 1 and isinstance(outputs[0], dict)):
-        raise Problem(422, f"'outputs' must be a list of one object, named {LABEL!r}")
-    if outputs[0].get("name") != LABEL:
-        raise Problem(422, f"the name of the output must be {LABEL!r}, got {shown(outputs[0].get('name'))}")
-    parameters = _parameters(outputs[0], "the output")
-    return _flag(parameters, "binary_data") if "binary_data" in parameters else unless_told
+        return {LABEL: unless_told}
+    names = f"{LABEL!r} or {PROBABILITIES!r}"
+    if not (isinstance(outputs, list) and len(outputs) <= 2 and all(isinstance(one, dict) for one in outputs)):
+        raise Problem(422, f"'outputs' must be a list of one or two objects, named {names}")
+    wanted: dict[str, bool] = {}
+    for one in outputs:
+        name = one.get("name")
+        if name not in (LABEL, PROBABILITIES) or name in wanted:
+            raise Problem(422, f"the name of an output must be {names}, each once, got {shown(name)}")
+        parameters = _parameters(one, "the output")
+        wanted[name] = _flag(parameters, "binary_data") if "binary_data" in parameters else unless_told
+    return wanted
 
 
 def _unpacked(inputs: list[Any], rest: memoryview, max_batch: int) -> list[Any]:

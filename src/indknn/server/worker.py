@@ -47,6 +47,7 @@ class Job:
     request_id: str | None
     most: int | None  # answers that the key's holder may be given in all
     future: Future
+    likely: bool = False
     queries: Vectors | None = None
     since: float = field(default_factory=time.perf_counter)
 
@@ -101,9 +102,11 @@ class Worker:
         for thread in self._threads:
             thread.join()
 
-    def predict(self, rows: FloatArray, analyst: Scope, request_id: str | None, most: int | None) -> Future:
-        """Queue the rows. The future gives their class numbers, durably charged."""
-        job = Job(rows, analyst, request_id, most, asyncio.get_running_loop().create_future())
+    def predict(
+        self, rows: FloatArray, analyst: Scope, request_id: str | None, most: int | None, *, likely: bool = False
+    ) -> Future:
+        """Queue the rows. The future gives the `Reply` to them, durably charged."""
+        job = Job(rows, analyst, request_id, most, asyncio.get_running_loop().create_future(), likely)
 
         def stop_waiting(_: object) -> None:
             self.waiting -= len(rows)
@@ -174,14 +177,16 @@ class Worker:
         try:
             ready = self._admitted(jobs, done)
             if ready:
-                requests = [Request(j.queries, j.analyst, j.request_id) for j in ready if j.queries is not None]
+                requests = [
+                    Request(j.queries, j.analyst, j.request_id, j.likely) for j in ready if j.queries is not None
+                ]
                 batch = done.batch = self.store.compute(requests)  # nothing of it is told before it is durable
                 for job, outcome in zip(ready, batch.outcomes, strict=True):
                     if isinstance(outcome, Reply):
                         self._given[job.analyst] = self._given.get(job.analyst, 0) + outcome.fresh
                         done.fresh += outcome.fresh
                         done.repeated += len(job.rows) - outcome.fresh
-                    done.results.append((job.future, outcome.labels if isinstance(outcome, Reply) else outcome))
+                    done.results.append((job.future, outcome))
                 self.metrics.batch_queries.observe(sum(len(job.rows) for job in ready))
         except BaseException as error:  # a thread that dies would leave everybody waiting
             told = {id(future) for future, _ in done.results}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from indknn.answering.predictor import Predictor, Reply, Request
@@ -35,11 +35,14 @@ def answered(requests: Sequence[Request], predictor: Predictor, journal: StoreJo
             names.add(name)
     replies = predictor.compute([requests[i] for i in new]) if new else []
     fresh = dict(zip(new, replies, strict=True))
-    return Batch(journal, [fresh[i] if i in fresh else _known(r, journal) for i, r in enumerate(requests)])
+    return Batch(journal, [fresh[i] if i in fresh else _known(r, predictor, journal) for i, r in enumerate(requests)])
 
 
-def _known(request: Request, journal: StoreJournal) -> Outcome:
+def _known(request: Request, predictor: Predictor, journal: StoreJournal) -> Outcome:
     try:
-        return Reply(journal.repeated(request), 0)
+        reply = journal.repeated(request)
     except RequestConflictError as error:
         return error
+    if request.likely and reply.likely is None:  # it did not ask for them the first time
+        return replace(reply, likely=predictor.probabilities(request.queries, request.analyst))
+    return reply

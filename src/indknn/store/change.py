@@ -27,6 +27,8 @@ from indknn.store.keyfile import forget_names
 from indknn.store.opening import State, journaled_engine
 from indknn.store.renaming import note_if_above
 from indknn.store.requests import Upload
+from indknn.tables.schema import Schema
+from indknn.tables.written import to_plain
 from indknn.types import Int8Array, IntArray, OwnerId, Vectors
 
 _SLOT = 0xFFFFFFFF
@@ -68,6 +70,20 @@ class Change:
             )
         state.engine = journaled_engine(settings, self.noise, state.journal, public)
         state.draft = False
+
+    def adopt(self, schema: Schema) -> None:
+        """A draft takes a schema, and with it the number of features; the classes too, if it names them."""
+        state, settings = self.state, self.state.engine.settings
+        if not state.draft or settings.schema is not None:
+            raise InvalidInputError("a store takes a schema once, before its first records")
+        if database.get_meta(state.db, "public") is not None:
+            raise InvalidInputError("this store has public rows, which were declared as vectors without a schema")
+        classes, width = settings.classes or schema.classes, schema.n_features
+        settings = replace(settings, n_features=width, classes=classes, schema=to_plain(schema))
+        state.draft, state.schema = not classes, schema
+        database.set_meta(state.db, "settings", json.dumps(settings.stored(draft=state.draft)))
+        chain.append(state.db, "settings", n_features=width, classes=list(classes), schema=True)
+        state.engine = journaled_engine(settings, self.noise, state.journal)
 
     def declare_public(self, values: Int8Array) -> None:
         """Keep unlabelled public rows, and their digest in the audit trail. Only before the first answer."""

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import apsw
 import numpy as np
 
-from indknn.answering.predictor import Request
+from indknn.answering.predictor import Reply, Request
 from indknn.core.releases import Release, encode
 from indknn.errors import RequestConflictError, StoreError
 from indknn.ledger import MemoryLedger, Scope
@@ -29,7 +29,7 @@ from indknn.store.requests import today
 from indknn.types import IntArray, Vectors
 
 Known: TypeAlias = tuple[bytes, bytes]
-"""Of a request with an id: the digest of what was asked, and the labels given."""
+"""Of a request with an id: the digest of what was asked, and what it was told (`_told`)."""
 
 _MANY, _LONG = 256 << 10, 4 << 20
 _BALANCE = _DEBIT = 12  # bytes
@@ -87,6 +87,11 @@ class StoreJournal:
         """The number of the latest answer."""
         return self._next - 1
 
+    def number(self) -> int:
+        """The number of an answer that the caller writes, in a transaction of records and people."""
+        self._next += 1
+        return self.last_noted
+
     def note(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None) -> None:
         """A fresh answer or a sum, with all charges since the one before. The store's lock is held."""
         log = (self.ledger.log or {}).pop(analyst, [])
@@ -105,7 +110,7 @@ class StoreJournal:
             self._open.append(Noted(self._next, analyst, query, label, charged, debits, text))
             self._next += 1
 
-    def seal(self, request: Request, labels: IntArray) -> None:
+    def seal(self, request: Request, reply: Reply) -> None:
         """What was noted since the last time belongs together, and to this request.
 
         Where so many answers came together that their debits are longer than the balances of all whom they
@@ -113,7 +118,7 @@ class StoreJournal:
         """
         with self.ledger.lock, self._list_lock:
             if request.request_id is not None:
-                known = request_digest(request), labels.astype("<i8").tobytes()
+                known = request_digest(request), _told(reply)
                 self._known[request.request_id] = self._requests[request.request_id] = known
             self._close_group(bool(self._open) or request.request_id is not None)
 
@@ -141,13 +146,16 @@ class StoreJournal:
         """An earlier request with this id, durable or about to be."""
         return self._known.get(request_id)
 
-    def repeated(self, request: Request) -> IntArray:
-        """The labels that an earlier request with this id was given."""
-        digest, labels = self._known[str(request.request_id)]
+    def repeated(self, request: Request) -> Reply:
+        """What an earlier request with this id was told."""
+        digest, told = self._known[str(request.request_id)]
         if digest != request_digest(request):
             name = request.request_id
             raise RequestConflictError(f"request id {name!r} was used before for other queries; use a new one")
-        return np.frombuffer(labels, "<i8").astype(np.int64)
+        n = len(request.queries)
+        labels, likely = np.frombuffer(told[: 8 * n], "<i8"), np.frombuffer(told[8 * n :], "<f8")
+        rows = likely.astype(np.float64).reshape(n, -1) if len(likely) else None
+        return Reply(labels.astype(np.int64), 0, rows)
 
     def forget_requests(self, names: Iterable[str] | None = None) -> None:
         """These, or all, were dropped with what they were answered: a request that is repeated is a new one."""
@@ -215,6 +223,12 @@ class StoreJournal:
 
 def _ends(log: list[tuple[IntArray, IntArray]]) -> list[int]:
     return [int(end) for slots, _ in log if len(slots) for end in (slots[0], slots[-1])] or [0]
+
+
+def _told(reply: Reply) -> bytes:
+    """The labels, and behind them how likely each class is if that was asked for."""
+    likely = b"" if reply.likely is None else reply.likely.astype("<f8").tobytes()
+    return reply.labels.astype("<i8").tobytes() + likely
 
 
 def _row(answer: Noted, scope: int) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from indknn.answering.predictor import Request
+from indknn.answering.predictor import Reply, Request
 from indknn.answering.training import Progress
 from indknn.core.advice import Profile, about_copies, about_delta, tell
 from indknn.core.inputs import as_owner_list, as_record_ids, refuse_unwritable
@@ -25,7 +25,7 @@ from indknn.store.batches import Batch, answered
 from indknn.store.change import ERASED, PURGED, Change, receipt_of
 from indknn.store.held import HeldStore
 from indknn.store.requests import Upload
-from indknn.tables.schema import records_of, vectors_of
+from indknn.tables.schema import Schema, records_of, vectors_of
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 
 
@@ -53,27 +53,33 @@ class Store(HeldStore):
         A `request_id` makes it safe to ask again after a crash or a lost connection: the same request gets
         the same answers at one charge.
         """
-        return np.asarray(self.settings.class_array[self._answered(Q, analyst, request_id)[1]])
+        return np.asarray(self.settings.class_array[self._answered(Q, analyst, request_id).labels])
 
     def predict_proba(self, Q: npt.ArrayLike, analyst: Scope = None, *, request_id: str | None = None) -> FloatArray:
-        """How likely each class is, from what `predict` releases anyway, at its price."""
-        queries, _ = self._answered(Q, analyst, request_id)
-        with self.computing() as state:
-            return state.engine.predictor.probabilities(queries, analyst)
+        """How likely each class is, from what `predict` releases anyway, at its price. The same id gives the same."""
+        return self.predict_both(Q, analyst, request_id=request_id)[1]
 
-    def _answered(self, Q: npt.ArrayLike, analyst: Scope, request_id: str | None) -> tuple[Vectors, IntArray]:
+    def predict_both(
+        self, Q: npt.ArrayLike, analyst: Scope = None, *, request_id: str | None = None
+    ) -> tuple[npt.NDArray[Any], FloatArray]:
+        """The label of each query and how likely each class is, in one request."""
+        reply = self._answered(Q, analyst, request_id, likely=True)
+        assert reply.likely is not None
+        return np.asarray(self.settings.class_array[reply.labels]), reply.likely
+
+    def _answered(self, Q: npt.ArrayLike, analyst: Scope, request_id: str | None, *, likely: bool = False) -> Reply:
         if self.draft:
             raise InvalidInputError(f"{self.path} has never held records, so nothing is known of its features")
         queries = self.settings.quantise(vectors_of(Q, self.schema), "the queries")
         for name, text in (("analyst", analyst), ("request_id", request_id)):
             refuse_unwritable(name, text)
-        batch = self.compute([Request(queries, analyst, request_id)])
+        batch = self.compute([Request(queries, analyst, request_id, likely)])
         batch.commit()
         self.fold_if_long()
         (outcome,) = batch.outcomes
         if isinstance(outcome, InvalidInputError):
             raise outcome
-        return queries, outcome.labels
+        return outcome
 
     def compute(self, requests: Sequence[Request]) -> Batch:
         """Answer all requests at the price of one scan and one sync, in order, as if each had come alone.
@@ -98,6 +104,12 @@ class Store(HeldStore):
         """Unlabelled public rows that the shared model may use. Once, before the first answer."""
         with self.changing() as change:
             change.declare_public(rounds.public_rows(self._state, X))
+
+    def adopt(self, schema: Schema) -> None:
+        """Take a schema, once, before the first records: what `Settings.schema` does for a new store."""
+        with self.changing() as change:
+            change.adopt(schema)
+        self.schema = schema
 
     def knows(self, request_id: str) -> bool:
         """Whether a request with this id was answered before."""

@@ -11,10 +11,11 @@ import numpy as np
 
 from indknn.errors import InvalidInputError
 from indknn.tables.column import PLACE, REFUSE, Column, as_floats, weight_for
-from indknn.tables.values import as_codes, lookup_of
+from indknn.tables.values import as_buckets, as_codes, lookup_of
 from indknn.types import FloatArray, IntArray
 
 YES, NO = ("yes", "true", "y", "t", "1"), ("no", "false", "n", "f", "0")
+MOST_BUCKETS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,16 @@ class Category(Column):
     kind = "category"
     values: tuple[str, ...] = ()
     shares: tuple[float, ...] | None = None
+    buckets: int | None = None
+    """Where nobody knows the values: they fall into so many buckets by a public hash, and `values` lists buckets."""
 
     def __post_init__(self) -> None:
         """Check every value."""
+        if self.buckets is not None:
+            (buckets,) = as_floats((self.buckets,), "buckets")
+            if not (buckets.is_integer() and 2 <= buckets <= MOST_BUCKETS):
+                raise InvalidInputError(f"buckets must be from 2 to {MOST_BUCKETS}, got {self.buckets!r}")
+            self._keep(buckets=int(buckets))
         if isinstance(self.values, str) or not self.values or not all(isinstance(v, str) for v in self.values):
             raise InvalidInputError(f"values must be a list of one text or more, got {self.values!r}")
         codes = self._codes
@@ -70,6 +78,7 @@ class Category(Column):
         """Which row of the table of coordinates each value has."""
         n = len(self.values)
         gap = self._codes.get(self.missing, n + 1)
+        column = column if self.buckets is None else as_buckets(column, blanks, self.buckets)
         codes = as_codes(column, name, self._codes, blanks, n, gap)
         self.refuse_gaps(codes == n + 1, name)
         return codes

@@ -22,11 +22,11 @@ from indknn.tables.texts import Text
 from indknn.tables.values import as_days, as_list, as_numbers, columns_of, day_text, is_missing
 from indknn.types import FloatArray
 
-_BLANKS = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL")
+BLANKS = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL")
 """Texts that are gaps wherever they occur."""
-_LISTED, _RARE = 64, 5
+LISTED, _RARE = 64, 5
 """A category has at most so many listed values, each of which occurs so often. The others share a place."""
-_WIDEST = 1024
+WIDEST = 1024
 """About how many coordinates the numbers of a wide table have together: it gets fewer pieces per column."""
 _WORDS = 3
 """From so many words on, on average, a column that hardly repeats itself is text."""
@@ -62,10 +62,10 @@ def infer(
     values = {name: as_list(column) for name, column in columns.items()}
     if not any(values.values()):
         raise InvalidInputError("a public sample must have at least one row")
-    blanks = tuple(text for text in _BLANKS if text == "" or any(text in column for column in values.values()))
+    blanks = tuple(text for text in BLANKS if text == "" or any(text in column for column in values.values()))
     found, notes = {}, []
     features = {name: column for name, column in values.items() if name not in {label, owner, record_id}}
-    pieces = max(1, min(PIECES, _WIDEST // max(len(features), 1) - 1))
+    pieces = max(1, min(PIECES, WIDEST // max(len(features), 1) - 1))
     for name, column in features.items():
         found[name], note = _column(column, name, blanks, extractor, pieces)
         notes += [f"{name}: {note}"] * bool(note)
@@ -115,7 +115,7 @@ def category_from(counts: Mapping[str, float], rows: float) -> Category | None:
     """A category from the counts of its values; None if none is common enough."""
     least = min(_RARE, max(1.0, rows / 200))
     common = sorted(((n, value) for value, n in counts.items() if n >= least), key=lambda pair: (-pair[0], pair[1]))
-    listed = common[:_LISTED]
+    listed = common[:LISTED]
     if not listed:
         return None
     shares = tuple(round(n / rows, 6) for n, _ in listed)

@@ -6,6 +6,7 @@ becomes depends on that value alone (rule 1).
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime
@@ -122,6 +123,47 @@ def _number(value: Any, name: str, row: int, blanks: Collection[str]) -> float:
         except (ValueError, OverflowError):
             pass
     raise InvalidInputError(f"row {row}: column {name!r} must be a number, got {_short(value)}")
+
+
+def number_or_none(value: Any) -> float | None:
+    """A number, or the text of one; None for anything else."""
+    try:
+        return _number(value, "", 0, ())
+    except InvalidInputError:
+        return None
+
+
+def bucket_of(value: Any, buckets: int) -> int:
+    """The bucket of a text, a number or a truth value, by a public hash. All spellings of one value share it.
+
+    >>> bucket_of("cook", 256), bucket_of("3", 256) == bucket_of(3.0, 256)
+    (181, True)
+    """
+    number = number_or_none(value)
+    text = str(value) if number is None else repr(number)
+    text = text.lower() if text.lower() in {"true", "false"} else text
+    body = text.encode(errors="surrogatepass")
+    return int.from_bytes(hashlib.blake2b(body, digest_size=8).digest(), "little") % buckets
+
+
+def bucket_name(bucket: int) -> str:
+    """How a schema calls a bucket."""
+    return f"#{bucket}"
+
+
+def as_buckets(column: Any, blanks: Collection[str], buckets: int) -> list[Any]:
+    """The name of every value's bucket. Gaps, and what is no value, stay as they are."""
+    named: list[Any] = []
+    known: dict[Any, str] = {}
+    for value in as_list(column):
+        if not isinstance(value, str | Real) or is_missing(value, blanks):
+            named.append(value)
+            continue
+        key = (type(value), value)  # True is no 1 here
+        if key not in known:
+            known[key] = bucket_name(bucket_of(value, buckets))
+        named.append(known[key])
+    return named
 
 
 def as_days(column: Any, name: str, blanks: Collection[str]) -> FloatArray:

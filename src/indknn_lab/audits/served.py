@@ -102,7 +102,7 @@ class Served:
         if worker is None:
             return [self._model.predict(Q, analyst) for Q, analyst in questions]
         asked = [partial(worker.predict, np.asarray(Q), analyst, None, None) for Q, analyst in questions]
-        labels = [self.engine.settings.class_array[numbers] for numbers in asyncio.run(_all(asked))]
+        labels = [self.engine.settings.class_array[reply.labels] for reply in asyncio.run(_all(asked))]
         finish_training(worker)
         return labels
 

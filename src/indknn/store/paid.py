@@ -1,0 +1,101 @@
+"""Noisy counts of a table whose people are about to come, charged before they are here.
+
+A store holds vectors, and no vectors can be made before there is a schema. So the rows come from a file, and the people
+in it are not in the store yet. In one transaction they are enrolled, charged in the shared ledger, and forgotten again:
+what each was charged is on the books under the keyed hash of their name, where whoever is added later resumes it
+(rule 4). No name and no row is written. The noisy counts are in the same transaction, so a crash loses both or neither,
+and nothing leaves before it is on disk (rule 2). Counts that were paid for are kept: asking again costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+import numpy as np
+
+from indknn.core import accounting, statistics
+from indknn.core.releases import TableCounts, decode, encode
+from indknn.errors import InvalidInputError
+from indknn.ledger import SHARED
+from indknn.settings import Settings
+from indknn.store import chain, database
+from indknn.store.change import Change
+from indknn.store.intake import people_of
+from indknn.store.store import Store
+from indknn.tables import grid
+from indknn.tables.sample import BLANKS
+from indknn.types import IntArray, OwnerId
+
+SHARE = 0.05
+"""Of the part of everybody's budget that is for what all analysts see."""
+
+
+def price_of(settings: Settings) -> float:
+    """What the counts cost each person at most."""
+    return SHARE * settings.shared_budget
+
+
+def earlier_counts(store: Store) -> TableCounts | None:
+    """Counts that were paid for before, if there are any."""
+    query = "SELECT release FROM answers WHERE label = -1 AND substr(release, 1, 1) = ? ORDER BY seq DESC LIMIT 1"
+    with store.reading() as db:
+        found = db.execute(query, (TableCounts.kind,)).get
+    release = None if found is None else decode(found)
+    return release if isinstance(release, TableCounts) else None
+
+
+def refuse_if_late(store: Store) -> None:
+    """Counts are for a store that waits for its schema, and has a shared ledger to pay them from."""
+    if not store.settings.advised:
+        raise InvalidInputError(f"{store.path} has no shared part of the budget (prior='none') to pay for counts from")
+    if not store.draft or store.schema is not None:
+        raise InvalidInputError(
+            f"{store.path} has a schema or records already; counts are for a store that has neither"
+        )
+
+
+def pay_for_counts(store: Store, columns: dict[str, list[Any]], owners: list[Any]) -> TableCounts:
+    """Noisy counts of these columns, at the price of `price_of` for everybody who has a row in them."""
+    refuse_if_late(store)
+    if not columns or not owners:
+        raise InvalidInputError("a table must have at least one row, and a column besides its roles")
+    rows, cells = grid.cells_of(columns, BLANKS)
+    with store.changing() as change:
+        names = people_of(owners, len(owners), change.state.engine.ledger, vacant=False)
+        assert names is not None
+        return _released(change, tuple(columns), names, rows, cells)
+
+
+def _released(
+    change: Change, columns: tuple[str, ...], owners: list[OwnerId], rows: IntArray, cells: IntArray
+) -> TableCounts:
+    db, journal, ledger = change.state.db, change.state.journal, change.state.engine.ledger
+    price = price_of(change.state.engine.settings)
+    # A row adds one to some cells of every column; people with several rows are scaled down to the same price.
+    scale = statistics.tally_scale(price / (grid.CELLS_OF_A_VALUE * len(columns)))
+    before = set(ledger.tombstones)
+    slots = ledger.enrol(owners)[rows]
+    limits = np.minimum(ledger.remaining(slots, SHARED), accounting.to_units(price))
+    given = statistics.tally(cells, slots, limits, grid.CELLS * len(columns), scale)
+    ledger.charge(given.owners, given.charges, SHARED)
+    (ledger.log or {}).pop(SHARED, None)  # they are written as tombstones, not as debits
+    release = TableCounts(scale, columns, statistics.noisy_tally(given.sums, scale, change.noise))
+    ledger.retire(given.owners)
+    ledger.counts_only = not journal.last_noted  # so not after a purge
+    _write(db, before, ledger.tombstones)
+    database.set_meta(db, "next_number", str(ledger.next_number))
+    seq, charged = journal.number(), str(sum(given.charges.tolist()))
+    row = (seq, database.scope_id(db, SHARED), b"", 0.0, -1, charged, encode(release))
+    db.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    change.fold()
+    told = {"first": seq, "last": seq, "count": 1, "sums": 1, "charged": charged}
+    chain.append(db, "answers", **told, schema={"columns": len(columns), "price": price})
+    return release
+
+
+def _write(db: apsw.Connection, before: set[bytes], graves: dict[bytes, Any]) -> None:
+    """Nobody was here before, so all tombstones are of people who paid now or earlier."""
+    db.executemany("DELETE FROM tombstones WHERE digest = ?", ((digest,) for digest in before - set(graves)))
+    for digest, grave in graves.items():
+        database.write_tombstone(db, digest, grave)
