@@ -90,6 +90,7 @@ class Predictor:
     `make_adviser` makes what decides about the queries of one analyst, given the model. `public` are unlabelled public
     rows.
     `make_crowd` makes what adapts the noise on votes to the counts released, or is None for a fixed one.
+    `plan_for` changes the plan for an analyst who was given less.
     `free_repeats` answers a query that the analyst has asked before from the transcript.
     Without a `journal`, memory is all there is.
     """
@@ -102,9 +103,10 @@ class Predictor:
         *,
         reuse_pool: Callable[[], Index] | None = None,
         make_model: Callable[[], SharedModel] | None = None,
-        make_adviser: Callable[[SharedModel], Adviser] | None = None,
+        make_adviser: Callable[[SharedModel, Scope], Adviser] | None = None,
         public: Int8Array | None = None,
-        make_crowd: Callable[[], Crowd] | None = None,
+        make_crowd: Callable[[Scope], Crowd] | None = None,
+        plan_for: Callable[[Plan, Scope], Plan] | None = None,
         free_repeats: bool = True,
         journal: Journal | None = None,
     ):
@@ -118,7 +120,7 @@ class Predictor:
         self._process = os.getpid()
         self._reuse_pool = reuse_pool
         self._make_model, self._make_adviser = make_model, make_adviser
-        self._make_crowd = make_crowd
+        self._make_crowd, self._plan_for = make_crowd, plan_for
         self.public = public
         self.model = None if make_model is None else make_model()
         self._scheduled = SCHEDULE_FIRST
@@ -200,7 +202,8 @@ class Predictor:
             self.start_round(self.public if self.public is not None or told else _distinct(requests))
         else:
             unnamed = self._advisers.get(None)
-            alone = ledger.house or not told - {None, SHARED}
+            # Who was given less must not see what the unnamed analyst's larger budget shaped.
+            alone = ledger.house or not (told - {None, SHARED} or ledger.budgets)
             if alone and unnamed is not None and unnamed.answered >= self._scheduled:
                 while self._scheduled <= unnamed.answered:
                     self._scheduled += max(SCHEDULE_FIRST, self._scheduled // SCHEDULE_GROWS)
@@ -251,7 +254,7 @@ class Predictor:
         if adviser is None:
             answers = self._answers_by_vote(queries, scan, transcript, analyst)
         else:
-            plan = self._fixed_plan(queries)
+            plan = self._analysts_plan(queries, analyst)
             answers = answers_by_models(queries, scan, plan, adviser, self.shards, self.noise, analyst)
         for answer in answers:
             i, query = fresh[answer.position], _rows(queries, [answer.position])
@@ -269,7 +272,7 @@ class Predictor:
     def _answers_by_vote(
         self, queries: Vectors, scan: Scan, transcript: Transcript, analyst: Scope
     ) -> Iterator[Answer]:
-        plan, tau = self._fixed_plan(queries), self._fixed_tau(queries)
+        plan, tau = self._analysts_plan(queries, analyst), self._fixed_tau(queries)
         neighbours, released = scan(queries, tau), None
         for position in range(len(queries.values)):
             if transcript.pool is not None:
@@ -303,6 +306,10 @@ class Predictor:
             self.plan = self._make_plan(queries)
         return self.plan
 
+    def _analysts_plan(self, queries: Vectors, analyst: Scope) -> Plan:
+        plan = self._fixed_plan(queries)
+        return plan if self._plan_for is None else self._plan_for(plan, analyst)
+
     def _fixed_tau(self, queries: Vectors) -> int:
         """τ on the grid."""
         if self._tau is None:
@@ -321,7 +328,7 @@ class Predictor:
         if self.model is None or self._make_adviser is None:
             return None
         if analyst not in self._advisers:
-            self._advisers[analyst] = self._make_adviser(self.model)
+            self._advisers[analyst] = self._make_adviser(self.model, analyst)
         return self._advisers[analyst]
 
     def remember(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None = None) -> None:
@@ -338,6 +345,11 @@ class Predictor:
                 adviser.density.add_count(release.share, release.count)
             adviser.note(query, release)
 
+    def begin_anew(self, analyst: Scope) -> None:
+        """The terms of an analyst changed to whom nothing was released. The caller must hold all locks."""
+        self._advisers.pop(analyst, None)
+        self._transcripts.pop(analyst, None)
+
     def purge(self) -> None:
         """Drop all that was released, and all that was learned from it."""
         with self.lock:
@@ -350,7 +362,7 @@ class Predictor:
     def _transcript(self, analyst: Scope) -> Transcript:
         if analyst not in self._transcripts:
             pool = self._reuse_pool() if self._reuse_pool is not None else None
-            self._transcripts[analyst] = Transcript(pool, self._make_crowd() if self._make_crowd else None)
+            self._transcripts[analyst] = Transcript(pool, self._make_crowd(analyst) if self._make_crowd else None)
         return self._transcripts[analyst]
 
     def __getstate__(self) -> dict[str, Any]:

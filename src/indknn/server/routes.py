@@ -102,10 +102,10 @@ async def session(service: Served, key: Caller) -> dict[str, Any]:
 
 @router.get("/v2/models/{name}", tags=["predict"])
 @router.get("/v2/models/{name}/versions/{version}", tags=["predict"])
-async def model(service: Served, name: str, version: str | None = None) -> dict[str, Any]:
+async def model(service: Served, key: Caller, name: str, version: str | None = None) -> dict[str, Any]:
     """The public facts about the model."""
     check_model(service, name, version)
-    return service.metadata()
+    return service.metadata(key)
 
 
 @router.get("/v2/models/{name}/ready", tags=["predict"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,9 +10,10 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
+from indknn.core.accounting import to_units
 from indknn.engine import new_index, new_ledger
 from indknn.errors import StoreError
-from indknn.ledger import MemoryLedger
+from indknn.ledger import SHARED, MemoryLedger
 from indknn.records.shard import Shard
 from indknn.store import chain, database
 from indknn.store.codec import Debits
@@ -43,6 +45,7 @@ def _each(store: Store, db: apsw.Connection) -> Iterator[str]:
         yield "rows of the file are not as the audit trail has them"
     yield from _answers(db)
     yield from _records(store, db)
+    yield from _given_less(store, db)
     yield from _budgets(store)
     yield from _memory(store)
 
@@ -83,18 +86,37 @@ def _records(store: Store, db: apsw.Connection) -> Iterator[str]:
         yield "there are records of nobody, or people without records"
 
 
+def _given_less(store: Store, db: apsw.Connection) -> Iterator[str]:
+    """Analysts have what they were given, by the trail, by the file and in memory."""
+    told: list[float] = []
+    for entry in chain.entries(db):
+        if entry.kind == "budget":
+            told += [entry.facts["epsilon"]]
+            if entry.facts["was"] is not None:
+                told.remove(entry.facts["was"])
+    stored = json.loads(database.get_meta(db, "settings")).get("analysts", {})
+    if sorted(stored.values()) != sorted(told):
+        yield "what analysts were given is not as the audit trail has it"
+    engine = store.engine
+    if stored != engine.settings.analysts or new_ledger(engine.settings).budgets != engine.ledger.budgets:
+        yield "memory and disk disagree about what analysts were given"
+
+
 def _budgets(store: Store) -> Iterator[str]:
     """Nobody is above their budget, and what people have spent is what answers were charged.
 
     Who was two people until names became text may be above it, by what both had spent until then.
     """
-    ledger, joined = store.engine.ledger, database.read_joined(store.db)
+    ledger, joined, settings = store.engine.ledger, database.read_joined(store.db), store.settings
     columns = {scope: ledger.column(scope) for scope in ledger.scopes}
     for scope, column in columns.items():
         graves = {digest: t.spent.get(scope, 0) for digest, t in ledger.tombstones.items()}
         if min(column.min(initial=0), min(graves.values(), default=0)) < 0:
             yield f"what somebody has spent with analyst {scope!r} is below zero"
-        above = _above(ledger, column, graves, ledger.limit(scope))
+        most = ledger.shared_budget
+        if scope != SHARED:
+            most = to_units(settings.seen_by(scope).budget) - ledger.shared_budget
+        above = _above(ledger, column, graves, most)
         if any(units > joined.get(digest, {}).get(scope, 0) for digest, units in above.items()):
             yield f"somebody has spent more than their budget with analyst {scope!r}"
     if ledger.global_budget is not None:
