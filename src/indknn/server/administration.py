@@ -18,9 +18,8 @@ from indknn.server.records import parsed
 from indknn.server.routes import RequestBody, Served, check_permission
 from indknn.server.service import Service
 from indknn.settings import Settings
-from indknn.store import chain, keyfile, verify
+from indknn.store import keyfile, verify
 from indknn.store.keyfile import Key
-from indknn.store.reports import answers_by_analyst
 
 _TEXT = Annotated[StrictStr, Field(min_length=1, max_length=128)]
 _MOST_PROBLEMS = 100
@@ -87,7 +86,7 @@ async def analysts(service: Served) -> dict[str, Any]:
     """Who asks: how many answers each analyst was given, and how many queries their keys still allow."""
     path = service.keys.path
     file = keyfile.KeyFile() if path is None else await asyncio.to_thread(keyfile.read_key_file, path)
-    given = await service.worker.run(lambda: answers_by_analyst(service.store))
+    given = await service.worker.run(service.worker.counted)
     asking = [key for key in file.keys if key.role in keyfile.ASKING and key.revoked is None]
     names = sorted({key.name for key in asking} | {name for name in given if name is not None})
     everybody: list[str | None] = [*([None] if None in given else []), *names]
@@ -117,15 +116,13 @@ async def search_owners(
 async def verify_store(service: Served) -> dict[str, Any]:
     """Check the whole store as `indknn verify` does: the trail, the answers, the budgets, memory against disk.
 
-    It reads everything, and queries wait meanwhile.
+    It checks a copy in memory, which is made in pieces. Queries are answered meanwhile.
     """
-
-    def check() -> dict[str, Any]:
-        found = list(islice(verify.problems(service.store), _MOST_PROBLEMS))
-        with service.store.reading() as db:
-            return {"ok": not found, "problems": found, "entries": chain.last(db).position}
-
-    return await service.worker.run(check)
+    snapshot = await service.worker.run(lambda: verify.Snapshot(service.store))
+    while not await service.worker.run(snapshot.copy_some):
+        pass
+    found, entries = await asyncio.to_thread(snapshot.problems)
+    return {"ok": not found, "problems": found[:_MOST_PROBLEMS], "entries": entries}
 
 
 def _key_file(service: Service) -> Path:

@@ -120,7 +120,7 @@ async def model_ready(service: Served, name: str, version: str | None = None) ->
 @router.get("/v1/status", tags=["curator"], responses=openapi.example(openapi.STATUS))
 async def status(service: Served) -> dict[str, Any]:
     """How much people have spent. For the curator's side only: it depends on individual budgets."""
-    return await service.worker.run(service.reports.status)
+    return await service.worker.run(lambda: service.reports.status(sum(service.worker.counted().values())))
 
 
 @router.get("/v1/audit", tags=["curator"], responses=openapi.example(openapi.AUDIT))
