@@ -28,12 +28,13 @@ from indknn.ledger import SHARED, Scope
 from indknn.models import SharedModel
 from indknn.models.adviser import Adviser
 from indknn.models.probabilities import from_votes
-from indknn.models.shared_model import MOST_ROWS
+from indknn.models.shared_model import MOST_ROWS, Scores
 from indknn.records.indexes import Index
 from indknn.records.indexes.scanner import MAX_QUERIES
 from indknn.records.shard import Shard
 from indknn.types import FloatArray, Int8Array, IntArray, Selection, Vectors
 
+_TOGETHER = 1024  # queries whose scores are looked up at once
 SCHEDULE_FIRST, SCHEDULE_GROWS = 256, 4
 """Where one analyst's queries decide: so many of them, and then a quarter more, until newcomers are looked for."""
 
@@ -137,11 +138,15 @@ class Predictor:
             new, scan = self._new_queries(requests), self._scan
             if self.model is not None:
                 self._train_if_due(requests)
+            parts = [_rows(r.queries, fresh) for r, (_, fresh) in zip(requests, new, strict=True)]
+            known = self._looked_at(parts)
             if self.model is None:  # all requests share one scan: it knows records, and no budgets
-                parts = [_rows(r.queries, fresh) for r, (_, fresh) in zip(requests, new, strict=True)]
                 together = self._scan(_joined(parts), self._fixed_tau(requests[0].queries))
                 scan = lambda queries, tau: together  # noqa: E731
-            return [self._reply(r, keys, fresh, scan) for r, (keys, fresh) in zip(requests, new, strict=True)]
+            return [
+                self._reply(request, keys, fresh, part, scan, scores)
+                for request, (keys, fresh), part, scores in zip(requests, new, parts, known, strict=True)
+            ]
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -246,16 +251,31 @@ class Predictor:
             found.append((keys, fresh))
         return found
 
-    def _reply(self, request: Request, keys: list[bytes], fresh: list[int], scan: Scan) -> Reply:
+    def _looked_at(self, parts: list[Vectors]) -> list[Scores | None]:
+        """What the model says of each part, looked up for all at once: it says the same of a row in any company.
+
+        It does not change before they are answered.
+        """
+        if self.model is None or not self.model.ready or sum(map(len, parts)) > _TOGETHER:
+            return [None] * len(parts)
+        scores, sure = self.model.scores(_joined(parts).values)
+        ends = np.cumsum([len(part) for part in parts]).tolist()
+        return [
+            (scores[end - len(part) : end], sure[end - len(part) : end]) for part, end in zip(parts, ends, strict=True)
+        ]
+
+    def _reply(
+        self, request: Request, keys: list[bytes], fresh: list[int], queries: Vectors, scan: Scan, known: Scores | None
+    ) -> Reply:
         """Answer one request, each new query charged and noted as it comes."""
-        analyst, queries = request.analyst, _rows(request.queries, fresh)
+        analyst = request.analyst
         transcript, adviser = self._transcript(analyst), self.adviser(analyst)
         labels: dict[int, int] = {}
         if adviser is None:
             answers = self._answers_by_vote(queries, scan, transcript, analyst)
         else:
             plan = self._analysts_plan(queries, analyst)
-            answers = answers_by_models(queries, scan, plan, adviser, self.shards, self.noise, analyst)
+            answers = answers_by_models(queries, scan, plan, adviser, self.shards, self.noise, analyst, known)
         for answer in answers:
             i, query = fresh[answer.position], _rows(queries, [answer.position])
             labels[i] = answer.label
