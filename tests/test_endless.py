@@ -9,11 +9,13 @@ import indknn
 from conftest import blobs
 from indknn import IndKNNClassifier, InvalidInputError
 from indknn.answering import predictor as answering
+from indknn.answering.predictor import Request
 from indknn.core.accounting import from_units
 from indknn.core.noise import SecureNoise, SeededNoise
 from indknn.core.releases import Gradient, ModelOnly, PublicRows, TallyRelease, Votes, decode, encode
 from indknn.engine import Engine
 from indknn.ledger import SHARED
+from indknn.models import SharedModel
 from indknn.models.forecast import forecast
 from indknn.settings import Settings
 from indknn.store import Store
@@ -451,3 +453,21 @@ class TestStore:
         with pytest.raises(InvalidInputError, match="declared once, before the first answer"):
             store.declare_public(X[3000:3100])
         assert store.engine.predictor.public is None
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, ASKING], ids=["the model alone", "with votes"])
+def test_requests_of_several_analysts_share_one_look_of_the_model(settings, monkeypatch):
+    """The model says the same of a row in any company, so all who wait share a call, and nothing else changes."""
+    vectors = settings.quantise(QUERIES, "the queries")
+    requests = [Request(vectors[slice(i, i + 1 + i % 3)], f"analyst-{i % 4}") for i in range(0, 90, 3)]
+    looks, seen, scores = [], [], SharedModel.scores
+    monkeypatch.setattr(SharedModel, "scores", lambda model, values: looks.append(1) or scores(model, values))
+    for groups in ([requests], [[request] for request in requests]):
+        model = engine(settings)
+        model.declare_public(QUERIES[1000:1200])
+        train(model)
+        looks.clear()
+        replies = [reply for group in groups for reply in model.predictor.compute(group)]
+        assert len(looks) == len(groups)
+        seen.append(([reply.labels.tolist() for reply in replies], model.spent().tolist()))
+    assert seen[0] == seen[1]

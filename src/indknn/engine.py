@@ -7,6 +7,7 @@ writes down what this one does.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from indknn.core import accounting
 from indknn.core.advice import about_copies, tell
 from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, Crowd, plan_from_queries, tau_from_queries
 from indknn.core.inputs import as_owner_list, as_record_ids, says_each_row
+from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
 from indknn.core.statistics import MAX_RECORDS
 from indknn.errors import InvalidInputError
@@ -41,7 +43,9 @@ def new_ledger(settings: Settings, key: bytes | None = None) -> MemoryLedger:
     """A ledger in which nobody has spent anything."""
     behind = None if settings.global_budget is None else accounting.to_units(settings.global_budget)
     shared = accounting.to_units(settings.shared_budget) if settings.shared_budget else 0
-    return MemoryLedger(accounting.to_units(settings.budget), behind, shared_budget=shared, key=key)
+    ledger = MemoryLedger(accounting.to_units(settings.budget), behind, shared_budget=shared, key=key)
+    ledger.budgets = {name: accounting.to_units(settings.seen_by(name).budget) for name in settings.analysts}
+    return ledger
 
 
 def new_model(settings: Settings) -> SharedModel:
@@ -50,8 +54,9 @@ def new_model(settings: Settings) -> SharedModel:
     return SharedModel(shared_model.Terms(settings.n_features, classes, settings.shared_budget))
 
 
-def new_adviser(settings: Settings, model: SharedModel) -> Adviser:
+def new_adviser(settings: Settings, model: SharedModel, analyst: Scope = None) -> Adviser:
     """What decides about the queries of an analyst, before anything was released to them."""
+    settings = settings.seen_by(analyst)
     terms = Terms(
         settings.n_features,
         max(len(settings.class_array), 1),
@@ -94,12 +99,30 @@ class Engine:
             noise,
             reuse_pool=partial(new_index, settings) if settings.reuse == "labels" else None,
             make_model=partial(new_model, settings) if settings.advised else None,
-            make_adviser=partial(new_adviser, settings) if settings.advised else None,
+            make_adviser=self._new_adviser if settings.advised else None,
             public=public,
-            make_crowd=partial(Crowd, settings.sigma2_) if settings.sigma2 is None else None,
+            make_crowd=self._new_crowd if settings.sigma2 is None else None,
+            plan_for=self._plan_for,
             free_repeats=settings.free_repeats,
             journal=journal,
         )
+
+    def _new_adviser(self, model: SharedModel, analyst: Scope) -> Adviser:
+        return new_adviser(self.settings, model, analyst)
+
+    def _new_crowd(self, analyst: Scope) -> Crowd:
+        return Crowd(self.settings.seen_by(analyst).sigma2_)
+
+    def _plan_for(self, plan: Plan, analyst: Scope) -> Plan:
+        """With more noise for an analyst who was given less, so that budgets last for as many queries."""
+        seen = self.settings.seen_by(analyst)
+        return plan if seen is self.settings else replace(plan, sigma1=seen.sigma1_, sigma2=seen.sigma2_)
+
+    def give_less(self, settings: Settings, analyst: str) -> None:
+        """From here on these settings hold, in which an analyst who was told nothing yet has less."""
+        with self.predictor.locked():
+            self.settings, self.ledger.budgets = settings, new_ledger(settings).budgets
+            self.predictor.begin_anew(analyst)
 
     def add(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None, record_ids: Any = None) -> IntArray:
         """Add records; their numbers."""
@@ -201,7 +224,7 @@ class Engine:
         with self.shard.lock:
             self.shard.forget(self.shard.slots())
             self.ledger.budget, self.ledger.global_budget = fresh.budget, fresh.global_budget
-            self.ledger.shared_budget = fresh.shared_budget
+            self.ledger.shared_budget, self.ledger.budgets = fresh.shared_budget, fresh.budgets
         return successor
 
     def replace_all(self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None) -> IntArray:

@@ -2,7 +2,7 @@
 
 The estimator, the command line, the store and the server all take them from here. All parameters are public. The
 operator chooses them when the store is made (`Parameter.fixed` names the few that can wait), and nobody changes them
-later.
+later. Only `analysts` may grow: an analyst may be given less before their first answer.
 """
 
 # ruff: noqa: RUF009 - parameter() makes a dataclass field
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
 
@@ -170,6 +170,8 @@ class Settings:
     )
     schema: dict[str, Any] | None = None
     """What the columns of tables are, as `indknn.tables` writes it down; None where records are vectors."""
+    analysts: dict[str, float] = field(default_factory=dict)
+    """The ε of analysts who were given less than `epsilon`, by name."""
 
     def __post_init__(self) -> None:
         """Check every value, and refuse values that do not go together."""
@@ -186,6 +188,44 @@ class Settings:
             raise InvalidInputError(
                 f"the shared model takes at most {MAX_FEATURES} features, got {self.n_features}; use prior='none'"
             )
+        self._check_analysts()
+
+    def _check_analysts(self) -> None:
+        if self.analysts and self.global_epsilon is not None:
+            raise InvalidInputError(
+                f"with global_epsilon = {self.global_epsilon:g} that is the guarantee for each analyst, and none of "
+                "them can be given less"
+            )
+        for name, epsilon in self.analysts.items():
+            PARAMETERS["epsilon"].check("epsilon", epsilon)
+            if epsilon > self.epsilon:
+                raise InvalidInputError(
+                    f"epsilon of analyst {name!r} must be at most the store's, {self.epsilon:g}, got {epsilon!r}"
+                )
+            if accounting.budget(epsilon, self.delta, self.accountant) <= self.shared_budget:
+                least = accounting.epsilon(self.shared_budget, self.delta, self.accountant)
+                raise InvalidInputError(
+                    f"epsilon of analyst {name!r} must be above {least:.4g}, which the shared model alone may take, "
+                    f"got {epsilon!r}; a store with a smaller prior_share leaves more to each analyst"
+                )
+
+    def seen_by(self, analyst: str | None) -> Settings:
+        """The settings as they are for one analyst: with less ε if they were given less, and the same shared part.
+
+        >>> settings = Settings(2, ("no", "yes"), reuse="none", analysts={"alice": 0.25})
+        >>> settings.seen_by("alice").epsilon, settings.seen_by("bob").epsilon
+        (0.25, 1.0)
+        """
+        return self if analyst is None else self._views.get(analyst, self)
+
+    @cached_property
+    def _views(self) -> dict[str, Settings]:
+        views = {}
+        for name, epsilon in self.analysts.items():
+            budget = accounting.budget(epsilon, self.delta, self.accountant)
+            share = self.shared_budget / budget if self.advised else self.prior_share
+            views[name] = replace(self, epsilon=epsilon, prior_share=share, analysts={})
+        return views
 
     @classmethod
     def of(cls, n_features: int, classes: Any, **values: Any) -> Settings:
@@ -226,8 +266,9 @@ class Settings:
     def stored(self, *, draft: bool = False) -> dict[str, Any]:
         """The settings as a store file has them: what JSON can hold. A draft has no number of features yet."""
         values = {**asdict(self), "n_features": None if draft else self.n_features}
-        if self.schema is None:
-            del values["schema"]  # an earlier version can open the file
+        for name in ("schema", "analysts"):
+            if not values[name]:
+                del values[name]  # an earlier version can open the file, and refuses one that has them
         return values
 
     @property

@@ -25,7 +25,7 @@ from indknn.models import density, feature_map, neighbours
 from indknn.records import derived
 from indknn.server import worker
 from indknn.settings import Settings
-from indknn.store import held
+from indknn.store import journal
 from indknn_lab.audits.patches import patched
 from indknn_lab.audits.served import Repeatable, in_step
 from indknn_lab.audits.worlds import hurried
@@ -39,8 +39,8 @@ SMALL = [
     (by_models, "_BLOCK", 3),
     (predictor, "MAX_QUERIES", 4),
     (worker, "ROWS", 4),
-    (held, "FOLD_BYTES", 200),
-    (held, "_FOLD_LEAST", 200),
+    (journal, "FOLD_BYTES", 200),
+    (journal, "_FOLD_LEAST", 200),
 ]
 _HURRY = [(density, "_FIRST_COUNTS", 3), (density, "COUNT_EVERY", 4)]
 

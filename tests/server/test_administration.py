@@ -96,9 +96,9 @@ def test_who_asks_and_how_much_is_left(tmp_path):
         told = client("GET", "/v1/analysts", client.keys["auditor"]).json()
         assert told["answers"] == 5 == client("GET", "/v1/status", client.keys["auditor"]).json()["answers"]
         assert told["analysts"] == [
-            {"name": None, "answers": 1, "keys": 0, "max_queries": None, "queries_left": None},
-            {"name": "ann", "answers": 3, "keys": 2, "max_queries": 8, "queries_left": 5},
-            {"name": "bob", "answers": 1, "keys": 1, "max_queries": None, "queries_left": None},
+            {"name": None, "answers": 1, "keys": 0, "max_queries": None, "queries_left": None, "epsilon": 4.0},
+            {"name": "ann", "answers": 3, "keys": 2, "max_queries": 8, "queries_left": 5, "epsilon": 4.0},
+            {"name": "bob", "answers": 1, "keys": 1, "max_queries": None, "queries_left": None, "epsilon": 4.0},
         ]
 
 

@@ -204,9 +204,9 @@ class TestRevokedOnTheWay:
     def test_reports_are_not_told(self, store, monkeypatch):
         report = Reports.status
 
-        def slow(self):
+        def slow(self, *given):
             keys.revoke(keys.keys_path(self.store.path), "auditor")
-            return report(self)
+            return report(self, *given)
 
         monkeypatch.setattr(Reports, "status", slow)
         with application(store, roles=["auditor"]) as client:

@@ -20,6 +20,7 @@ from indknn.core.noise import Noise
 from indknn.core.releases import ModelOnly, Votes
 from indknn.ledger import Scope
 from indknn.models.adviser import Adviser, Question
+from indknn.models.shared_model import Scores
 from indknn.records.shard import Shard
 from indknn.types import Selection, Vectors
 
@@ -37,14 +38,15 @@ def answers_by_models(
     shards: Sequence[Shard],
     noise: Noise,
     analyst: Scope,
+    known: Scores | None = None,
 ) -> Iterator[Answer]:
-    """Each query in turn."""
+    """Each query in turn. `known` is what the model says of them all, where somebody has looked already."""
     start, n = 0, len(queries.values)
     while start < n:
         # The adviser changes its mind only between blocks, so a block is answered as if queries came one at a time.
         end = min(start + adviser.until_change(), start + _BLOCK, n)
         block = queries if (start, end) == (0, n) else queries[slice(start, end)]
-        advice = adviser.advise(block)
+        advice = adviser.advise(block, None if known is None else (known[0][start:end], known[1][start:end]))
         asked, tau = np.flatnonzero(advice.ask), tau_on_grid(advice.tau)
         neighbours = scan(block if len(asked) == end - start else block[asked], tau)
         for i in range(end - start):

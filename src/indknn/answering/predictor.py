@@ -28,12 +28,13 @@ from indknn.ledger import SHARED, Scope
 from indknn.models import SharedModel
 from indknn.models.adviser import Adviser
 from indknn.models.probabilities import from_votes
-from indknn.models.shared_model import MOST_ROWS
+from indknn.models.shared_model import MOST_ROWS, Scores
 from indknn.records.indexes import Index
 from indknn.records.indexes.scanner import MAX_QUERIES
 from indknn.records.shard import Shard
 from indknn.types import FloatArray, Int8Array, IntArray, Selection, Vectors
 
+_TOGETHER = 1024  # queries whose scores are looked up at once
 SCHEDULE_FIRST, SCHEDULE_GROWS = 256, 4
 """Where one analyst's queries decide: so many of them, and then a quarter more, until newcomers are looked for."""
 
@@ -95,6 +96,7 @@ class Predictor:
     `make_adviser` makes what decides about the queries of one analyst, given the model. `public` are unlabelled public
     rows.
     `make_crowd` makes what adapts the noise on votes to the counts released, or is None for a fixed one.
+    `plan_for` changes the plan for an analyst who was given less.
     `free_repeats` answers a query that the analyst has asked before from the transcript.
     Without a `journal`, memory is all there is.
     """
@@ -107,9 +109,10 @@ class Predictor:
         *,
         reuse_pool: Callable[[], Index] | None = None,
         make_model: Callable[[], SharedModel] | None = None,
-        make_adviser: Callable[[SharedModel], Adviser] | None = None,
+        make_adviser: Callable[[SharedModel, Scope], Adviser] | None = None,
         public: Int8Array | None = None,
-        make_crowd: Callable[[], Crowd] | None = None,
+        make_crowd: Callable[[Scope], Crowd] | None = None,
+        plan_for: Callable[[Plan, Scope], Plan] | None = None,
         free_repeats: bool = True,
         journal: Journal | None = None,
     ):
@@ -123,7 +126,7 @@ class Predictor:
         self._process = os.getpid()
         self._reuse_pool = reuse_pool
         self._make_model, self._make_adviser = make_model, make_adviser
-        self._make_crowd = make_crowd
+        self._make_crowd, self._plan_for = make_crowd, plan_for
         self.public = public
         self.model = None if make_model is None else make_model()
         self._scheduled = SCHEDULE_FIRST
@@ -140,11 +143,15 @@ class Predictor:
             new, scan = self._new_queries(requests), self._scan
             if self.model is not None:
                 self._train_if_due(requests)
+            parts = [_rows(r.queries, fresh) for r, (_, fresh) in zip(requests, new, strict=True)]
+            known = self._looked_at(parts)
             if self.model is None:  # all requests share one scan: it knows records, and no budgets
-                parts = [_rows(r.queries, fresh) for r, (_, fresh) in zip(requests, new, strict=True)]
                 together = self._scan(_joined(parts), self._fixed_tau(requests[0].queries))
                 scan = lambda queries, tau: together  # noqa: E731
-            return [self._reply(r, keys, fresh, scan) for r, (keys, fresh) in zip(requests, new, strict=True)]
+            return [
+                self._reply(request, keys, fresh, part, scan, scores)
+                for request, (keys, fresh), part, scores in zip(requests, new, parts, known, strict=True)
+            ]
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -201,9 +208,10 @@ class Predictor:
         ledger = self.shards[0].ledger
         told = {one for one, transcript in self._transcripts.items() if transcript.answers}
         told |= set(ledger.scopes) - {None, SHARED if ledger.counts_only else None}
-        alone = ledger.house or not told - {None, SHARED}
+        # Who was given less must not see what the unnamed analyst's larger budget shaped.
+        alone = ledger.house or not (told - {None, SHARED} or ledger.budgets)
         if not self.model.started:
-            rows = _distinct(requests) if self.public is None and alone else None
+            rows = _distinct(requests) if self.public is None and (alone or not told) else None
             self.start_round(rows, by_queries=rows is not None and bool(told))
         else:
             unnamed = self._advisers.get(None)
@@ -252,17 +260,32 @@ class Predictor:
             found.append((keys, fresh))
         return found
 
-    def _reply(self, request: Request, keys: list[bytes], fresh: list[int], scan: Scan) -> Reply:
+    def _looked_at(self, parts: list[Vectors]) -> list[Scores | None]:
+        """What the model says of each part, looked up for all at once: it says the same of a row in any company.
+
+        It does not change before they are answered.
+        """
+        if self.model is None or not self.model.ready or sum(map(len, parts)) > _TOGETHER:
+            return [None] * len(parts)
+        scores, sure = self.model.scores(_joined(parts).values)
+        ends = np.cumsum([len(part) for part in parts]).tolist()
+        return [
+            (scores[end - len(part) : end], sure[end - len(part) : end]) for part, end in zip(parts, ends, strict=True)
+        ]
+
+    def _reply(
+        self, request: Request, keys: list[bytes], fresh: list[int], queries: Vectors, scan: Scan, known: Scores | None
+    ) -> Reply:
         """Answer one request, each new query charged and noted as it comes."""
-        analyst, queries = request.analyst, _rows(request.queries, fresh)
+        analyst = request.analyst
         transcript, adviser = self._transcript(analyst), self.adviser(analyst)
         labels: dict[int, int] = {}
         likely: dict[int, FloatArray] = {}
         if adviser is None:
             answers = self._answers_by_vote(queries, scan, transcript, analyst)
         else:
-            plan = self._fixed_plan(queries)
-            answers = answers_by_models(queries, scan, plan, adviser, self.shards, self.noise, analyst)
+            plan = self._analysts_plan(queries, analyst)
+            answers = answers_by_models(queries, scan, plan, adviser, self.shards, self.noise, analyst, known)
         for answer in answers:
             i, query = fresh[answer.position], _rows(queries, [answer.position])
             labels[i] = answer.label
@@ -293,7 +316,7 @@ class Predictor:
     def _answers_by_vote(
         self, queries: Vectors, scan: Scan, transcript: Transcript, analyst: Scope
     ) -> Iterator[Answer]:
-        plan, tau = self._fixed_plan(queries), self._fixed_tau(queries)
+        plan, tau = self._analysts_plan(queries, analyst), self._fixed_tau(queries)
         neighbours, released = scan(queries, tau), None
         for position in range(len(queries.values)):
             if transcript.pool is not None:
@@ -327,6 +350,10 @@ class Predictor:
             self.plan = self._make_plan(queries)
         return self.plan
 
+    def _analysts_plan(self, queries: Vectors, analyst: Scope) -> Plan:
+        plan = self._fixed_plan(queries)
+        return plan if self._plan_for is None else self._plan_for(plan, analyst)
+
     def _fixed_tau(self, queries: Vectors) -> int:
         """τ on the grid."""
         if self._tau is None:
@@ -345,7 +372,7 @@ class Predictor:
         if self.model is None or self._make_adviser is None:
             return None
         if analyst not in self._advisers:
-            self._advisers[analyst] = self._make_adviser(self.model)
+            self._advisers[analyst] = self._make_adviser(self.model, analyst)
         return self._advisers[analyst]
 
     def remember(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None = None) -> None:
@@ -368,6 +395,11 @@ class Predictor:
             if analyst is None:
                 self._plan_beyond(adviser.answered)  # or opening a store would begin a round
 
+    def begin_anew(self, analyst: Scope) -> None:
+        """The terms of an analyst changed to whom nothing was released. The caller must hold all locks."""
+        self._advisers.pop(analyst, None)
+        self._transcripts.pop(analyst, None)
+
     def purge(self) -> None:
         """Drop all that was released, and all that was learned from it."""
         with self.lock:
@@ -382,7 +414,7 @@ class Predictor:
     def _transcript(self, analyst: Scope) -> Transcript:
         if analyst not in self._transcripts:
             pool = self._reuse_pool() if self._reuse_pool is not None else None
-            self._transcripts[analyst] = Transcript(pool, self._make_crowd() if self._make_crowd else None)
+            self._transcripts[analyst] = Transcript(pool, self._make_crowd(analyst) if self._make_crowd else None)
         return self._transcripts[analyst]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -54,6 +54,7 @@ def show_status(store: Path, witness: Path | None, in_json: bool) -> None:
         "people by the share spent of their fullest ledger (one analyst's B, or the global budget):",
         *bars,
         f"exhausted: {facts['exhausted']:,} people",
+        *(f"analyst {name} was given epsilon = {given:g}" for name, given in facts["given_less"].items()),
         f"queries left for the median person, if all analysts go on as so far: {_known(left)}",
     )
 
@@ -72,7 +73,14 @@ def show_owner(store: Path, owner: str, witness: Path | None, in_json: bool) -> 
     with _looking(store, witness) as opened:
         facts = statement(opened.engine, owner)
     accounts = [_account(facts[who]) for who in ("one_analyst", "together")]
-    show(facts, in_json, f"owner {facts['owner']}: {facts['records']} records", *accounts, facts["rounding"])
+    show(
+        facts,
+        in_json,
+        f"owner {facts['owner']}: {facts['records']} records",
+        *accounts,
+        facts["rounding"],
+        facts["words"],
+    )
 
 
 def _account(facts: dict[str, Any]) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from indknn.cli.options import JSON, STORE, show
-from indknn.errors import InvalidInputError
-from indknn.store import keyfile
+from indknn.errors import InvalidInputError, StoreLockedError
+from indknn.store import Store, keyfile
 
 
 @click.group("keys")
@@ -33,16 +33,20 @@ def keys() -> None:
 @click.option("--owner", help="The person that an owner key is for.")
 @click.option("--rate", type=float, help="Queries per second.")
 @click.option("--max-queries", type=int, help="Answers that this analyst may be given in all.")
+@click.option("--epsilon", type=float, help="Less than the store's, for all that this analyst is ever told.")
 @JSON
-def create(store: Path, role: str, name: str, in_json: bool, **limits: Any) -> None:
+def create(store: Path, role: str, name: str, epsilon: float | None, in_json: bool, **limits: Any) -> None:
     """Make a key. It is printed once and kept nowhere: the file holds a keyed hash.
 
     \b
     Examples:
       indknn keys create people.store --role analyst --name alice --rate 50 --max-queries 10000
+      indknn keys create people.store --role analyst --name bob --epsilon .25
       indknn keys create people.store --role owner --name ann --owner ann
     """
     _refuse_missing(store)
+    if epsilon is not None:  # first of all: a key whose limit was not written must not be
+        _give_less(store, role, name, epsilon)
     key, text = keyfile.create(keyfile.keys_path(store), role, name, **limits)
     keyfile.remember_keys(store.resolve())
     _show_new(key, text, in_json)
@@ -88,6 +92,15 @@ def revoke(store: Path, key: str, in_json: bool) -> None:
     gone = keyfile.revoke(keyfile.keys_path(store), key)
     facts = [{"id": k.id, "name": k.name, "revoked": k.revoked} for k in gone]
     show(facts, in_json, *(f"revoked {k.id} ({k.role} {k.name})" for k in gone))
+
+
+def _give_less(store: Path, role: str, name: str, epsilon: float) -> None:
+    keyfile.check_may_ask(role)
+    try:
+        with Store(store) as opened:
+            opened.give_less(name, epsilon)
+    except StoreLockedError as error:
+        raise StoreLockedError(f"{error}; while a server has it, give an epsilon in its console or API") from None
 
 
 def _show_new(key: keyfile.Key, text: str, in_json: bool) -> None:

@@ -30,10 +30,12 @@ class Ledger(Protocol):
     """Who has spent how much, in integers.
 
     `lock` is held by whoever changes people or records, or answers a query. `house` says that all analysts spend
-    from one ledger, because the queries of the unnamed one shaped what all of them see.
+    from one ledger, because the queries of the unnamed one shaped what all of them see. `budgets` are those of
+    analysts who were given less than the `budget`.
     """
 
     budget: int
+    budgets: dict[Scope, int]
     house: bool
     counts_only: bool
     global_budget: int | None

@@ -74,21 +74,40 @@ def promise(settings: Settings, observer: str) -> Promise:
     return Promise(observer, epsilon, settings.delta, settings.accountant, budget)
 
 
-def guarantee(settings: Settings) -> dict[str, Any]:
-    """The promise in numbers and in words. It is public. With a global ledger it holds for all analysts together."""
+def guarantee(settings: Settings, analyst: str | None = None) -> dict[str, Any]:
+    """The promise in numbers and in words. It is public. With a global ledger it holds for all analysts together.
+
+    An analyst who was given less reads what holds for them.
+    """
+    settings, less = settings.seen_by(analyst), analyst in settings.analysts
     together = settings.global_budget is not None
     found = promise(settings, TOGETHER if together else ONE)
-    who = "analysts ask, alone or all together" if together else "one analyst asks"
+    who = f"analyst {analyst!r} asks" if less else "one analyst asks"
+    who = "analysts ask, alone or all together" if together else who
     words = (
         f"Whatever {who}, the answers would be almost the same if any one person's records had never been here: within "
         f"epsilon = {found.epsilon:g}, except with probability delta = {found.delta:g} (by the filter {found.filter})."
     )
     rest = "" if together else " Analysts who pool their answers are not bounded together."
-    return {**asdict(found), "words": words + rest}
+    return {**asdict(found), "words": words + rest + given_less_words(settings)}
+
+
+def given_less_words(settings: Settings) -> str:
+    """To how many analysts less is promised, and how much. It is public; who they are is not told here.
+
+    >>> given_less_words(Settings(2, ("no", "yes"), reuse="none", analysts={"alice": 0.25, "bob": 0.5}))
+    ' To 2 analysts less is told: within epsilon = 0.25, 0.5.'
+    """
+    given = sorted(settings.analysts.values())
+    if not given:
+        return ""
+    who = "one analyst" if len(given) == 1 else f"{len(given)} analysts"
+    return f" To {who} less is told: within epsilon = {', '.join(f'{epsilon:g}' for epsilon in given)}."
 
 
 def ledger_words(settings: Settings, analyst: str | None) -> str:
     """Which ledger an estimate for one analyst is about."""
+    settings = settings.seen_by(analyst)
     who = "the analyst without a name" if analyst is None else f"analyst {analyst!r}"
     rest = ""
     if settings.global_budget is not None:
@@ -153,6 +172,7 @@ def statement(engine: Served, owner: OwnerId) -> dict[str, Any]:
         "one_analyst": one,
         "together": together,
         "rounding": rounding,
+        "words": guarantee(settings)["words"],
     }
 
 
@@ -188,13 +208,14 @@ def status(engine: Served, answers: int) -> dict[str, Any]:
         graves = {
             scope: np.array([t.spent.get(scope, 0) for t in ledger.tombstones.values()], np.int64) for scope in scopes
         }
-        room = np.min([ledger.remaining(taken, scope) for scope in scopes if scope != SHARED], axis=0)
+        asking = [scope for scope in scopes if scope != SHARED]
+        out = [ledger.remaining(taken, scope) < _least_price(settings, ledger, scope) for scope in asking]
     here, gone = by_observer(ledger, table), by_observer(ledger, graves)
     most = {who: int(max(here[who].max(initial=0), gone[who].max(initial=0))) for who in here}
     one, together = (asdict(account(settings, who, units, rounded=False)) for who, units in most.items())
     share = np.asarray(accounting.from_units(here[ONE])) / (promise(settings, ONE).budget or inf)
     votes = {scope: units for scope, units in table.items() if scope != SHARED}
-    used = [accounting.from_units(np.max(list(votes.values()), axis=0)) / (settings.budget - settings.shared_budget)]
+    used = [np.asarray(np.max([units / ledger.limit(scope) for scope, units in votes.items()], axis=0))]
     if settings.global_budget is not None:
         used.append(accounting.from_units(_sum(list(votes.values()))) / settings.global_budget)
     return {
@@ -204,7 +225,8 @@ def status(engine: Served, answers: int) -> dict[str, Any]:
         "whose": "of whoever has spent most, forgotten or not",
         "spent_share_histogram": np.histogram(share, bins=_BINS, range=(0.0, 1.0))[0].tolist(),
         "spent_share_median": float(np.median(share)) if len(share) else 0.0,
-        "exhausted": int((room < _least_price(settings, ledger)).sum()),
+        "exhausted": int(np.any(out, axis=0).sum()),
+        "given_less": {name: promise(settings.seen_by(name), ONE).epsilon for name in sorted(settings.analysts)},
         "forecast": {
             "observer": TOGETHER,
             "queries_left_for_median_owner": min(
@@ -214,11 +236,12 @@ def status(engine: Served, answers: int) -> dict[str, Any]:
     }
 
 
-def _least_price(settings: Settings, ledger: MemoryLedger) -> int:
+def _least_price(settings: Settings, ledger: MemoryLedger, analyst: Scope) -> int:
     """Whoever has less than this left no longer takes part."""
     if settings.advised:  # where counts are rare, one with next to nothing left is out
-        return ledger.limit(None) // 100
-    return int(charge_units(np.array([float(1 << 40)]), settings.plan(settings.tau or 1.0).scale1)[0])
+        return ledger.limit(analyst) // 100
+    scale = settings.seen_by(analyst).plan(settings.tau or 1.0).scale1
+    return int(charge_units(np.array([float(1 << 40)]), scale)[0])
 
 
 def _left(answers: int, share: FloatArray) -> int | None:

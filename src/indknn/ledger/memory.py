@@ -67,6 +67,7 @@ class MemoryLedger:
         self.budget = budget
         self.global_budget = global_budget
         self.shared_budget = shared_budget  # the part of the budget that is for what every analyst sees
+        self.budgets: dict[Scope, int] = {}  # of analysts who were given less than the budget
         self.house = False  # whether all analysts spend from one ledger
         self.counts_only = False  # whether nothing was ever released but counts for a schema, which everybody saw
         self.next_number = 0  # above every number that is or was an owner's name
@@ -87,6 +88,14 @@ class MemoryLedger:
         self.__dict__.update(state, lock=RLock())
         self._queries = self._queries.copy()  # may be a read-only map, like the rest
         self._spent = {scope: spent.copy() for scope, spent in self._spent.items()}
+
+    def copy(self) -> MemoryLedger:
+        """The same as it is now, to look at while this one goes on."""
+        other = MemoryLedger(self.budget, self.global_budget, shared_budget=self.shared_budget, key=self._key)
+        held = {name: value for name, value in self.__dict__.items() if name not in {"lock", "log", "_roster"}}
+        other.__setstate__({**held, "budgets": dict(self.budgets), "_tombstones": dict(self._tombstones), "log": None})
+        other._roster = self._roster.copy()
+        return other
 
     def restore(
         self,
@@ -189,9 +198,13 @@ class MemoryLedger:
         """The slots that are somebody's. For counts over everybody, which need no names."""
         return self._roster.taken()
 
+    def budget_of(self, scope: Scope) -> int:
+        """What one analyst may learn of a person at most, the shared part included."""
+        return min(self.budgets.get(scope, self.budget), self.budget)
+
     def limit(self, scope: Scope) -> int:
         """What a person may spend in this scope."""
-        return self.shared_budget if scope == SHARED else self.budget - self.shared_budget
+        return self.shared_budget if scope == SHARED else self.budget_of(scope) - self.shared_budget
 
     def remaining(self, slots: IntArray, scope: Scope) -> IntArray:
         """What each may still spend in this scope, with whatever else bounds it."""
@@ -204,7 +217,7 @@ class MemoryLedger:
             own = np.max([self._spent[one][slots] for one in analysts], axis=0)
         room = self.limit(scope) - (shared if scope == SHARED else own)
         # Nothing more, unless the parts of the budget were divided in another way when it was spent.
-        room = np.minimum(room, self.budget - shared - own)
+        room = np.minimum(room, self.budget_of(scope) - shared - own)
         if self.global_budget is not None:
             room = np.minimum(room, self.global_budget - self._sum_of(self._spent, slots))
         result: IntArray = np.maximum(room, 0)  # below zero only if the budget was lowered after it was spent

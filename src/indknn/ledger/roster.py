@@ -37,6 +37,13 @@ class Roster:
         self._slot: dict[OwnerId, int] = {}  # names that do not follow from their slots
         self._name: dict[int, OwnerId] = {}
 
+    def copy(self) -> Roster:
+        """The same as it is now."""
+        other = Roster()
+        other._taken, other._free = self._taken.copy(), self._free.copy()
+        other._slot, other._name = self._slot.copy(), self._name.copy()
+        return other
+
     @property
     def capacity(self) -> int:
         """Slots below this have been given out."""

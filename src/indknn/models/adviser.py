@@ -20,7 +20,7 @@ from indknn.core.quantise import as_vectors
 from indknn.core.releases import NoisyVotes, Release, Votes
 from indknn.models.density import Density
 from indknn.models.probabilities import sharpened
-from indknn.models.shared_model import SharedModel
+from indknn.models.shared_model import Scores, SharedModel
 from indknn.types import GRID, BoolArray, FloatArray, Int8Array, Vectors
 
 LOOK_EVERY = 64
@@ -107,13 +107,16 @@ class Adviser:
 
     # A query
 
-    def advise(self, queries: Vectors) -> Advice:
-        """What is known of these queries. At most `until_change` of them at a time."""
+    def advise(self, queries: Vectors, known: Scores | None = None) -> Advice:
+        """What is known of these queries. At most `until_change` of them at a time.
+
+        `known` is what the model says of them, where somebody has looked already.
+        """
         self._choose(queries)
         tau, n = self.tau or DEFAULT_TAU, len(queries)
         if not self.model.ready:
             return Advice(np.zeros((n, self.terms.n_classes)), np.ones(n, dtype=bool), tau)
-        scores, sure = self.model.scores(queries.values)
+        scores, sure = self.model.scores(queries.values) if known is None else known
         if self._weighed != self.model.rounds:
             self._weigh()
         return Advice(scores - 1.0 / self.terms.n_classes, ~sure & self.worth_asking, tau)

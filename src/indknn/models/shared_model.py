@@ -22,6 +22,8 @@ from indknn.models.neighbours import Neighbours
 from indknn.models.probabilities import fitting_power
 from indknn.types import GRID, BoolArray, FloatArray, Int8Array, IntArray
 
+Scores: TypeAlias = tuple[FloatArray, BoolArray]
+"""P(y | q) of some rows, and whether nobody needs to be asked about each."""
 Due: TypeAlias = Literal["count", "step", "card"]
 
 STEPS = 32
@@ -217,7 +219,7 @@ class SharedModel:
 
     # What it says
 
-    def scores(self, values: Int8Array) -> tuple[FloatArray, BoolArray]:
+    def scores(self, values: Int8Array) -> Scores:
         """P(y | q) of each row, and whether its card says that this is right often enough to ask nobody."""
         plain = self._plain(values)
         if self.card is None:

@@ -10,15 +10,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictStr
 
+from indknn.ledger.figures import guarantee
 from indknn.server import openapi
 from indknn.server.keyring import OPEN
 from indknn.server.problems import Problem
 from indknn.server.records import parsed
 from indknn.server.routes import RequestBody, Served, check_permission
 from indknn.server.service import Service
-from indknn.store import chain, keyfile, verify
+from indknn.settings import Settings
+from indknn.store import keyfile, verify
 from indknn.store.keyfile import Key
-from indknn.store.reports import answers_by_analyst
 
 _TEXT = Annotated[StrictStr, Field(min_length=1, max_length=128)]
 _MOST_PROBLEMS = 100
@@ -26,7 +27,10 @@ router = APIRouter(dependencies=[Depends(check_permission)])
 
 
 class NewKey(BaseModel):
-    """A key to be made. `owner` is the person that a key of role owner is for."""
+    """A key to be made. `owner` is the person that a key of role owner is for.
+
+    `epsilon` is less than the store's, for all that this analyst is ever told.
+    """
 
     model_config = ConfigDict(extra="forbid")
     role: StrictStr = Field(json_schema_extra={"enum": list(keyfile.ROLES)})
@@ -34,13 +38,14 @@ class NewKey(BaseModel):
     owner: _TEXT | None = None
     rate: Annotated[float, Field(strict=True, gt=0)] | None = None
     max_queries: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] | None = None
+    epsilon: Annotated[float, Field(strict=True, gt=0)] | None = None
 
 
 @router.get("/v1/keys", tags=["admin"], responses=openapi.example(openapi.KEYS))
 async def list_keys(service: Served) -> dict[str, Any]:
     """All keys that were ever made, without the keys themselves, which nobody knows but their holders."""
     file = await asyncio.to_thread(keyfile.read_key_file, _key_file(service))
-    return {"keys": [_facts(key) for key in file.keys]}
+    return {"keys": [_facts(service, key) for key in file.keys]}
 
 
 @router.post("/v1/keys", tags=["admin"], openapi_extra=openapi.body(NewKey), responses=openapi.example(openapi.NEW_KEY))
@@ -51,7 +56,11 @@ async def create_key(request: Request, service: Served, body: RequestBody) -> di
         if wanted["role"] != "admin":
             raise Problem(422, "the first key must be of role admin: from then on, only an admin can make others here")
         request.state.ends = OPEN.id  # whoever is here without a key is told this one, and no more
-    return _told(service, *await asyncio.to_thread(lambda: keyfile.create(_key_file(service), **wanted)))
+    epsilon, path = wanted.pop("epsilon"), _key_file(service)
+    if epsilon is not None:  # first of all: a key whose limit was not written must not be
+        keyfile.check_may_ask(wanted["role"])
+        await service.worker.run(lambda: service.store.give_less(wanted["name"], epsilon))
+    return _told(service, *await asyncio.to_thread(lambda: keyfile.create(path, **wanted)))
 
 
 @router.post("/v1/keys/{id}/rotate", tags=["admin"], responses=openapi.example(openapi.NEW_KEY))
@@ -69,7 +78,7 @@ async def revoke_key(request: Request, service: Served, id: str) -> dict[str, An
     request.state.ends = id
     (gone,) = await asyncio.to_thread(keyfile.revoke, path, id)
     service.keys.refresh(force=True)
-    return _facts(gone)
+    return _facts(service, gone)
 
 
 @router.get("/v1/analysts", tags=["curator"], responses=openapi.example(openapi.ANALYSTS))
@@ -77,11 +86,12 @@ async def analysts(service: Served) -> dict[str, Any]:
     """Who asks: how many answers each analyst was given, and how many queries their keys still allow."""
     path = service.keys.path
     file = keyfile.KeyFile() if path is None else await asyncio.to_thread(keyfile.read_key_file, path)
-    given = await service.worker.run(lambda: answers_by_analyst(service.store))
-    asking = [key for key in file.keys if key.role in {"analyst", "admin"} and key.revoked is None]
+    given = await service.worker.run(service.worker.counted)
+    asking = [key for key in file.keys if key.role in keyfile.ASKING and key.revoked is None]
     names = sorted({key.name for key in asking} | {name for name in given if name is not None})
     everybody: list[str | None] = [*([None] if None in given else []), *names]
-    rows = [_use(name, given.get(name, 0), [key for key in asking if key.name == name]) for name in everybody]
+    settings = service.store.settings
+    rows = [_use(settings, name, given.get(name, 0), [k for k in asking if k.name == name]) for name in everybody]
     return {"analysts": rows, "answers": sum(given.values())}
 
 
@@ -106,15 +116,13 @@ async def search_owners(
 async def verify_store(service: Served) -> dict[str, Any]:
     """Check the whole store as `indknn verify` does: the trail, the answers, the budgets, memory against disk.
 
-    It reads everything, and queries wait meanwhile.
+    It checks a copy in memory, which is made in pieces. Queries are answered meanwhile.
     """
-
-    def check() -> dict[str, Any]:
-        found = list(islice(verify.problems(service.store), _MOST_PROBLEMS))
-        with service.store.reading() as db:
-            return {"ok": not found, "problems": found, "entries": chain.last(db).position}
-
-    return await service.worker.run(check)
+    snapshot = await service.worker.run(lambda: verify.Snapshot(service.store))
+    while not await service.worker.run(snapshot.copy_some):
+        pass
+    found, entries = await asyncio.to_thread(snapshot.problems)
+    return {"ok": not found, "problems": found[:_MOST_PROBLEMS], "entries": entries}
 
 
 def _key_file(service: Service) -> Path:
@@ -134,16 +142,18 @@ async def _known(service: Service, number: str) -> Path:
 
 def _told(service: Service, key: Key, text: str) -> dict[str, Any]:
     service.keys.refresh(force=True)
-    return {**_facts(key), "key": text}
+    return {**_facts(service, key), "key": text}
 
 
-def _facts(key: Key) -> dict[str, Any]:
-    return {name: value for name, value in vars(key).items() if name != "digest"}
+def _facts(service: Service, key: Key) -> dict[str, Any]:
+    known = {name: value for name, value in vars(key).items() if name != "digest"}
+    return {**known, "epsilon": service.store.settings.analysts.get(key.name) if key.role in keyfile.ASKING else None}
 
 
-def _use(name: str | None, answers: int, keys: list[Key]) -> dict[str, Any]:
+def _use(settings: Settings, name: str | None, answers: int, keys: list[Key]) -> dict[str, Any]:
     """What one analyst has used. Several keys of a name share its answers; the most generous one counts."""
     limits = [key.max_queries for key in keys]
     most = None if name is None or None in limits else max((limit for limit in limits if limit is not None), default=0)
     left = None if most is None else max(most - answers, 0)
-    return {"name": name, "answers": answers, "keys": len(keys), "max_queries": most, "queries_left": left}
+    facts = {"name": name, "answers": answers, "keys": len(keys), "max_queries": most, "queries_left": left}
+    return {**facts, "epsilon": guarantee(settings, name)["epsilon"]}

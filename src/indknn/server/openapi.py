@@ -47,6 +47,7 @@ STATUS = {
     "spent_share_histogram": [40100, 6200, 1500, 300, 80, 20, 8, 2, 1, 0],
     "spent_share_median": 0.03,
     "exhausted": 0,
+    "given_less": {"alice": 0.25},
     "forecast": {"observer": "all analysts together", "queries_left_for_median_owner": 38000},
     "answers_over_time": [{"at": "2026-01-01T12:00:00Z", "answers": 1200}],
 }
@@ -56,14 +57,14 @@ AUDIT = {"entries": [{**_ENTRY, **_BODY}], "next": None, "last": 7}
 ADDED = {"ids": [0, 1], "records": 2, "owners": 2, "already_here": 0, "warnings": [], "repeated": False}
 REMOVED = {"removed": 1, "records": 1, "owners": 1}
 _KEY = {"id": "3fe21b07", "name": "alice", "role": "analyst", "created": "2026-01-01T12:00:00Z", "owner": None}
-_LIMITS = {"rate": 50.0, "max_queries": 10000, "revoked": None}
+_LIMITS = {"rate": 50.0, "max_queries": 10000, "revoked": None, "epsilon": 0.25}
 KEYS = {"keys": [{**_KEY, **_LIMITS}]}
 NEW_KEY = {**_KEY, **_LIMITS, "key": "indknn_..."}
-_USE = {"answers": 1200, "keys": 1, "max_queries": 10000, "queries_left": 8800}
+_USE = {"answers": 1200, "keys": 1, "max_queries": 10000, "queries_left": 8800, "epsilon": 0.25}
 ANALYSTS = {"analysts": [{"name": "alice", **_USE}], "answers": 1200}
 OWNERS = {"owners": ["ann", "anna"], "more": False}
 VERIFIED = {"ok": True, "problems": [], "entries": 17}
-STATEMENT = {"owner": "ann", "records": 2, "one_analyst": _ONE, "together": _TOGETHER}
+STATEMENT = {"owner": "ann", "records": 2, "one_analyst": _ONE, "together": _TOGETHER, "words": "Whatever one ..."}
 RECEIPT = {"receipt": "erasure", "at": "2026-01-01T12:00:00Z", "records": 2, "owners_forgotten": 1, "owners": ["ann"]}
 PURGED = {"receipt": "purge", "at": "2026-01-01T12:00:00Z", "public": "everybody who asks again can see ..."}
 
@@ -94,7 +95,7 @@ def completed(generate: Callable[[], dict[str, Any]], service: Service) -> dict[
         schemas.pop(name, None)
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"key": []}, {}]
-    for path, facts in (("/v1/session", service.session(OPEN)), ("/v2/models/{name}", service.metadata())):
+    for path, facts in (("/v1/session", service.session(OPEN)), ("/v2/models/{name}", service.metadata(OPEN))):
         document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["example"] = facts
     for path, version in (("/v2/models/{name}/infer", ()), ("/v2/models/{name}/versions/{version}/infer", (_VERSION,))):
         infer = _infer(service.name, width or 2)

@@ -23,9 +23,9 @@ class Reports:
         self._read = 0
         self._answers: list[tuple[str, int]] = []  # by second, ascending
 
-    def status(self) -> dict[str, Any]:
+    def status(self, answers: int | None = None) -> dict[str, Any]:
         """The status of the store, with the answers over time."""
-        facts = status(self.store)
+        facts = status(self.store, answers)
         facts.pop("store")
         return {**facts, "answers_over_time": self.answers_over_time()}
 

@@ -102,10 +102,10 @@ async def session(service: Served, key: Caller) -> dict[str, Any]:
 
 @router.get("/v2/models/{name}", tags=["predict"])
 @router.get("/v2/models/{name}/versions/{version}", tags=["predict"])
-async def model(service: Served, name: str, version: str | None = None) -> dict[str, Any]:
+async def model(service: Served, key: Caller, name: str, version: str | None = None) -> dict[str, Any]:
     """The public facts about the model."""
     check_model(service, name, version)
-    return service.metadata()
+    return service.metadata(key)
 
 
 @router.get("/v2/models/{name}/ready", tags=["predict"])
@@ -120,7 +120,7 @@ async def model_ready(service: Served, name: str, version: str | None = None) ->
 @router.get("/v1/status", tags=["curator"], responses=openapi.example(openapi.STATUS))
 async def status(service: Served) -> dict[str, Any]:
     """How much people have spent. For the curator's side only: it depends on individual budgets."""
-    return await service.worker.run(service.reports.status)
+    return await service.worker.run(lambda: service.reports.status(sum(service.worker.counted().values())))
 
 
 @router.get("/v1/audit", tags=["curator"], responses=openapi.example(openapi.AUDIT))

@@ -141,7 +141,7 @@ class Service:
             "classes": self.classes.tolist(),
             "can": [permission for permission in PERMISSIONS if may(key, permission)],
             "owner": key.owner,
-            "guarantee": guarantee(self.store.settings),
+            "guarantee": guarantee(self.store.settings, None if key is OPEN else key.name),
         }
 
     def _inputs(self) -> list[dict[str, Any]]:
@@ -154,10 +154,11 @@ class Service:
             return [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
         return [{"name": "features", "datatype": "FP32", "shape": [-1, self.n_features or -1]}]
 
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self, key: Key) -> dict[str, Any]:
         """The public facts about the model: its parameters and the guarantee, nothing that depends on people."""
         settings = self.store.settings
-        promised = {name: value for name, value in guarantee(settings).items() if name != "words"}
+        told = guarantee(settings, None if key is OPEN else key.name)
+        promised = {name: value for name, value in told.items() if name != "words"}
         return {
             "name": self.name,
             "versions": [VERSION],

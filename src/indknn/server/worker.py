@@ -120,6 +120,13 @@ class Worker:
         """How many answers this analyst was given, but for those that wait. From any thread."""
         return self._given.get(analyst, 0)
 
+    def counted(self) -> dict[Scope, int]:
+        """How many answers each analyst was given. In the computing thread."""
+        if self.store.generation != self._generation:  # it was read anew after a failure
+            self.store.flush()  # a batch may have been computed since that is not written yet, and counts
+            self._given, self._generation = answers_by_analyst(self.store), self.store.generation
+        return dict(self._given)
+
     async def run(self, work: Callable[[], T]) -> T:
         """The result of some other work on the store."""
         future: Future = asyncio.get_running_loop().create_future()
@@ -134,6 +141,8 @@ class Worker:
                 return self._jobs.get_nowait()
             except Empty:
                 if not self._training.piece():
+                    with suppress(Exception):  # a thread that dies would leave everybody waiting
+                        self.store.fold_if_long()
                     with suppress(Empty):
                         return self._jobs.get(timeout=self._training.pause())
 
@@ -148,9 +157,7 @@ class Worker:
                 item = self._next()
                 continue
             jobs, item = self._waiting(item)
-            self._commits.put(self._answer(jobs))
-            with suppress(Exception):  # answers are paid for; a thread that dies would leave everybody waiting
-                self.store.fold_if_long()
+            self._commits.put(self._answer(jobs))  # long debits are folded when they are written
             if item is _NOTHING:
                 item = self._next()
             else:
@@ -199,10 +206,7 @@ class Worker:
         draft, settings = self.store.draft, self.store.settings
         if draft:
             raise Problem(409, NO_RECORDS, "no_records")
-        if self.store.generation != self._generation:  # it was read anew after a failure
-            self.store.flush()  # a batch may have been computed since that is not written yet, and counts
-            self._given, self._generation = answers_by_analyst(self.store), self.store.generation
-        asked = dict(self._given)
+        asked = self.counted()
         ready = []
         for job in _quantised(settings, jobs, done):
             replay = job.request_id is not None and self.store.knows(job.request_id)

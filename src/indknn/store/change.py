@@ -21,6 +21,7 @@ from indknn.core.noise import Noise
 from indknn.core.releases import PublicRows
 from indknn.errors import InvalidInputError
 from indknn.records.keys import KeyArray, Match
+from indknn.settings import Settings
 from indknn.store import chain, database
 from indknn.store.codec import BLOCK
 from indknn.store.keyfile import forget_names
@@ -84,6 +85,14 @@ class Change:
         database.set_meta(state.db, "settings", json.dumps(settings.stored(draft=state.draft)))
         chain.append(state.db, "settings", n_features=width, classes=list(classes), schema=True)
         state.engine = journaled_engine(settings, self.noise, state.journal)
+
+    def give_less(self, settings: Settings, analyst: str) -> None:
+        """These settings hold from here on, in which this analyst has less (`analysts.py`)."""
+        state, epsilon = self.state, settings.analysts[analyst]
+        stored = json.loads(database.get_meta(state.db, "settings"))  # τ may be open there, and chosen in memory
+        database.set_meta(state.db, "settings", json.dumps({**stored, "analysts": settings.analysts}))
+        chain.append(state.db, "budget", epsilon=epsilon, was=state.engine.settings.analysts.get(analyst))
+        state.engine.give_less(settings, analyst)
 
     def declare_public(self, values: Int8Array) -> None:
         """Keep unlabelled public rows, and their digest in the audit trail. Only before the first answer."""

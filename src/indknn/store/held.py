@@ -27,9 +27,6 @@ from indknn.store.guard import Guard
 from indknn.store.opening import State, load
 from indknn.store.space import Space
 
-FOLD_BYTES, _FOLD_LEAST = 8 << 20, 256 << 10
-"""Debits are folded into balances when they have grown to this; earlier in a small store."""
-
 
 class HeldStore:
     """A store file that this process holds. With `read_only` nothing can be changed or answered."""
@@ -148,8 +145,7 @@ class HeldStore:
 
     def fold_if_long(self) -> None:
         """Fold when debits have grown. Answers are paid for by then, so a failure can wait."""
-        long, failure = self._state.journal.unfolded_bytes, self._state.journal.failure
-        if failure is None and long > _FOLD_LEAST and long > self._fold_bytes:
+        if self._state.journal.failure is None and self._state.journal.unfolded_bytes > self._fold_bytes:
             with suppress(StoreError):
                 self.fold()
 
@@ -201,8 +197,8 @@ class HeldStore:
             raise
 
     @property
-    def _fold_bytes(self) -> int:  # many times the balances, within bounds
-        return min(FOLD_BYTES, max(_FOLD_LEAST, 64 * 12 * len(self._state.engine.ledger.participation)))
+    def _fold_bytes(self) -> int:
+        return self._state.journal.fold_bytes
 
     def _reload_if_failed(self) -> None:
         if self._closed:

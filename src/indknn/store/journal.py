@@ -31,6 +31,8 @@ from indknn.types import IntArray, Vectors
 Known: TypeAlias = tuple[bytes, bytes]
 """Of a request with an id: the digest of what was asked, and what it was told (`_told`)."""
 
+FOLD_BYTES, _FOLD_LEAST = 8 << 20, 256 << 10
+"""Debits are folded into balances when they have grown to this; earlier in a small store."""
 _MANY, _LONG = 256 << 10, 4 << 20
 _BALANCE = _DEBIT = 12  # bytes
 
@@ -74,6 +76,7 @@ class StoreJournal:
         self._sealed = self._durable = 0  # groups
         self._open: list[Noted] = []
         self._open_bytes, self._folding = 0, False
+        self._may_fold = False  # with answers: not where debits are long already, as a fold may just have failed
         self._pending: list[Noted] = []
         self._requests: dict[str, Known] = {}
         self._fold_blocks: set[tuple[Scope, int]] = set()  # that it covers
@@ -91,6 +94,11 @@ class StoreJournal:
         """The number of an answer that the caller writes, in a transaction of records and people."""
         self._next += 1
         return self.last_noted
+
+    @property
+    def fold_bytes(self) -> int:
+        """How long debits may grow: many times the balances, within bounds."""
+        return min(FOLD_BYTES, max(_FOLD_LEAST, 64 * _BALANCE * len(self.ledger.participation)))
 
     def note(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None) -> None:
         """A fresh answer or a sum, with all charges since the one before. The store's lock is held."""
@@ -117,6 +125,10 @@ class StoreJournal:
         concern, those balances are written: as they are now, when the ledger is just behind the last answer.
         """
         with self.ledger.lock, self._list_lock:
+            if self.unfolded_bytes <= self.fold_bytes:
+                self._may_fold = True
+            elif self.background and self._may_fold and self._fold is None:
+                self._folding = True  # balances take the place of debits; whoever commits writes them
             if request.request_id is not None:
                 known = request_digest(request), _told(reply)
                 self._known[request.request_id] = self._requests[request.request_id] = known

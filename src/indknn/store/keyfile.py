@@ -30,6 +30,8 @@ from indknn.store.opening import checked_books
 from indknn.types import OwnerId
 
 ROLES = ("analyst", "curator", "owner", "auditor", "admin")
+ASKING = ("analyst", "admin")
+"""The roles that ask for predictions, charged to the ledger of their name."""
 PREFIX = "indknn_"
 _LONGEST_NAME = 128
 
@@ -185,14 +187,25 @@ def remember_keys(store: Path) -> None:
 def _check(role: str, name: str, owner: OwnerId | int | None, rate: float | None, max_queries: int | None) -> None:
     if role not in ROLES:
         raise InvalidInputError(f"role must be one of {list(ROLES)}, got {role!r}")
-    if not (0 < len(name) <= _LONGEST_NAME and name.isprintable() and name.strip() == name):
-        raise InvalidInputError(f"name must be 1 to {_LONGEST_NAME} printable characters, got {name!r}")
+    check_name(name)
     if (owner is not None) != (role == "owner"):
         raise InvalidInputError("an owner key needs --owner, and only an owner key has one")
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise InvalidInputError(f"rate must be a positive number of queries per second, got {rate!r}")
     if max_queries is not None and max_queries < 0:
         raise InvalidInputError(f"max_queries must be at least 0, got {max_queries!r}")
+
+
+def check_name(name: str) -> None:
+    """Refuse what is no name of a key's holder."""
+    if not (isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable() and name.strip() == name):
+        raise InvalidInputError(f"name must be 1 to {_LONGEST_NAME} printable characters, got {name!r}")
+
+
+def check_may_ask(role: str) -> None:
+    """Refuse an ε for a key that asks for no predictions."""
+    if role not in ASKING:
+        raise InvalidInputError(f"epsilon is for keys of the roles {list(ASKING)}, got {role!r}")
 
 
 def digest_of(secret: bytes, text: str) -> str:

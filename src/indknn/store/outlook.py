@@ -54,7 +54,7 @@ def stream(store: Store, analyst: Scope = None, records: int | None = None) -> S
     """All that a forecast may be made of. `records` is a *public* number of records, where there is one."""
     if records is not None and records < 1:
         raise InvalidInputError(f"the number of records must be at least 1, got {records!r}")
-    history, settings = past(store, analyst), store.settings
+    history, settings = past(store, analyst), store.settings.seen_by(analyst)
     adviser = None if store.draft else store.engine.predictor.adviser(analyst)
     if adviser is not None:
         return advised_stream(adviser, np.array(history.asked, dtype=np.float64))

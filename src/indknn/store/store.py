@@ -21,6 +21,7 @@ from indknn.ledger import Scope
 from indknn.ledger.figures import statement
 from indknn.settings import Settings
 from indknn.store import creation, intake, rounds
+from indknn.store.analysts import settings_with_less
 from indknn.store.batches import Batch, answered
 from indknn.store.change import ERASED, PURGED, Change, receipt_of
 from indknn.store.held import HeldStore
@@ -110,6 +111,18 @@ class Store(HeldStore):
         with self.changing() as change:
             change.adopt(schema)
         self.schema = schema
+
+    def give_less(self, analyst: str, epsilon: float) -> None:
+        """Promise that this analyst learns no more of anybody than ε, which is less than the store's. For good.
+
+        Only before the first answer to that analyst. Until then it may be lowered; it is never raised.
+        """
+        with self._exclusive():
+            self._state.journal.commit()
+            settings = settings_with_less(self._state, analyst, epsilon)
+            if settings is not None:
+                with self._transaction() as change:
+                    change.give_less(settings, analyst)
 
     def knows(self, request_id: str) -> bool:
         """Whether a request with this id was answered before."""

@@ -2,49 +2,112 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import apsw
 import numpy as np
 import numpy.typing as npt
 
+from indknn.core.accounting import to_units
 from indknn.engine import new_index, new_ledger
 from indknn.errors import StoreError
-from indknn.ledger import MemoryLedger
+from indknn.ledger import SHARED, MemoryLedger
 from indknn.records.shard import Shard
+from indknn.settings import Settings
 from indknn.store import chain, database
+from indknn.store.books import Books
 from indknn.store.codec import Debits
 from indknn.store.store import Store
 from indknn.types import IntArray
+
+_SLOT = 0xFFFFFFFF
+_PAGES = 256  # of 4 KiB
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a store had in memory at one moment."""
+
+    settings: Settings
+    ledger: MemoryLedger
+    ids: IntArray
+    owners: IntArray
+    """The owner slot of each record."""
+    keys: dict[int, bytes]
+
+    @staticmethod
+    def of(settings: Settings, ledger: MemoryLedger, shard: Shard) -> Memory:
+        """As it is now."""
+        ids = shard.record_ids()
+        slots = ids & _SLOT
+        return Memory(settings, ledger, ids, shard.owners_of(slots), shard.keys.blocks_of(slots))
+
+
+class Snapshot:
+    """A store as it is at one moment, copied in pieces that answers can come between, to be checked beside them.
+
+    SQLite writes what changes meanwhile into the copy as well. The copy is in memory and nowhere else.
+    """
+
+    def __init__(self, store: Store):
+        self._store, self._generation = store, store.generation
+        self._copy = apsw.Connection(":memory:")
+        self._backup = self._copy.backup("main", store.db, "main")
+        self._memory: Memory | None = None
+
+    def copy_some(self) -> bool:
+        """Copy some pages, in a millisecond or so; whether that was all."""
+        store = self._store
+        with store.reading():
+            if store.generation != self._generation:
+                raise StoreError("the store was read anew meanwhile; check it again")
+            store.flush()
+            self._backup.step(_PAGES)
+            if self._backup.done:
+                self._backup.finish()
+                ledger = store.engine.ledger
+                self._memory = Memory.of(store.settings, ledger.copy(), store.engine.shard)
+        return self._memory is not None
+
+    def problems(self) -> tuple[list[str], int]:
+        """What is wrong, and how long the audit trail is. In any thread."""
+        assert self._memory is not None
+        books = Books(self._copy, database.get_meta(self._copy, "key"))
+        found = list(_all(self._copy, books, self._memory))
+        return found, chain.last(self._copy).position
 
 
 def problems(store: Store) -> Iterator[str]:
     """Everything that is wrong, in words; nothing if all is well."""
     with store.reading() as db:
         store.flush()
-        found = list(_all(store, db))
+        memory = Memory.of(store.settings, store.engine.ledger, store.engine.shard)
+        found = list(_all(db, store.books, memory))
     yield from found
 
 
-def _all(store: Store, db: apsw.Connection) -> Iterator[str]:
+def _all(db: apsw.Connection, books: Books, memory: Memory) -> Iterator[str]:
     try:
-        yield from _each(store, db)
+        yield from _each(db, books, memory)
     except (apsw.Error, StoreError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         yield f"file: it cannot be read to the end: {error!r}"
 
 
-def _each(store: Store, db: apsw.Connection) -> Iterator[str]:
+def _each(db: apsw.Connection, books: Books, memory: Memory) -> Iterator[str]:
     for (line,) in db.execute("PRAGMA integrity_check"):
         if line != "ok":
             yield f"file: {line}"
     yield from chain.breaks(db)
-    if store.books.read() != chain.last(db).facts.get("books"):
+    if books.read() != chain.last(db).facts.get("books"):
         yield "rows of the file are not as the audit trail has them"
     yield from _answers(db)
-    yield from _records(store, db)
-    yield from _budgets(store)
-    yield from _memory(store)
+    yield from _records(db, memory)
+    yield from _given_less(db, memory)
+    yield from _budgets(db, memory)
+    yield from _memory(db, memory)
 
 
 def _answers(db: apsw.Connection) -> Iterator[str]:
@@ -71,30 +134,46 @@ def _answers(db: apsw.Connection) -> Iterator[str]:
             yield f"the debits of answer {seq} are not what it was charged"
 
 
-def _records(store: Store, db: apsw.Connection) -> Iterator[str]:
+def _records(db: apsw.Connection, memory: Memory) -> Iterator[str]:
     """As many records as were added and not forgotten, and each of somebody who is here."""
     came = {"add": 1, "forget": -1}
     told = sum(came[entry.kind] * int(entry.facts["records"]) for entry in chain.entries(db) if entry.kind in came)
-    shard, ledger = store.engine.shard, store.engine.ledger
-    if told != len(shard):
-        yield f"there are {len(shard)} records, but {told} by the audit trail"
-    owning = np.unique(shard.owners_of(shard.record_ids() & 0xFFFFFFFF))
-    if not np.array_equal(owning, np.sort(ledger.slots_of(ledger.owners()))):
+    if told != len(memory.ids):
+        yield f"there are {len(memory.ids)} records, but {told} by the audit trail"
+    if not np.array_equal(np.unique(memory.owners), np.sort(memory.ledger.slots_of(memory.ledger.owners()))):
         yield "there are records of nobody, or people without records"
 
 
-def _budgets(store: Store) -> Iterator[str]:
+def _given_less(db: apsw.Connection, memory: Memory) -> Iterator[str]:
+    """Analysts have what they were given, by the trail, by the file and in memory."""
+    told: list[float] = []
+    for entry in chain.entries(db):
+        if entry.kind == "budget":
+            told += [entry.facts["epsilon"]]
+            if entry.facts["was"] is not None:
+                told.remove(entry.facts["was"])
+    stored = json.loads(database.get_meta(db, "settings")).get("analysts", {})
+    if sorted(stored.values()) != sorted(told):
+        yield "what analysts were given is not as the audit trail has it"
+    if stored != memory.settings.analysts or new_ledger(memory.settings).budgets != memory.ledger.budgets:
+        yield "memory and disk disagree about what analysts were given"
+
+
+def _budgets(db: apsw.Connection, memory: Memory) -> Iterator[str]:
     """Nobody is above their budget, and what people have spent is what answers were charged.
 
     Who was two people until names became text may be above it, by what both had spent until then.
     """
-    ledger, joined = store.engine.ledger, database.read_joined(store.db)
+    ledger, joined, settings = memory.ledger, database.read_joined(db), memory.settings
     columns = {scope: ledger.column(scope) for scope in ledger.scopes}
     for scope, column in columns.items():
         graves = {digest: t.spent.get(scope, 0) for digest, t in ledger.tombstones.items()}
         if min(column.min(initial=0), min(graves.values(), default=0)) < 0:
             yield f"what somebody has spent with analyst {scope!r} is below zero"
-        above = _above(ledger, column, graves, ledger.limit(scope))
+        most = ledger.shared_budget
+        if scope != SHARED:
+            most = to_units(settings.seen_by(scope).budget) - ledger.shared_budget
+        above = _above(ledger, column, graves, most)
         if any(units > joined.get(digest, {}).get(scope, 0) for digest, units in above.items()):
             yield f"somebody has spent more than their budget with analyst {scope!r}"
     if ledger.global_budget is not None:
@@ -105,8 +184,8 @@ def _budgets(store: Store) -> Iterator[str]:
             yield "somebody has spent more than the global budget"
     total = sum(sum(column.tolist()) for column in columns.values())
     total += sum(sum(t.spent.values()) for t in ledger.tombstones.values())
-    charged = sum(int(c) for (c,) in store.db.execute("SELECT charged FROM answers"))
-    charged += sum(int(entry.facts.get("extra", 0)) for entry in chain.entries(store.db))  # of who was two people
+    charged = sum(int(c) for (c,) in db.execute("SELECT charged FROM answers"))
+    charged += sum(int(entry.facts.get("extra", 0)) for entry in chain.entries(db))  # of who was two people
     if total != charged:
         yield f"people have spent {total} units in all, but answers were charged {charged}"
 
@@ -118,29 +197,29 @@ def _above(ledger: MemoryLedger, column: IntArray, graves: dict[bytes, int], lim
     return {**{digest: units for digest, units in graves.items() if units > limit}, **here}
 
 
-def _memory(store: Store) -> Iterator[str]:
+def _memory(db: apsw.Connection, memory: Memory) -> Iterator[str]:
     """What is in memory is what the file says, to the bit."""
-    engine, settings = store.engine, store.settings
-    ledger = new_ledger(settings, key=database.get_meta(store.db, "key"))
-    database.read_ledger(store.db, ledger)
-    if ledger.owners() != engine.ledger.owners():
+    settings, held = memory.settings, memory.ledger
+    ledger = new_ledger(settings, key=database.get_meta(db, "key"))
+    database.read_ledger(db, ledger)
+    if ledger.owners() != held.owners():
         yield "memory and disk disagree about who is here"
         return
-    for scope in engine.ledger.scopes:
-        if not _same(ledger.column(scope), engine.ledger.column(scope)):
+    for scope in held.scopes:
+        if not _same(ledger.column(scope), held.column(scope)):
             yield f"memory and disk disagree about what was spent with analyst {scope!r}"
-    if not _same(ledger.participation, engine.ledger.participation):
+    if not _same(ledger.participation, held.participation):
         yield "memory and disk disagree about who took part how often"
-    if ledger.tombstones != engine.ledger.tombstones:
+    if ledger.tombstones != held.tombstones:
         yield "memory and disk disagree about the forgotten"
     shard = Shard(new_index(settings), ledger)
-    database.read_records(store.db, settings.n_features, shard)
-    slots = shard.record_ids() & 0xFFFFFFFF
-    if not np.array_equal(shard.record_ids(), engine.shard.record_ids()):
+    database.read_records(db, settings.n_features, shard)
+    disk = Memory.of(settings, ledger, shard)
+    if not np.array_equal(disk.ids, memory.ids):
         yield "memory and disk disagree about which records there are"
-    elif not np.array_equal(shard.owners_of(slots), engine.shard.owners_of(slots)):
+    elif not np.array_equal(disk.owners, memory.owners):
         yield "memory and disk disagree about whose records they are"
-    if shard.keys.blocks_of(slots) != engine.shard.keys.blocks_of(slots):
+    if disk.keys != memory.keys:
         yield "memory and disk disagree about the ids of records"
 
 

@@ -8,8 +8,7 @@ import subprocess
 import pytest
 
 from indknn.errors import StoreError
-from indknn.store import Store, files
-from indknn.store import held as store_module
+from indknn.store import Store, files, journal
 from indknn.store.verify import problems
 from store.faults import law
 from store.faults.killing import context
@@ -28,7 +27,7 @@ def small_disk(tmp_path, monkeypatch):
     if mounted.returncode:
         pytest.skip(f"a small tmpfs cannot be mounted here: {mounted.stderr.strip()}")
     monkeypatch.setattr(files.Ballast, "fill", law.REAL_FILL)
-    monkeypatch.setattr(store_module, "FOLD_BYTES", 2 << 20)
+    monkeypatch.setattr(journal, "FOLD_BYTES", 2 << 20)
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 

@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { busy, find, make, tell } from "./dom.js";
-import { count, many, short, stamp } from "./format.js";
+import { count, figure, many, short, stamp } from "./format.js";
 
 const PAGE = 20;
 
@@ -103,6 +103,7 @@ function words({ kind, body }) {
       : `Answered ${count(facts.count)} queries, ${count(facts.first)} to ${count(facts.last)}.`;
     case "public": return `Declared ${many(facts.rows, "public row")} that the shared model may use.`;
     case "purge": return "Purged all that was released. Everybody who asks again can see it.";
+    case "budget": return `Gave an analyst less: ε = ${figure(facts.epsilon)}${facts.was === null ? "" : `, after ${figure(facts.was)}`}.`;
     case "keys": return "First key made.";
     case "names": return `All names became text: ${many(facts.renamed, "name")} renamed, ${many(facts.joined, "person", "people")} joined who had two.`;
     case "prune": return `Dropped the ids of ${many(facts.requests, "old request")}.`;

@@ -2,11 +2,13 @@
 
 import { call } from "./api.js";
 import { busy, find, make, tell } from "./dom.js";
-import { count, stamp } from "./format.js";
+import { count, figure, stamp } from "./format.js";
+
+const NUMBERS = { rate: "Queries per second", max_queries: "Queries in all", epsilon: "ε" };
 
 export function mount(page) {
   const form = find("#keys form"), rows = find("#keys-rows"), error = find("#keys-error"), fresh = find("#keys-new");
-  const fields = ["role", "name", "owner", "rate", "max_queries"].map((name) => [name, find(`[name="${name}"]`, form)]);
+  const fields = ["role", "name", "owner", "rate", "max_queries", "epsilon"].map((name) => [name, find(`[name="${name}"]`, form)]);
   const role = find("[name=role]", form), ownerField = find("#key-owner-field");
   let shown = "";
 
@@ -22,9 +24,9 @@ export function mount(page) {
     for (const [name, field] of fields) {
       const text = field.value.trim();
       if (text === "" || (name === "owner" && role.value !== "owner")) continue;
-      const number = name === "rate" || name === "max_queries";
+      const number = NUMBERS[name];
       if (number && !/^[0-9.]+$/.test(text)) {
-        tell(error, `${name === "rate" ? "Queries per second" : "Queries in all"} must be a number, or empty.`);
+        tell(error, `${number} must be a number, or empty.`);
         field.focus();
         return;
       }
@@ -92,10 +94,11 @@ export function mount(page) {
   return { load };
 }
 
-function limits({ rate, max_queries: most }) {
+function limits({ rate, max_queries: most, epsilon }) {
   const words = [];
   if (rate !== null) words.push(`${rate} a second`);
   if (most !== null) words.push(`${count(most)} in all`);
+  if (epsilon !== null) words.push(`ε = ${figure(epsilon)}`);
   return words.join(", ") || "no limits";
 }
 
@@ -105,8 +108,8 @@ export function mountAnalysts(page) {
   async function load() {
     if (!page.may("status")) return;
     const { analysts } = await call("GET", "/v1/analysts");
-    rows.replaceChildren(...analysts.map(({ name, answers, keys, queries_left: left }) => make("tr", { role: "row" },
-      ...[name ?? "without a name", count(answers), count(keys), left === null ? "no limit" : count(left)].map((text) => make("td", { role: "cell" }, text)))));
+    rows.replaceChildren(...analysts.map(({ name, answers, keys, queries_left: left, epsilon }) => make("tr", { role: "row" },
+      ...[name ?? "without a name", count(answers), count(keys), left === null ? "no limit" : count(left), figure(epsilon)].map((text) => make("td", { role: "cell" }, text)))));
     tell(find("#analysts-none"), analysts.length === 0 ? "Nobody has a key to ask with, and nobody has asked." : "");
   }
   return { load };

@@ -134,7 +134,7 @@ function lines(facts) {
   const { rounding } = facts;
   return [
     pairs([["Owner", facts.owner], ["Records", count(facts.records)], ...accounts], { class: "facts" }),
-    make("p", { class: "hint" }, `${rounding[0].toUpperCase()}${rounding.slice(1)}.`),
+    make("p", { class: "hint" }, `${rounding[0].toUpperCase()}${rounding.slice(1)}. ${facts.words}`),
   ];
 }
 

@@ -1,0 +1,101 @@
+"""What takes long is done beside the answers: checking the store, and folding debits."""
+
+import asyncio
+
+import httpx
+import numpy as np
+import pytest
+
+from indknn.errors import StoreError
+from indknn.store import Store, chain, database, journal, verify
+from indknn.store.verify import Snapshot, problems
+from server.serving import INFER, application, make_store, question, rows
+
+
+def copied(store, meanwhile=lambda: None):
+    snapshot, pieces = Snapshot(store), 1
+    while not snapshot.copy_some():
+        meanwhile()
+        pieces += 1
+    return snapshot, pieces
+
+
+@pytest.fixture
+def in_pieces(monkeypatch):
+    monkeypatch.setattr(verify, "_PAGES", 2)
+
+
+def test_a_store_is_copied_in_pieces_and_checked_while_it_goes_on(store, in_pieces):
+    questions = iter(rows(3, 10_000))
+
+    def go_on():
+        store.predict([next(questions)], "alice")
+        store.add([[1.0, 2.0, 3.0, 4.0]], ["a"], [f"new-{next(questions)[0]}"])
+
+    snapshot, pieces = copied(store, go_on)
+    entries = chain.last(store.db).position
+    store.predict(rows(4, 5))  # later than the copy
+    store.forget(["p3"])
+    assert pieces > 5
+    assert snapshot.problems() == ([], entries)
+    assert not list(problems(store))
+
+
+def test_what_is_wrong_is_found_in_the_copy(store, in_pieces):
+    store.predict(rows(1, 3), "alice")
+    store.engine.ledger.column("alice")[0] += 1
+    found, _ = copied(store)[0].problems()
+    assert "memory and disk disagree about what was spent with analyst 'alice'" in found
+    assert any("units in all" in one for one in found)
+
+
+def test_damage_of_the_file_is_found_in_the_copy(store, in_pieces):
+    with store.reading() as db:
+        db.execute("DROP TRIGGER temp.records_UPDATE")
+        db.execute("UPDATE records SET body = zeroblob(length(body)) WHERE slot = 5")
+    found, _ = copied(store)[0].problems()
+    assert "rows of the file are not as the audit trail has them" in found
+
+
+def test_a_store_that_is_read_anew_meanwhile_is_not_judged(store, in_pieces):
+    snapshot = Snapshot(store)
+    snapshot.copy_some()
+    with pytest.raises(RuntimeError), store.computing():
+        raise RuntimeError
+    with pytest.raises(StoreError, match="read anew meanwhile"):
+        snapshot.copy_some()
+    assert copied(store)[0].problems()[0] == []
+
+
+def test_queries_are_answered_while_a_check_goes_on(store, in_pieces):
+    async def run(app):
+        transport, answered = httpx.ASGITransport(app), 0
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            check = asyncio.create_task(client.post("/v1/verify"))
+            while not check.done():
+                assert (await client.post(INFER, json=question(rows(answered)))).status_code == 200
+                answered += not check.done()
+            return (await check).json(), answered
+
+    with application(store) as client:
+        told, answered = asyncio.run(run(client.app))
+    assert (told["ok"], told["problems"]) == (True, [])
+    assert answered > 1
+
+
+def test_debits_are_folded_by_whoever_commits(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "FOLD_BYTES", 4000)
+    monkeypatch.setattr(journal, "_FOLD_LEAST", 4000)
+    monkeypatch.setattr("indknn.store.held.HeldStore.fold_if_long", lambda self: None)  # the way of an idle server
+    with make_store(tmp_path / "a.store") as store, application(store) as client:
+        for i in range(60):
+            assert client.ask(rows(i)).status_code == 200
+        client("GET", "/v1/status")
+        assert int(database.get_meta(store.db, "folded")) > 20
+        assert store.db.execute("SELECT sum(length(body)) FROM debits").get < 12_000
+        assert not [entry for entry in chain.entries(store.db) if entry.kind == "fold"]
+        assert not list(problems(store))
+        before = store.spent()
+    with Store(store.path) as again:
+        assert np.array_equal(again.spent(), before)
+        assert not list(problems(again))

@@ -1,0 +1,227 @@
+"""An analyst may be given less than the store's ε: enforced by the ledger, durable, public and for good."""
+
+import json
+import sqlite3
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import indknn
+from conftest import blobs
+from indknn.cli.app import app
+from indknn.core.accounting import budget, epsilon, to_units
+from indknn.errors import InvalidInputError, StoreError
+from indknn.ledger import MemoryLedger
+from indknn.ledger.figures import guarantee, ledger_words, statement
+from indknn.settings import Settings
+from indknn.store import Store
+from indknn.store.chain import entries
+from indknn.store.keyfile import keys_path, read_key_file
+from indknn.store.outlook import stream
+from indknn.store.reports import status
+from indknn.store.verify import problems
+from server.serving import INFER, application, question
+
+X, Y = blobs(760, 3, 8)
+NAMES = [f"p{i % 40}" for i in range(600)]
+PLAIN = Settings(n_features=8, classes=(0, 1, 2), tau=0.3, sigma2=0.1, max_queries=200, reuse="none")
+MODEL = Settings(n_features=8, classes=(0, 1, 2), tau=0.3, sigma2=0.02, epsilon=4.0, prior_share=0.1)
+
+
+def filled(path, settings=PLAIN):
+    store = Store.create(path, settings)
+    store.add(X[:600], Y[:600], NAMES)
+    return store
+
+
+@pytest.fixture
+def store(tmp_path):
+    with filled(tmp_path / "a.store") as made:
+        yield made
+
+
+@pytest.mark.parametrize(("settings", "less"), [(PLAIN, 0.25), (MODEL, 2.0)], ids=["votes", "a shared model"])
+def test_nobody_spends_more_with_an_analyst_than_that_analyst_was_given(tmp_path, settings, less):
+    with filled(tmp_path / "a.store", settings) as store:
+        store.give_less("alice", less)
+        for analyst in ("alice", "bob"):
+            for part in np.array_split(X[600:760], 8):
+                store.predict(part, analyst)
+        # What alice learned is hers and what everybody sees.
+        most = budget(less, settings.delta, settings.accountant)
+        assert 0.3 * most < store.spent(analyst="alice").max() <= most
+        assert most < store.spent(analyst="bob").max() <= settings.budget
+        assert not list(problems(store))
+    with indknn.open(tmp_path / "a.store") as again:
+        before = again.spent(analyst="alice").max()
+        again.predict(X[:100] + 0.01, "alice")
+        assert before <= again.spent(analyst="alice").max() <= most
+        assert not list(problems(again))
+
+
+def test_a_ledger_that_ignores_it_is_noticed(store, monkeypatch):
+    monkeypatch.setattr(MemoryLedger, "budget_of", lambda self, scope: self.budget)
+    store.give_less("alice", 0.25)
+    store.predict(X[600:760], "alice")
+    assert "somebody has spent more than their budget with analyst 'alice'" in list(problems(store))
+
+
+def test_the_noise_is_planned_for_what_the_analyst_has(tmp_path):
+    automatic = Settings(n_features=8, classes=(0, 1, 2), tau=0.3, max_queries=200, reuse="none")
+    shares = {}
+    with filled(tmp_path / "a.store", automatic) as store:
+        store.give_less("alice", 0.25)
+        store.predict(X[600:620], "alice")
+        store.predict(X[600:620], "bob")
+        for name in ("alice", "bob"):
+            shares[name] = store.spent(analyst=name).mean() / automatic.seen_by(name).budget
+    assert shares["alice"] < 3 * shares["bob"]  # with bob's noise it would be 13 times as much
+
+
+def test_it_is_lowered_before_the_first_answer_and_never_raised(store):
+    store.give_less("alice", 0.5)
+    store.give_less("alice", 0.25)
+    store.give_less("alice", 0.25)  # nothing new
+    with pytest.raises(InvalidInputError, match=r"may be lowered, never raised: 0.25 was given, got 0.5"):
+        store.give_less("alice", 0.5)
+    store.predict(X[600:601], "alice")
+    with pytest.raises(InvalidInputError, match=r"'alice' was answered already, within epsilon = 0.25"):
+        store.give_less("alice", 0.1)
+    store.predict(X[600:601], "bob")
+    with pytest.raises(InvalidInputError, match=r"'bob' was answered already, within epsilon = 1"):
+        store.give_less("bob", 0.5)
+    assert store.settings.analysts == {"alice": 0.25}
+    store.purge()  # what was told was told
+    with pytest.raises(InvalidInputError, match="answered already"):
+        store.give_less("bob", 0.5)
+    told = [entry.facts for entry in entries(store.db) if entry.kind == "budget"]
+    assert [(facts["epsilon"], facts["was"]) for facts in told] == [(0.5, None), (0.25, 0.5)]
+    assert "alice" not in json.dumps(told)  # the trail has no names
+    assert not list(problems(store))
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, float("nan")])
+def test_what_is_out_of_bounds_is_refused(store, wrong):
+    generation = store.generation
+    with pytest.raises(InvalidInputError, match=r"epsilon .*got"):
+        store.give_less("alice", wrong)
+    assert store.generation == generation  # a wrong number must not have a large store read anew
+    assert not store.settings.analysts
+    assert not list(problems(store))
+
+
+def test_less_than_the_shared_model_takes_cannot_be_promised(tmp_path):
+    with filled(tmp_path / "a.store", MODEL) as store:
+        least = epsilon(MODEL.shared_budget, MODEL.delta)
+        with pytest.raises(InvalidInputError, match=rf"above {least:.4g}, which the shared model alone may take"):
+            store.give_less("alice", 0.99 * least)
+        store.give_less("alice", 1.01 * least)
+        assert 0 < store.engine.ledger.limit("alice") < store.engine.ledger.limit(None) / 20
+
+
+def test_a_global_ledger_promises_one_thing_to_all(tmp_path):
+    together = Settings(n_features=8, classes=(0, 1, 2), tau=0.3, reuse="none", global_epsilon=2.0)
+    with (
+        filled(tmp_path / "a.store", together) as store,
+        pytest.raises(InvalidInputError, match="none of them can be given less"),
+    ):
+        store.give_less("alice", 0.25)
+
+
+def test_queries_without_a_name_do_not_train_for_who_was_given_less(tmp_path):
+    with filled(tmp_path / "a.store", MODEL) as store:
+        store.give_less("alice", 3.0)
+        rng = np.random.default_rng(1)
+        for _ in range(5):
+            store.predict(rng.normal(size=(64, 8)))
+        assert not store.engine.ledger.house
+    with filled(tmp_path / "b.store", MODEL) as store:
+        for _ in range(5):
+            store.predict(rng.normal(size=(64, 8)))
+        assert store.engine.ledger.house
+        with pytest.raises(InvalidInputError, match="all analysts of this store have one ledger"):
+            store.give_less("alice", 3.0)
+
+
+def test_the_books_cover_it(store):
+    store.give_less("alice", 0.25)
+    store.close()
+    with sqlite3.connect(store.path) as db:
+        text = db.execute("SELECT value FROM meta WHERE name = 'settings'").fetchone()[0]
+        db.execute("UPDATE meta SET value = ? WHERE name = 'settings'", (text.replace("0.25", "0.95"),))
+    db.close()
+    with pytest.raises(StoreError, match="not as its audit trail has it"):
+        indknn.open(store.path)
+
+
+def test_every_figure_for_that_analyst_follows(store):
+    store.give_less("alice", 0.25)
+    settings = store.settings
+    assert guarantee(settings, "alice")["epsilon"] == 0.25
+    assert guarantee(settings, "alice")["budget"] == budget(0.25, settings.delta)
+    assert "analyst 'alice' asks" in guarantee(settings, "alice")["words"]
+    assert guarantee(settings, "bob")["epsilon"] == 1.0
+    assert f"B = {budget(0.25, settings.delta):.6g}" in ledger_words(settings, "alice")
+    assert status(store)["given_less"] == {"alice": 0.25}
+    assert "To one analyst less is told: within epsilon = 0.25." in statement(store.engine, "p1")["words"]
+    records = stream(store, "alice", 600)
+    assert records.left == 1.0
+
+
+def test_a_forecast_made_before_does_not_keep_the_old_terms(tmp_path):
+    with filled(tmp_path / "a.store", MODEL) as store:
+        stream(store, "alice")
+        store.give_less("alice", 2.0)
+        own = store.engine.predictor.adviser("alice").terms.budget
+        assert to_units(own) == pytest.approx(store.engine.ledger.limit("alice"), rel=1e-9)
+
+
+def test_a_draft_may_be_told_as_well(tmp_path):
+    with Store.create(tmp_path / "a.store", PLAIN, draft=True) as store:
+        store.give_less("alice", 0.25)
+    with indknn.open(tmp_path / "a.store") as store:
+        assert store.draft
+        store.add(X[:600], Y[:600], NAMES)
+        store.predict(X[600:760], "alice")
+        assert store.spent(analyst="alice").max() <= budget(0.25, PLAIN.delta)
+        assert not list(problems(store))
+
+
+def test_on_the_command_line(store):
+    store.close()
+    run = lambda *words: CliRunner().invoke(app, [str(word) for word in words])  # noqa: E731
+    made = run("keys", "create", store.path, "--role", "analyst", "--name", "alice", "--epsilon", ".25")
+    assert made.exit_code == 0, made.output
+    refused = run("keys", "create", store.path, "--role", "analyst", "--name", "alice", "--epsilon", ".5")
+    assert (refused.exit_code, "never raised" in refused.output) == (2, True)
+    curator = run("keys", "create", store.path, "--role", "curator", "--name", "carl", "--epsilon", ".5")
+    assert "epsilon is for keys of the roles" in curator.output
+    assert [key.name for key in read_key_file(keys_path(store.path)).keys] == ["alice"]
+    assert "analyst alice was given epsilon = 0.25" in run("status", store.path).output
+    assert "less is told" in run("owner", store.path, "p1").output
+    with indknn.open(store.path):
+        held = run("keys", "create", store.path, "--role", "analyst", "--name", "bob", "--epsilon", ".25")
+    assert "in its console or API" in held.output
+
+
+def test_over_http(store):
+    with application(store, roles=["admin"]) as client:
+        client.key = client.keys["admin"]
+        wanted = {"role": "analyst", "name": "alice", "epsilon": 0.25}
+        made = client("POST", "/v1/keys", json=wanted).json()
+        assert made.items() >= wanted.items()
+        assert client("POST", "/v1/keys", json={**wanted, "epsilon": 0.5}).status_code == 422
+        assert client("POST", "/v1/keys", json={**wanted, "role": "auditor"}).status_code == 422
+        plain = client("POST", "/v1/keys", json={"role": "analyst", "name": "bob"}).json()
+        for key, promised in ((made["key"], 0.25), (plain["key"], 1.0)):
+            assert client("GET", "/v1/session", key).json()["guarantee"]["epsilon"] == promised
+            assert client("GET", "/v2/models/indknn", key).json()["parameters"]["epsilon"] == promised
+        for part in np.array_split(X[600:760], 4):
+            assert client("POST", INFER, made["key"], json=question(part)).status_code == 200
+        listed = {key["name"]: key["epsilon"] for key in client("GET", "/v1/keys").json()["keys"]}
+        assert listed == {"admin": None, "alice": 0.25, "bob": None}
+        used = {row["name"]: row["epsilon"] for row in client("GET", "/v1/analysts").json()["analysts"]}
+        assert used == {"admin": 1.0, "alice": 0.25, "bob": 1.0}
+        assert client("POST", "/v1/verify").json()["ok"]
+    assert store.spent(analyst="alice").max() <= budget(0.25, PLAIN.delta)
