@@ -94,7 +94,10 @@ def test_triton_reads_the_metadata(served, triton):
         told = triton.get_model_metadata("indknn", version, headers=served.headers)
         assert told["versions"] == ["1"]
         assert told["inputs"] == [{"name": "features", "datatype": "FP32", "shape": [-1, FEATURES]}]
-        assert told["outputs"] == [{"name": "label", "datatype": "BYTES", "shape": [-1]}]
+        assert told["outputs"] == [
+            {"name": "label", "datatype": "BYTES", "shape": [-1]},
+            {"name": "probabilities", "datatype": "FP64", "shape": [-1, 3]},
+        ]
     assert not triton.is_model_ready("indknn", "2", headers=served.headers)
 
 

@@ -298,8 +298,8 @@ class Predictor:
         everything = [labels[i] if i in labels else told[key] for i, key in enumerate(keys)]
         reply = Reply(np.array(everything, dtype=np.int64), len(fresh))
         if request.likely:
-            known = [i for i in range(len(keys)) if i not in likely]
-            likely |= zip(known, self.probabilities(_rows(request.queries, known), analyst), strict=True)
+            repeats = [i for i in range(len(keys)) if i not in likely]
+            likely |= zip(repeats, self.probabilities(_rows(request.queries, repeats), analyst), strict=True)
             rows = np.array([likely[i] for i in range(len(keys))])
             reply = replace(reply, likely=rows.reshape(len(keys), self._fixed_plan(queries).n_classes))
         if self.journal is not None:
