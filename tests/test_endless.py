@@ -8,8 +8,8 @@ import pytest
 import indknn
 from conftest import blobs
 from indknn import IndKNNClassifier, InvalidInputError
-from indknn.answering import predictor as answering
-from indknn.answering.predictor import Request
+from indknn.answering import schedule as answering
+from indknn.answering.requests import Request
 from indknn.core.accounting import from_units
 from indknn.core.noise import SecureNoise, SeededNoise
 from indknn.core.releases import Gradient, ModelOnly, PublicRows, TallyRelease, Votes, decode, encode

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indknn import IndKNNClassifier
-from indknn.answering.predictor import Predictor, Request
+from indknn.answering.predictor import Predictor
+from indknn.answering.requests import Request
 from indknn.core.accounting import from_units
 from indknn.core.kernels import make_kernel, tau_on_grid
 from indknn.core.mechanism import Plan

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indknn.answering.predictor import Journal, Predictor, Request
+from indknn.answering.predictor import Predictor
+from indknn.answering.requests import Journal, Request
 from indknn.answering.training import Progress
 from indknn.core import accounting
 from indknn.core.advice import about_copies, tell

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indknn.answering.predictor import Predictor, Reply, Request
+from indknn.answering.predictor import Predictor
+from indknn.answering.requests import Reply, Request
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.errors import RequestConflictError

@@ -7,87 +7,37 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import RLock
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from indknn.answering import schedule
 from indknn.answering.by_models import Scan, answers_by_models
 from indknn.answering.by_vote import answer_by_vote
-from indknn.answering.training import Progress, round_of_training
+from indknn.answering.requests import Journal, Reply, Request
+from indknn.answering.schedule import Scheduled
 from indknn.answering.transcript import Answer, Transcript, keys_of
 from indknn.core.calibrate import Crowd
 from indknn.core.kernels import tau_on_grid
 from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
-from indknn.core.releases import Gradient, ModelOnly, NoisyVotes, PublicRows, Release, TableCounts, Votes
-from indknn.errors import InvalidInputError, PrivacyError
+from indknn.core.releases import ModelOnly, NoisyVotes, Release, TableCounts, Votes
 from indknn.ledger import SHARED, Scope
 from indknn.models import SharedModel
 from indknn.models.adviser import Adviser
 from indknn.models.probabilities import from_votes
-from indknn.models.shared_model import MOST_ROWS, Scores
+from indknn.models.shared_model import Scores
 from indknn.records.indexes import Index
 from indknn.records.indexes.scanner import MAX_QUERIES
 from indknn.records.shard import Shard
-from indknn.types import FloatArray, Int8Array, IntArray, Selection, Vectors
+from indknn.types import FloatArray, Int8Array, Selection, Vectors
 
 _TOGETHER = 1024  # queries whose scores are looked up at once
-SCHEDULE_FIRST, SCHEDULE_GROWS = 256, 4
-"""Where one analyst's queries decide: so many of them, and then a quarter more, until newcomers are looked for."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """Queries, whose ledger is charged for them, and an id that makes it safe to ask again.
-
-    `likely` asks how likely each class is, beside the label.
-    """
-
-    queries: Vectors
-    analyst: Scope = None
-    request_id: str | None = None
-    likely: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse the name of what is no analyst."""
-        if self.analyst == SHARED:
-            raise InvalidInputError(f"no analyst can be called {self.analyst!r}")
-
-
-@dataclass(frozen=True)
-class Reply:
-    """The class number of each query, how many of the queries were new, and how likely each class is if asked for."""
-
-    labels: IntArray
-    fresh: int
-    likely: FloatArray | None = None
-
-
-class Journal(Protocol):
-    """Where answers and their charges are written down before they leave (rule 2).
-
-    `background` says that no answer waits for training: somebody takes the pieces of `Predictor.training` in between.
-    """
-
-    background: bool
-
-    def note(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None) -> None:
-        """An answer that was just charged. A sum over records has no query, and the label -1."""
-        ...
-
-    def seal(self, request: Request, reply: Reply) -> None:
-        """What was noted since the last time belongs to this request."""
-        ...
-
-    def secure(self) -> None:
-        """Make what was noted durable at once."""
-        ...
-
-
-class Predictor:
+class Predictor(Scheduled):
     """Answers queries from one or more shards under one plan.
 
     `plan` is a Plan, or makes one from the first queries, which are public; it is then fixed.
@@ -129,7 +79,7 @@ class Predictor:
         self._make_crowd, self._plan_for = make_crowd, plan_for
         self.public = public
         self.model = None if make_model is None else make_model()
-        self._scheduled = SCHEDULE_FIRST
+        self._scheduled = schedule.SCHEDULE_FIRST
         self._tau: int | None = None
         self._transcripts: dict[Scope, Transcript] = {}
         self._advisers: dict[Scope, Adviser] = {}
@@ -152,97 +102,6 @@ class Predictor:
                 self._reply(request, keys, fresh, part, scan, scores)
                 for request, (keys, fresh), part, scores in zip(requests, new, parts, known, strict=True)
             ]
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """All locks, and the checks that come before any release."""
-        with ExitStack() as held:
-            held.enter_context(self.lock)
-            for shard in self.shards:
-                held.enter_context(shard.ledger.lock)
-                if shard.broken:
-                    shard.refuse_if_broken()
-            if self.noise.secure and os.getpid() != self._process:
-                raise PrivacyError(
-                    "this process was forked from the one that holds the ledger, and would spend everybody's budget "
-                    "anew; answer from one process"
-                )
-            yield
-
-    # Training
-
-    def start_round(self, rows: Int8Array | None = None, *, by_queries: bool = False) -> None:
-        """Begin a round of training, or look whether newcomers call for one. The caller must hold all locks.
-
-        When this happens must be public: a clock, an operator's word, the first query that anybody asks. `by_queries`
-        says that the unnamed analyst's queries or their number decided.
-        """
-        assert self.model is not None
-        if self.model.due() is None:
-            given = self.public if rows is None else rows
-            if given is None or (self.model.started and rows is None):
-                given = np.zeros((0, self.model.terms.n_features), dtype=np.int8)
-            self._released(PublicRows(by_queries, given[:MOST_ROWS]))
-
-    def training(self) -> Iterator[Progress]:
-        """The round that is going on, piece by piece. Each piece takes the locks, and may take some milliseconds."""
-        model = self.model
-        if model is None:
-            return
-        pieces = round_of_training(model, self.shards, self.noise, self._released)
-        while self.model is model:  # else all was purged
-            with self.locked():
-                progress = next(pieces, None)
-            if progress is None:
-                return
-            yield progress
-
-    def _train_if_due(self, requests: Sequence[Request]) -> None:
-        """What starts a round without an operator: the very first query, and the number of one analyst's queries.
-
-        Before the first query nobody was told anything, so it may be anybody's. Later on only queries of the unnamed
-        analyst may decide, and only if no other analyst asked before; from then on all spend from one ledger. What was
-        told before a purge was told: the ledger knows who asked.
-        """
-        assert self.model is not None
-        ledger = self.shards[0].ledger
-        told = {one for one, transcript in self._transcripts.items() if transcript.answers}
-        told |= set(ledger.scopes) - {None, SHARED if ledger.counts_only else None}
-        # Who was given less must not see what the unnamed analyst's larger budget shaped.
-        alone = ledger.house or not (told - {None, SHARED} or ledger.budgets)
-        if not self.model.started:
-            rows = _distinct(requests) if self.public is None and (alone or not told) else None
-            self.start_round(rows, by_queries=rows is not None and bool(told))
-        else:
-            unnamed = self._advisers.get(None)
-            if alone and unnamed is not None and unnamed.answered >= self._scheduled:
-                self._plan_beyond(unnamed.answered)
-                recent = unnamed.density.queries().values if self.public is None else None
-                self.start_round(recent, by_queries=True)
-        if self.journal is None or not self.journal.background:
-            for _ in self.training():
-                pass
-
-    def _plan_beyond(self, answered: int) -> None:
-        while self._scheduled <= answered:
-            self._scheduled += max(SCHEDULE_FIRST, self._scheduled // SCHEDULE_GROWS)
-
-    def _released(self, release: Release) -> None:
-        """A release of the shared model: known to the model, then written down."""
-        self._absorb(release)
-        if self.journal is not None:
-            self.journal.note(SHARED, None, -1, release)
-            self.journal.secure()
-
-    def _absorb(self, release: Release) -> None:
-        assert self.model is not None
-        if isinstance(release, PublicRows) and release.by_queries:
-            for shard in self.shards:
-                shard.ledger.house = True
-        if isinstance(release, Gradient):
-            for shard in self.shards:
-                shard.epoch = min(max(shard.epoch, release.epoch), shard.max_epoch)
-        self.model.absorb(release)
 
     # Answering
 
@@ -405,7 +264,7 @@ class Predictor:
         with self.lock:
             self._transcripts.clear()
             self._advisers.clear()
-            self._scheduled = SCHEDULE_FIRST
+            self._scheduled = schedule.SCHEDULE_FIRST
             for shard in self.shards:
                 shard.ledger.counts_only = False
             if self._make_model is not None:
@@ -422,13 +281,6 @@ class Predictor:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, lock=RLock(), _process=os.getpid())
-
-
-def _distinct(requests: Sequence[Request]) -> Int8Array:
-    """The distinct queries of these requests, in order, as far as they may serve as public rows."""
-    rows = np.concatenate([request.queries.values for request in requests])[: 4 * MOST_ROWS]
-    _, first = np.unique(rows, axis=0, return_index=True)
-    return rows[np.sort(first)[:MOST_ROWS]]
 
 
 def _rows(queries: Vectors, positions: list[int]) -> Vectors:

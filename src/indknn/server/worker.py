@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from indknn.answering.predictor import Reply, Request
+from indknn.answering.requests import Reply, Request
 from indknn.errors import InvalidInputError, StoreError
 from indknn.ledger import Scope
 from indknn.server.metrics import Metrics

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from indknn.answering.predictor import Predictor, Reply, Request
+from indknn.answering.predictor import Predictor
+from indknn.answering.requests import Reply, Request
 from indknn.errors import InvalidInputError, RequestConflictError
 from indknn.store.journal import StoreJournal
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import apsw
 import numpy as np
 
-from indknn.answering.predictor import Reply, Request
+from indknn.answering.requests import Reply, Request
 from indknn.core.releases import Release, encode
 from indknn.errors import RequestConflictError, StoreError
 from indknn.ledger import MemoryLedger, Scope

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from scipy.special import log_ndtr, logsumexp
 
-from indknn.answering import predictor
+from indknn.answering import schedule
 from indknn.answering.transcript import Transcript, keys_of
 from indknn.core.inputs import as_owner_list
 from indknn.core.kernels import tau_on_grid
@@ -240,7 +240,7 @@ HURRY: list[tuple[Any, str, Any]] = [
     (adviser, "MOST_WEIGHT", 1.0),
     (adviser, "LOOK_EVERY", 3),
     (adviser, "LATELY", 6),
-    (predictor, "SCHEDULE_FIRST", 4),
+    (schedule, "SCHEDULE_FIRST", 4),
 ]
 """A model that learns in a few steps at a higher price, and looks for newcomers after a few answers; votes anyhow."""
 

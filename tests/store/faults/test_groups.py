@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from indknn.answering.predictor import Request
+from indknn.answering.requests import Request
 from indknn.store import Store
 from indknn.store.journal import StoreJournal
 from indknn.store.reports import status

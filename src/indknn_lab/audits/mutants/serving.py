@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from indknn.answering.predictor import Predictor, Reply, Request
+from indknn.answering.predictor import Predictor
+from indknn.answering.requests import Reply, Request
 from indknn.ledger import MemoryLedger, Scope
 from indknn.server.worker import Worker
 from indknn.store import database

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from indknn.answering.predictor import Predictor, Request
+from indknn.answering.predictor import Predictor
+from indknn.answering.requests import Request
 from indknn.core import statistics, training
 from indknn.core.mechanism import charge_units, largest_squared_shift
 from indknn.core.noise import Noise

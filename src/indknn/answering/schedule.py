@@ -1,0 +1,137 @@
+"""When the shared model is trained, and that all of it is written down: a predictor, as far as it is about the model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from threading import RLock
+
+import numpy as np
+
+from indknn.answering.requests import Journal, Request
+from indknn.answering.training import Progress, round_of_training
+from indknn.answering.transcript import Transcript
+from indknn.core.noise import Noise
+from indknn.core.releases import Gradient, PublicRows, Release
+from indknn.errors import PrivacyError
+from indknn.ledger import SHARED, Scope
+from indknn.models import SharedModel
+from indknn.models.adviser import Adviser
+from indknn.models.shared_model import MOST_ROWS
+from indknn.records.shard import Shard
+from indknn.types import Int8Array
+
+SCHEDULE_FIRST, SCHEDULE_GROWS = 256, 4
+"""Where one analyst's queries decide: so many of them, and then a quarter more, until newcomers are looked for."""
+
+
+class Scheduled:
+    """Shards, the shared model over them, and the moments at which it is trained."""
+
+    shards: list[Shard]
+    noise: Noise
+    journal: Journal | None
+    model: SharedModel | None
+    public: Int8Array | None
+    lock: RLock
+    _process: int
+    _scheduled: int
+    _transcripts: dict[Scope, Transcript]
+    _advisers: dict[Scope, Adviser]
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """All locks, and the checks that come before any release."""
+        with ExitStack() as held:
+            held.enter_context(self.lock)
+            for shard in self.shards:
+                held.enter_context(shard.ledger.lock)
+                if shard.broken:
+                    shard.refuse_if_broken()
+            if self.noise.secure and os.getpid() != self._process:
+                raise PrivacyError(
+                    "this process was forked from the one that holds the ledger, and would spend everybody's budget "
+                    "anew; answer from one process"
+                )
+            yield
+
+    def start_round(self, rows: Int8Array | None = None, *, by_queries: bool = False) -> None:
+        """Begin a round of training, or look whether newcomers call for one. The caller must hold all locks.
+
+        When this happens must be public: a clock, an operator's word, the first query that anybody asks. `by_queries`
+        says that the unnamed analyst's queries or their number decided.
+        """
+        assert self.model is not None
+        if self.model.due() is None:
+            given = self.public if rows is None else rows
+            if given is None or (self.model.started and rows is None):
+                given = np.zeros((0, self.model.terms.n_features), dtype=np.int8)
+            self._released(PublicRows(by_queries, given[:MOST_ROWS]))
+
+    def training(self) -> Iterator[Progress]:
+        """The round that is going on, piece by piece. Each piece takes the locks, and may take some milliseconds."""
+        model = self.model
+        if model is None:
+            return
+        pieces = round_of_training(model, self.shards, self.noise, self._released)
+        while self.model is model:  # else all was purged
+            with self.locked():
+                progress = next(pieces, None)
+            if progress is None:
+                return
+            yield progress
+
+    def _train_if_due(self, requests: Sequence[Request]) -> None:
+        """What starts a round without an operator: the very first query, and the number of one analyst's queries.
+
+        Before the first query nobody was told anything, so it may be anybody's. Later on only queries of the unnamed
+        analyst may decide, and only if no other analyst asked before; from then on all spend from one ledger. What was
+        told before a purge was told: the ledger knows who asked.
+        """
+        assert self.model is not None
+        ledger = self.shards[0].ledger
+        told = {one for one, transcript in self._transcripts.items() if transcript.answers}
+        told |= set(ledger.scopes) - {None, SHARED if ledger.counts_only else None}
+        # Who was given less must not see what the unnamed analyst's larger budget shaped.
+        alone = ledger.house or not (told - {None, SHARED} or ledger.budgets)
+        if not self.model.started:
+            rows = _distinct(requests) if self.public is None and (alone or not told) else None
+            self.start_round(rows, by_queries=rows is not None and bool(told))
+        else:
+            unnamed = self._advisers.get(None)
+            if alone and unnamed is not None and unnamed.answered >= self._scheduled:
+                self._plan_beyond(unnamed.answered)
+                recent = unnamed.density.queries().values if self.public is None else None
+                self.start_round(recent, by_queries=True)
+        if self.journal is None or not self.journal.background:
+            for _ in self.training():
+                pass
+
+    def _plan_beyond(self, answered: int) -> None:
+        while self._scheduled <= answered:
+            self._scheduled += max(SCHEDULE_FIRST, self._scheduled // SCHEDULE_GROWS)
+
+    def _released(self, release: Release) -> None:
+        """A release of the shared model: known to the model, then written down."""
+        self._absorb(release)
+        if self.journal is not None:
+            self.journal.note(SHARED, None, -1, release)
+            self.journal.secure()
+
+    def _absorb(self, release: Release) -> None:
+        assert self.model is not None
+        if isinstance(release, PublicRows) and release.by_queries:
+            for shard in self.shards:
+                shard.ledger.house = True
+        if isinstance(release, Gradient):
+            for shard in self.shards:
+                shard.epoch = min(max(shard.epoch, release.epoch), shard.max_epoch)
+        self.model.absorb(release)
+
+
+def _distinct(requests: Sequence[Request]) -> Int8Array:
+    """The distinct queries of these requests, in order, as far as they may serve as public rows."""
+    rows = np.concatenate([request.queries.values for request in requests])[: 4 * MOST_ROWS]
+    _, first = np.unique(rows, axis=0, return_index=True)
+    return rows[np.sort(first)[:MOST_ROWS]]
