@@ -1,4 +1,4 @@
-"""When the shared model is trained, and that all of it is written down: a predictor, as far as it is about the model."""
+"""When the shared model is trained, and that all of it is written down: what a predictor does about the model."""
 
 from __future__ import annotations
 
