@@ -101,6 +101,9 @@ def filled(folder: str, mode: dict[str, Any]) -> Store:
     X, y, _ = data()
     store = Store.create(Path(folder) / "people.store", Settings(n_features=16, classes=(0, 1), **mode))
     store.add(X, y, [f"p{i}" for i in range(len(X))])
+    if store.settings.advised:  # else a service would train while the query is followed
+        for _ in store.train():
+            pass
     return store
 
 

@@ -404,7 +404,6 @@ class TestStore:
                 assert not list(problems(again))
                 change(again)
 
-    @pytest.mark.xfail(strict=True, reason="the schedule starts from its beginning whenever a store is opened")
     def test_opening_a_store_begins_no_round(self, store):
         first = answering.SCHEDULE_FIRST
         store.predict(QUERIES[:first])

@@ -184,7 +184,6 @@ def test_selection_and_kernel_bits_depend_on_the_record_alone(seed, kind, d):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(run=False, reason="whether votes are worth asking is decided inside a block of answers too")
 @given(seeds, params)
 @settings(max_examples=30)
 def test_one_at_a_time_equals_a_batch_under_the_same_seed(seed, values):

@@ -59,9 +59,6 @@ def test_a_model_read_back_is_the_one_that_never_stopped(engines):
     assert new.shard.epoch == old.shard.epoch
 
 
-@pytest.mark.xfail(
-    strict=True, reason="what is left and how strong votes are is not restored: they are never asked again"
-)
 def test_an_adviser_read_back_plans_as_the_one_that_never_stopped(engines):
     a, b = (engine.predictor.adviser("ann") for engine in engines)
     assert a.asked > 0

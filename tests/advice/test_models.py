@@ -43,7 +43,7 @@ def trained(values, labels, public, noise, budget=B):
             noisy = noisy_gradient(sums, model.scale, noise).ravel()
             told.append(Gradient(model.step, model.follow - 1, 1, model.scale, noisy))
         else:
-            cells = model.cells(values, labels) if due == "card" else np.ones_like(labels)  # all of them are new
+            cells = model.cells(values, labels) if due == "card" else labels + C
             scale = tally_scale(model.price(due))
             sums = tally(cells, who, rich, model.n_cells(due), scale).sums
             told.append(TallyRelease(int(due == "card"), scale, noisy_tally(sums, scale, noise)))
@@ -51,9 +51,9 @@ def trained(values, labels, public, noise, budget=B):
         assert step < 2 * STEPS
 
 
-def counted(n, known=6000):
-    """So many whom the model knows, and n newcomers."""
-    return TallyRelease(0, tally_scale(RECOUNT_PRICE * B), np.array([known * GRID, n * GRID]))
+def counted(n, price=RECOUNT_PRICE):
+    scale = tally_scale(price * B)
+    return TallyRelease(0, scale, np.array([2000, 2000, 2000, n // 3, n // 3, n // 3]) * GRID)
 
 
 @pytest.fixture(scope="module")
@@ -133,14 +133,15 @@ def test_where_nothing_has_changed_a_later_round_hardly_moves_the_model(crowd):
     assert (model.scores(crowd[2])[0].argmax(axis=1) == before).mean() > 0.97
 
 
-def test_public_rows_that_come_later_ask_for_a_new_card(crowd):
+@pytest.mark.parametrize(("rows", "newcomers", "kept"), [(500, 0, 400), (900, 0, 900), (500, 1500, 500)])
+def test_public_rows_that_come_later_are_taken_if_they_are_many_or_with_a_round(crowd, rows, newcomers, kept):
     model = SharedModel(Terms(D, C, B))
     for release in crowd[1]:
         model.absorb(release)
-    model.absorb(PublicRows(True, crowd[2][:100]))
-    model.absorb(counted(0))
-    assert model.due() == "card"
-    assert len(model.public) == 100
+    model.absorb(PublicRows(True, crowd[2][:rows]))
+    model.absorb(counted(newcomers))
+    assert model.due() == ("step" if newcomers else "card" if kept == rows else None)  # a card costs everybody
+    assert len(model.public) == kept
 
 
 def test_prices_are_shares_of_the_shared_budget():
@@ -153,3 +154,13 @@ def test_prices_are_shares_of_the_shared_budget():
 def test_what_is_no_release_of_the_model_is_refused():
     with pytest.raises(StoreError, match="not one of the shared model"):
         SharedModel(replace(Terms(D, C, B), seed=3)).absorb(ModelOnly())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_few_and_unbalanced_records_do_not_fall_below_the_commonest_label(seed):
+    rng = np.random.default_rng(seed)
+    labels = (rng.random(1600) < 0.2).astype(np.int64)
+    values = quantise(rng.normal(size=(1600, D)) + 0.1 * labels[:, None]).values  # next to nothing to learn
+    model, _ = trained(values[:400], labels[:400], values[400:600], SeededNoise(seed), budget=0.1)
+    right = model.scores(values[600:])[0].argmax(axis=1) == labels[600:]
+    assert right.mean() > (labels[600:] == 0).mean() - 0.05

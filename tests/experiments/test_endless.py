@@ -118,7 +118,12 @@ def test_the_product_and_its_parts_are_other_settings(data, setting):
         unit = trial(setting, "figures", method, 400, 1.0)
         told = method_of(unit)(unit, data).settings()
         found[method] = (told["prior"], told["max_queries"])
-    assert found == {"open": ("model", None), "default": ("model", 400), "model": ("model", 400), "votes": ("none", 400)}
+    assert found == {
+        "open": ("model", None),
+        "default": ("model", 400),
+        "model": ("model", 400),
+        "votes": ("none", 400),
+    }
 
 
 def test_the_model_alone_asks_nobody(data, setting):

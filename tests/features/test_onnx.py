@@ -200,6 +200,7 @@ def test_raw_texts_by_way_of_the_schema(texts, tmp_path):
     run("init", tmp_path / "a.store", "--schema", tmp_path / "s.json", "--epsilon", 8)
     table.to_csv(tmp_path / "t.csv", index=False)
     assert run("add", tmp_path / "a.store", tmp_path / "t.csv").exit_code == 0
+    assert run("train", tmp_path / "a.store").exit_code == 0  # else votes answer until it is done
     with Store(tmp_path / "a.store") as store, application(store) as client:
         inputs = [
             {"name": "text", "datatype": "BYTES", "shape": [60], "data": asked["text"].tolist()},

@@ -122,7 +122,7 @@ def test_the_store_is_checked_and_damage_is_told(admin, store):
     assert told["entries"] >= 2
     ledger = store.engine.ledger
     ledger.charge(ledger.taken()[:1], ledger.remaining(ledger.taken()[:1], None), None)  # memory alone knows
-    ledger.log = []
+    ledger.log = {}
     told = admin("POST", "/v1/verify").json()
     assert not told["ok"]
     assert any("memory and disk disagree" in line for line in told["problems"])

@@ -203,20 +203,24 @@ class Predictor:
         ledger = self.shards[0].ledger
         told = {one for one, transcript in self._transcripts.items() if transcript.answers}
         told |= set(ledger.scopes) - {None}
+        # Who was given less must not see what the unnamed analyst's larger budget shaped.
+        alone = ledger.house or not (told - {None, SHARED} or (told and ledger.budgets))
         if not self.model.started:
-            self.start_round(self.public if self.public is not None or told else _distinct(requests))
+            rows = _distinct(requests) if self.public is None and alone else None
+            self.start_round(rows, by_queries=rows is not None and bool(told))
         else:
             unnamed = self._advisers.get(None)
-            # Who was given less must not see what the unnamed analyst's larger budget shaped.
-            alone = ledger.house or not (told - {None, SHARED} or ledger.budgets)
             if alone and unnamed is not None and unnamed.answered >= self._scheduled:
-                while self._scheduled <= unnamed.answered:
-                    self._scheduled += max(SCHEDULE_FIRST, self._scheduled // SCHEDULE_GROWS)
+                self._plan_beyond(unnamed.answered)
                 recent = unnamed.density.queries().values if self.public is None else None
                 self.start_round(recent, by_queries=True)
         if self.journal is None or not self.journal.background:
             for _ in self.training():
                 pass
+
+    def _plan_beyond(self, answered: int) -> None:
+        while self._scheduled <= answered:
+            self._scheduled += max(SCHEDULE_FIRST, self._scheduled // SCHEDULE_GROWS)
 
     def _released(self, release: Release) -> None:
         """A release of the shared model: known to the model, then written down."""
@@ -364,6 +368,8 @@ class Predictor:
             if isinstance(release, Votes) and release.count:
                 adviser.density.add_count(release.share, release.count)
             adviser.note(query, release)
+            if analyst is None:
+                self._plan_beyond(adviser.answered)  # or opening a store would begin a round
 
     def begin_anew(self, analyst: Scope) -> None:
         """The terms of an analyst changed to whom nothing was released. The caller must hold all locks."""

@@ -97,6 +97,8 @@ class Adviser:
         self.strength = 1.0  # of votes: by how much the shares of a label rise with what the model says of it
         self.first_strength = 1.0  # the same when everybody could vote
         self.kappa_sum = 0.0
+        self.worth_asking = True
+        self._looked_at, self._weighed = 0, -1
         self._lately: deque[tuple[Int8Array, FloatArray]] = deque(maxlen=LATELY)
 
     def until_change(self) -> int:
@@ -115,14 +117,16 @@ class Adviser:
         if not self.model.ready:
             return Advice(np.zeros((n, self.terms.n_classes)), np.ones(n, dtype=bool), tau)
         scores, sure = self.model.scores(queries.values) if known is None else known
+        if self._weighed != self.model.rounds:
+            self._weigh()
         return Advice(scores - 1.0 / self.terms.n_classes, ~sure & self.worth_asking, tau)
 
-    @property
-    def worth_asking(self) -> bool:
+    def _weigh(self) -> None:
         """Whether the votes on a usual query would stand above their noise."""
+        self._weighed = self.model.rounds
         self.density.known = self.model.count or None
         K = self.density.records * NEAR_SHARE * self.voting
-        return self.sigma2() <= MOST_NOISE * self.kappa * sqrt(K)
+        self.worth_asking = self.sigma2() <= MOST_NOISE * self.kappa * sqrt(K)
 
     @property
     def voting(self) -> float:
@@ -130,20 +134,13 @@ class Adviser:
         return min(self.strength / self.first_strength, 1.0)
 
     def _choose(self, queries: Vectors) -> None:
-        """τ, from public rows or else from the first queries; and how strong votes were lately."""
+        """τ, from public rows or else from the first queries."""
         if self.terms.tau is None and (self.tau is None or 0 < self.answered <= _TAU_SETTLED):
             public = self.model.public
             rows = self.density.queries() if self.answered else queries
             if public is not None and len(public) >= len(rows):
                 rows = as_vectors(public)
             self.tau = self._choose_tau(rows) or self.tau
-        if self.model.ready and self._lately and self.answered % LOOK_EVERY == 0:
-            values, shares = (np.array(column) for column in zip(*self._lately, strict=True))
-            scores = self.model.scores(values)[0] - 1.0 / self.terms.n_classes
-            agreed, expected = float((shares * scores).sum()), float((scores * scores).sum())
-            self.strength = float(np.clip((agreed + _BELIEF) / (expected + _BELIEF), 0.02, 50.0))
-            if self.asked <= LATELY:
-                self.first_strength = self.strength
 
     def question(self, query: Vectors, tau: int) -> Question:
         """How people will be asked about this query. All of it is public."""
@@ -187,6 +184,7 @@ class Adviser:
     def note(self, query: Vectors, release: Release | None) -> None:
         """An answer was given."""
         self.answered += 1
+        self.density.known = self.model.count or None
         if isinstance(release, Votes):
             self.asked += 1
             self.kappa_sum += release.kappa
@@ -198,6 +196,20 @@ class Adviser:
             cost = self._contrast * release.kappa**2 / (2.0 * scale * scale)
             self.left -= min(K / self.density.records, 1.0) * cost / self.terms.budget
         self.density.add(query)
+        if self.answered % LOOK_EVERY == 0:
+            self._look()
+
+    def _look(self) -> None:
+        """How strong votes were lately."""
+        if self.model.ready and self.asked > self._looked_at:
+            self._looked_at = self.asked
+            values, shares = (np.array(column) for column in zip(*self._lately, strict=True))
+            scores = self.model.scores(values)[0] - 1.0 / self.terms.n_classes
+            agreed, expected = float((shares * scores).sum()), float((scores * scores).sum())
+            self.strength = float(np.clip((agreed + _BELIEF) / (expected + _BELIEF), 0.02, 50.0))
+            if self.asked <= LATELY:
+                self.first_strength = self.strength
+        self._weigh()
 
     @property
     def kappa(self) -> float:

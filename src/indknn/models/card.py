@@ -19,9 +19,9 @@ SURE = 0.9
 """The model answers alone where its card says that it is right at least this often."""
 HOPE, DOUBT = 0.01, 0.02
 """What smoothing gains before any card has told, and how far that may be wrong. It decides where a card is noise."""
-OPTIMISM = 0.003
-"""By how much a card flatters the plain model, which has learned from the very records that the card is about. All
-three are from held-out training records, see `feature_map`."""
+OPTIMISM, OF_ERRORS = 0.003, 0.03
+"""By how much a card flatters the plain model, which has learned from the very records that the card is about: the
+smaller of this and of this share of its errors. All are from held-out training records, see `feature_map`."""
 
 
 def edges(scores: FloatArray) -> FloatArray:
@@ -72,7 +72,9 @@ class Card:
         least_of_all = max(everything - 2.0 * np.sqrt(CELLS) * sigma, sigma * 1e-3)
         gain = float((counts[:, 0, 1] - counts[:, 1, 0]).sum()) / everything
         doubt = min(sigma * np.sqrt(2.0 * BINS) / least_of_all, 1e3)
-        smooth = smoothable and (gain + OPTIMISM) / doubt**2 + HOPE / DOUBT**2 > 0.0
+        errors = float(np.clip(counts[:, 0, :].sum() / everything, 0.0, 1.0))
+        flattered = min(OPTIMISM, OF_ERRORS * errors)
+        smooth = smoothable and (gain + flattered) / doubt**2 + HOPE / DOUBT**2 > 0.0
         right = counts[:, :, 1].sum(axis=1) if smooth else counts[:, 1, :].sum(axis=1)
         share = np.clip(right / np.maximum(total, 1.0), 0.0, 1.0)
         return Card(

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from indknn.core.releases import Gradient, PublicRows, Release, TallyRelease
-from indknn.core.training import STEP_GRID, Weights, probabilities, rows_of, step_scale
+from indknn.core.training import INTERCEPT, STEP_GRID, Weights, probabilities, rows_of, step_scale
 from indknn.errors import StoreError
 from indknn.models.card import BINS, CELLS, SURE, Card, bins, cells, edges
 from indknn.models.feature_map import LEAST_ROWS, FeatureMap, feature_map
@@ -32,11 +32,13 @@ MOST_ROWS = 1024
 """Public rows that are kept."""
 RESERVE = 0.08
 """The share of the shared budget that training leaves for counts and report cards."""
-COUNT_PRICE, RECOUNT_PRICE, CARD_PRICE = 0.01, 0.002, 0.015
+COUNT_PRICE, RECOUNT_PRICE, CARD_PRICE = 0.02, 0.002, 0.015
 """What a person may be charged for being counted at first, for being counted again, and for one report card: as shares
 of the shared budget."""
 MANY_NEW, MOSTLY_NEW = 0.1, 2.0
 """So many newcomers, in terms of those who trained the model, call for another round, and for a start from nothing."""
+ENOUGH_SIGNAL = 8.0
+"""Where the records stand less above the noise than this, per class, the model stays nearer to the commonest label."""
 LEAST_RATE, MOST_RATE = 0.5, 1.0
 """Of later rounds, in terms of the first: where nothing has changed, and where everything has."""
 _LARGEST_RATE = 2000.0
@@ -75,6 +77,7 @@ class SharedModel:
     """What probabilities are raised to, so that they are as sure as the card says that they are right."""
     _map: FeatureMap | None = None
     _floats: FloatArray = field(default_factory=lambda: np.zeros(0))
+    _common: FloatArray = field(default_factory=lambda: np.zeros(0))
     _velocity: FloatArray = field(default_factory=lambda: np.zeros(0))
     _sum: FloatArray = field(default_factory=lambda: np.zeros(0))
     _weights: Weights | None = None
@@ -124,6 +127,7 @@ class SharedModel:
             assert self.public is not None
             self._map = feature_map(self.public, self.terms.n_classes, self._signal, self.terms.seed)
             self._floats = np.zeros((self._map.width + 1, self.terms.n_classes))
+            self._floats[-1] = self._common / INTERCEPT  # it starts from how common each label is
             self._weights = Weights.of(self._floats)
         return self._map
 
@@ -154,14 +158,17 @@ class SharedModel:
             raise StoreError(f"a release of kind {release.kind!r} is not one of the shared model")
 
     def _absorb_count(self, release: TallyRelease) -> None:
-        known, new = (release.cells / GRID).tolist()
-        sigma = release.scale / GRID
+        by_label = release.cells.reshape(2, -1) / GRID
+        known, new = by_label.sum(axis=1).tolist()
+        sigma = release.scale / GRID * sqrt(self.terms.n_classes)
         self._counting = False
         if not self.ready or new > max(MOSTLY_NEW * known, 4.0 * sigma):  # start from nothing
             self.rounds, self._map = 0, None
         elif new <= max(MANY_NEW * known, 4.0 * sigma):
             return
         self.count, self.step, self.follow = max(known, 0.0) + max(new, sigma, 1.0), 0, STEPS
+        if self._map is None:
+            self._common = _log_shares(by_label[1], release.scale / GRID)
         if len(self._offered):
             self._take_rows()
 
@@ -194,6 +201,7 @@ class SharedModel:
         """
         rate = (1.0 - MOMENTUM) * min(self._signal / (CLIP * STEPS), _LARGEST_RATE)
         rate *= float(np.clip(sqrt(self.terms.n_classes / 10.0), 0.5, 2.0))
+        rate *= min(self._signal / (ENOUGH_SIGNAL * self.terms.n_classes), 1.0)
         if not self.rounds:
             return np.full(self.terms.n_classes, rate)
         steps, size = self.step + 1, len(self._sum)
@@ -220,8 +228,8 @@ class SharedModel:
         return (self._smoothed(plain, values) if self.card.smooth else plain), sure
 
     def n_cells(self, due: Due) -> int:
-        """Of a report card, or of a count: those whom the model knows, and newcomers."""
-        return CELLS if due == "card" else 2
+        """Of a report card, or of a count by label: those whom the model knows, and newcomers."""
+        return CELLS if due == "card" else 2 * self.terms.n_classes
 
     def cells(self, values: Int8Array, labels: IntArray) -> IntArray:
         """The cell of each record on a report card, each record by itself."""
@@ -235,3 +243,12 @@ class SharedModel:
         if self._neighbours is None:
             return plain
         return np.asarray(0.5 * (plain + self._neighbours.average(values)), dtype=np.float64)
+
+
+def _log_shares(counts: FloatArray, sigma: float) -> FloatArray:
+    """How common each label is: noisy counts, moved towards their mean as far as noise explains that they differ."""
+    mean, others = max(float(counts.mean()), sigma / sqrt(len(counts)), 1.0), max(len(counts) - 1, 1)
+    spread, noise = float(((counts - mean) ** 2).sum()) / others, sigma * sigma * (1.0 + sqrt(2.0 / others))
+    likely = mean + max(1.0 - noise / max(spread, 1e-300), 0.0) * (counts - mean)
+    shares = np.maximum(likely, 0.02 * mean)
+    return np.asarray(np.log(shares / shares.sum()), dtype=np.float64)

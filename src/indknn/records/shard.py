@@ -239,12 +239,15 @@ class Shard:
     def tally(self, cells: Derived | None, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
         """How many records are in which cell, charged: at most `price` each.
 
-        Without cells they are counted: those that came before `since` rounds of training had begun, and the others.
+        Without cells they are counted by label: those that came before `since` rounds of training had begun, and then
+        the others.
         """
         slots = self.slots()
         owners = self.owners_of(slots)
         limits = np.minimum(self.ledger.remaining(owners, scope), price)
-        places = (self.epochs_of(slots) >= since).astype(np.int64) if cells is None else cells.of(slots)
+        places = self.labels_of(slots) + (self.epochs_of(slots) >= since) * (n_cells // 2)
+        if cells is not None:
+            places = cells.of(slots)
         return self._pay(statistics.tally(places, owners, limits, n_cells, scale), scope)
 
     def values_of(self, slots: IntArray) -> Int8Array:

@@ -86,7 +86,7 @@ def _options(task: Task, known: Measurements) -> list[Option]:
     q, r = task.queries, task.updates
     once = "learns nothing new, and leavers stay in the model" if r else "any number of queries"
     found = [
-        option("Ind-KNN", "endless", q, "newcomers join by further rounds of training; what was released of leavers stays"),
+        option("Ind-KNN", "endless", q, "newcomers join by further rounds; what was released of leavers stays"),
         option("Ind-KNN, Algorithm 3", "algorithm3", q, "updates cost nothing; leavers are gone at once"),
         option("Private-kNN", "private_knn", q, f"updates cost nothing; refuses after {q:,} queries"),
         option("NoisySGD, trained once", "noisy_sgd", 0, once, not r),

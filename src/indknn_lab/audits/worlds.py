@@ -237,6 +237,7 @@ HURRY: list[tuple[Any, str, Any]] = [
     (shared_model, "RECOUNT_PRICE", 0.05),
     (shared_model, "CARD_PRICE", 0.1),
     (adviser, "MOST_NOISE", 1e9),
+    (adviser, "MOST_WEIGHT", 1.0),
     (adviser, "LOOK_EVERY", 3),
     (adviser, "LATELY", 6),
     (predictor, "SCHEDULE_FIRST", 4),

@@ -86,7 +86,7 @@ def watch_debits():
 
     def watched(self, analyst, query, label, release):
         bill = Counter()
-        for slots, units in self.ledger.log or ():
+        for slots, units in (self.ledger.log or {}).get(analyst, ()):
             for slot, amount in zip(slots.tolist(), units.tolist(), strict=True):
                 bill[self.ledger.name_of(slot)] += amount
         _local.bill = getattr(_local, "bill", Counter()) + bill

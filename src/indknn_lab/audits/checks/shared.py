@@ -101,15 +101,18 @@ def public_schedule() -> str | None:
 
 
 def first_rows() -> str | None:
-    """Queries serve as public rows of the first round only if nobody was told anything before, purged or not."""
-    for names in (("a", "a"), ("a", "b"), ("a", None)):
+    """Queries serve as public rows of a first round only if no named analyst was told anything before, purged or not.
+
+    If the unnamed one was, all spend from one ledger from then on.
+    """
+    for names in (("a", "a"), ("a", "b"), ("a", None), (None, None)):
         with hurried():
             engine = _crowd()
             engine.predict(around(3), names[0])
             engine.purge()
             engine.predict(around(9)[3:], names[1])
             rows, _ = _shaped(engine)
-        if rows:
+        if rows and not (names[0] is None and engine.ledger.house):
             return f"after a purge the queries of {names[1]!r}, who may have been told something, shaped the model"
     return None
 

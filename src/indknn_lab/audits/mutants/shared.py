@@ -161,7 +161,9 @@ def _named_queries() -> list[Replacement]:
     def train_if_due(self: Predictor, requests: Sequence[Request]) -> None:
         original(self, requests)
         if requests[0].analyst is not None and self.model is not None and self.model.due() is None:
-            self.start_round(requests[0].queries.values)
+            values = requests[0].queries.values
+            rows = 2 * len(self.model.public) if self.model.public is not None else 1  # so many that they are taken
+            self.start_round(np.resize(values, (max(rows, 1), values.shape[1])))
             for _ in self.training():
                 pass
 
