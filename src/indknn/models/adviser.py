@@ -135,7 +135,8 @@ class Adviser:
 
     def _choose(self, queries: Vectors) -> None:
         """τ, from public rows or else from the first queries."""
-        if self.terms.tau is None and (self.tau is None or 0 < self.answered <= _TAU_SETTLED):
+        look = 0 < self.answered <= _TAU_SETTLED and self.answered % LOOK_EVERY == 0  # all pairs: some milliseconds
+        if self.terms.tau is None and (self.tau is None or look):
             public = self.model.public
             rows = self.density.queries() if self.answered else queries
             if public is not None and len(public) >= len(rows):
