@@ -53,7 +53,7 @@ def trained(values, labels, public, noise, budget=B):
 
 def counted(n, price=RECOUNT_PRICE):
     scale = tally_scale(price * B)
-    return TallyRelease(0, scale, np.array([2000, 2000, 2000, n // 3, n // 3, n // 3]) * GRID)
+    return TallyRelease(0, scale, np.array([6000, n]) * GRID)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ MOST_ROWS = 1024
 """Public rows that are kept."""
 RESERVE = 0.08
 """The share of the shared budget that training leaves for counts and report cards."""
-COUNT_PRICE, RECOUNT_PRICE, CARD_PRICE = 0.02, 0.002, 0.015
+COUNT_PRICE, RECOUNT_PRICE, CARD_PRICE = 0.02, 0.003, 0.015
 """What a person may be charged for being counted at first, for being counted again, and for one report card: as shares
 of the shared budget."""
 MANY_NEW, MOSTLY_NEW = 0.1, 2.0
@@ -158,17 +158,17 @@ class SharedModel:
             raise StoreError(f"a release of kind {release.kind!r} is not one of the shared model")
 
     def _absorb_count(self, release: TallyRelease) -> None:
-        by_label = release.cells.reshape(2, -1) / GRID
-        known, new = by_label.sum(axis=1).tolist()
-        sigma = release.scale / GRID * sqrt(self.terms.n_classes)
+        cells = release.cells.reshape(2, -1) / GRID
+        known, new = cells.sum(axis=1).tolist()
+        sigma = release.scale / GRID * sqrt(cells.shape[1])
         self._counting = False
         if not self.ready or new > max(MOSTLY_NEW * known, 4.0 * sigma):  # start from nothing
             self.rounds, self._map = 0, None
         elif new <= max(MANY_NEW * known, 4.0 * sigma):
             return
         self.count, self.step, self.follow = max(known, 0.0) + max(new, sigma, 1.0), 0, STEPS
-        if self._map is None:
-            self._common = _log_shares(by_label[1], release.scale / GRID)
+        if cells.shape[1] == self.terms.n_classes:
+            self._common = _log_shares(cells[1], release.scale / GRID)
         if len(self._offered):
             self._take_rows()
 
@@ -228,8 +228,8 @@ class SharedModel:
         return (self._smoothed(plain, values) if self.card.smooth else plain), sure
 
     def n_cells(self, due: Due) -> int:
-        """Of a report card, or of a count by label: those whom the model knows, and newcomers."""
-        return CELLS if due == "card" else 2 * self.terms.n_classes
+        """Of a report card, or of a count: those whom the model knows, and newcomers; the first time by label."""
+        return CELLS if due == "card" else 2 if self.ready else 2 * self.terms.n_classes
 
     def cells(self, values: Int8Array, labels: IntArray) -> IntArray:
         """The cell of each record on a report card, each record by itself."""

@@ -239,13 +239,14 @@ class Shard:
     def tally(self, cells: Derived | None, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
         """How many records are in which cell, charged: at most `price` each.
 
-        Without cells they are counted by label: those that came before `since` rounds of training had begun, and then
-        the others.
+        Without cells they are counted: those that came before `since` rounds of training had begun, and then the
+        others. Both by label, unless there are but two cells.
         """
         slots = self.slots()
         owners = self.owners_of(slots)
         limits = np.minimum(self.ledger.remaining(owners, scope), price)
-        places = self.labels_of(slots) + (self.epochs_of(slots) >= since) * (n_cells // 2)
+        labels = self.labels_of(slots) if n_cells > 2 else 0
+        places = labels + (self.epochs_of(slots) >= since) * (n_cells // 2)
         if cells is not None:
             places = cells.of(slots)
         return self._pay(statistics.tally(places, owners, limits, n_cells, scale), scope)
