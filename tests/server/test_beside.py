@@ -1,6 +1,8 @@
 """What takes long is done beside the answers: checking the store, and folding debits."""
 
 import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -39,6 +41,14 @@ def test_a_store_is_copied_in_pieces_and_checked_while_it_goes_on(store, in_piec
     assert pieces > 5
     assert snapshot.problems() == ([], entries)
     assert not list(problems(store))
+
+
+def test_a_copy_begins_while_another_thread_writes(store):
+    with ThreadPoolExecutor(1) as other, store.changing():
+        begun = other.submit(Snapshot, store)
+        time.sleep(0.05)
+        assert not begun.done()  # it waits: the open file is of one thread at a time
+    assert begun.result().copy_some()
 
 
 def test_what_is_wrong_is_found_in_the_copy(store, in_pieces):

@@ -55,7 +55,8 @@ class Snapshot:
     def __init__(self, store: Store):
         self._store, self._generation = store, store.generation
         self._copy = apsw.Connection(":memory:")
-        self._backup = self._copy.backup("main", store.db, "main")
+        with store.reading() as db:  # another thread may be committing
+            self._backup = self._copy.backup("main", db, "main")
         self._memory: Memory | None = None
 
     def copy_some(self) -> bool:
