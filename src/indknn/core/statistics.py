@@ -30,8 +30,15 @@ class Contribution:
     charges: IntArray
 
 
-def tally(cells: IntArray, owners: IntArray, limits: IntArray, n_cells: int, scale: int) -> Contribution:
-    """How many records are in each cell, in units of 1/GRID."""
+def tally(
+    cells: IntArray, owners: IntArray, limits: IntArray, n_cells: int, scale: int, *, of_people: bool = False
+) -> Contribution:
+    """How many records are in each cell, in units of 1/GRID; or `of_people`, each of whom is shared among their cells.
+
+    >>> three = np.array([0, 1, 1]), np.array([7, 7, 7]), np.full(3, 1 << 60)
+    >>> [(tally(*three, 2, GRID, of_people=one).sums / GRID).round(2).tolist() for one in (False, True)]
+    [[1.0, 2.0], [0.33, 0.67]]
+    """
     names, who = np.unique(owners, return_inverse=True)
     limit = np.zeros(len(names), dtype=np.int64)
     limit[who] = limits
@@ -39,6 +46,8 @@ def tally(cells: IntArray, owners: IntArray, limits: IntArray, n_cells: int, sca
     owner, cell = place // n_cells, place % n_cells
     squared = np.bincount(owner, count.astype(np.float64) ** 2, minlength=len(names)) * float(GRID) ** 2
     shrink = np.sqrt(np.minimum(1.0, largest_squared_shift(limit, scale) / np.maximum(squared, 1.0)))
+    if of_people:
+        shrink = np.minimum(shrink, 1.0 / np.bincount(owner, count, minlength=len(names)))
     weight = np.where(shrink < 1.0, np.floor(GRID * shrink), GRID)  # of every record of the owner
     charges = charge_units(np.asarray(squared / float(GRID) ** 2 * weight * weight, dtype=np.float64), scale)
     weight, charges = weight * (charges <= limit), charges * (charges <= limit)

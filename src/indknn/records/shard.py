@@ -239,8 +239,8 @@ class Shard:
     def tally(self, cells: Derived | None, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
         """How many records are in which cell, charged: at most `price` each.
 
-        Without cells they are counted: those that came before `since` rounds of training had begun, and then the
-        others. Both by label, unless there are but two cells.
+        Without cells people are counted: by records that came before `since` rounds of training had begun, and then by
+        the others. Both by label, unless there are but two cells.
         """
         slots = self.slots()
         owners = self.owners_of(slots)
@@ -249,7 +249,8 @@ class Shard:
         places = labels + (self.epochs_of(slots) >= since) * (n_cells // 2)
         if cells is not None:
             places = cells.of(slots)
-        return self._pay(statistics.tally(places, owners, limits, n_cells, scale), scope)
+        given = statistics.tally(places, owners, limits, n_cells, scale, of_people=cells is None)
+        return self._pay(given, scope)
 
     def values_of(self, slots: IntArray) -> Int8Array:
         """The quantised features of these records."""
