@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def model_file(folder: Path) -> Path | None:
     return next((path for path in found if path.is_file()), None)
 
 
-class OnnxExtractor:
+class OnnxExtractor(ABC):
     """What both kinds share: the network, its name and the length of its features."""
 
     def __init__(self, folder: str | Path):
@@ -55,11 +56,13 @@ class OnnxExtractor:
         rows = [self._one(item) for item in batch]
         return np.stack(rows) if rows else np.zeros((0, self.n_features), dtype=np.float32)
 
+    @abstractmethod
     def _one(self, item: Any) -> npt.NDArray[np.float32]:
-        raise NotImplementedError
+        """The features of one item."""
 
+    @abstractmethod
     def _sample(self) -> Any:
-        raise NotImplementedError
+        """Some item, to see how long a row is."""
 
     @cached_property
     def _network(self) -> Any:

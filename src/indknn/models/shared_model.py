@@ -163,7 +163,7 @@ class SharedModel:
         sigma = release.scale / GRID * sqrt(cells.shape[1])
         self._counting = False
         if not self.ready or new > max(MOSTLY_NEW * known, 4.0 * sigma):  # start from nothing
-            self.rounds, self._map = 0, None
+            self.rounds, self._map, self.card = 0, None, None
         elif new <= max(MANY_NEW * known, 4.0 * sigma):
             return
         self.count, self.step, self.follow = max(known, 0.0) + max(new, sigma, 1.0), 0, STEPS

@@ -12,6 +12,7 @@ ones the last bit may depend on where a value stands.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import fsum, isfinite, sqrt
@@ -49,24 +50,24 @@ def as_floats(values: Iterable[Any], what: str) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(ABC):
     """What all kinds share. `missing` says what a gap becomes: a place of its own, an error, or a given value."""
 
     kind: ClassVar[str]
     missing: Any = PLACE
 
     @property
+    @abstractmethod
     def places(self) -> list[str]:
         """A short name for every coordinate."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, column: Any, name: str, blanks: Collection[str]) -> Any:
         """The values in a plain form, with gaps filled where the schema says how; or an error that names the row."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write(self, values: Any, out: FloatArray) -> None:
         """Write the coordinates of values that were read into the rows of `out`."""
-        raise NotImplementedError
 
     def outside(self, values: Any) -> float:
         """The share of values that were read and are beyond the bounds, or not listed."""

@@ -211,7 +211,7 @@ MUTANTS = [
     Mutant("rounded down", "charges are rounded down", _rounded_down),
     Mutant("wrong norm", "an owner's vote is charged by half its squared length", _wrong_norm),
     Mutant("uncentred votes", "votes leave whole, with the charge for centred ones", _uncentred),
-    Mutant("foretold, unclipped", "votes are not clipped where K is foretold", _foretold_unclipped),
+    Mutant("foretold, unclipped", "votes are not clipped where K is foretold", _foretold_unclipped, ("many records",)),
     Mutant("private adviser", "nobody is asked, without noise, where nobody is near", _private_adviser),
     Mutant("shared adviser", "analysts share statistics and what was learned", _shared_adviser),
 ]
