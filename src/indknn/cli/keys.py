@@ -10,6 +10,7 @@ import click
 from indknn.cli.options import JSON, STORE, show
 from indknn.errors import InvalidInputError, StoreLockedError
 from indknn.store import Store, keyfile
+from indknn.store.place import Place, place_of
 
 
 @click.group("keys")
@@ -48,7 +49,7 @@ def create(store: Path, role: str, name: str, epsilon: float | None, in_json: bo
     if epsilon is not None:  # first of all: a key whose limit was not written must not be
         _give_less(store, role, name, epsilon)
     key, text = keyfile.create(keyfile.keys_path(store), role, name, **limits)
-    keyfile.remember_keys(store.resolve())
+    keyfile.remember_keys(place_of(store))
     _show_new(key, text, in_json)
 
 
@@ -108,6 +109,6 @@ def _show_new(key: keyfile.Key, text: str, in_json: bool) -> None:
     show(facts, in_json, f"key {key.id} for {key.name} ({key.role}); it is shown this once:", text)
 
 
-def _refuse_missing(store: Path) -> None:
-    if not store.is_file():
+def _refuse_missing(store: Place) -> None:
+    if isinstance(store, Path) and not store.is_file():
         raise InvalidInputError(f"{store} does not exist; make a store with: indknn init {store}")

@@ -9,7 +9,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -185,7 +184,7 @@ class Change:
         self.fold()
         self.erased += len(slots)
         chain.append(db, "forget", records=len(slots), owners=len(gone))
-        forget_names(Path(db.filename), set(gone.values()).difference(staying))
+        forget_names(self.state.home.keys, set(gone.values()).difference(staying))
         return gone
 
     def purge(self) -> None:
@@ -229,4 +228,5 @@ def receipt_of(state: State, what: str, **facts: Any) -> dict[str, Any]:
     Its position is left out: it counts what happened to other people, which is private (rule 14).
     """
     entry = chain.last(state.db)
-    return {"receipt": what, "store": state.store_id, "at": entry.at, **facts, "audit_hash": entry.hash.hex()}
+    told = {**facts, **state.home.erasure()}
+    return {"receipt": what, "store": state.store_id, "at": entry.at, **told, "audit_hash": entry.hash.hex()}

@@ -25,6 +25,7 @@ from indknn.store.analysts import settings_with_less
 from indknn.store.batches import Batch, answered
 from indknn.store.change import ERASED, PURGED, Change, receipt_of
 from indknn.store.held import HeldStore
+from indknn.store.home import home_of
 from indknn.store.requests import Upload
 from indknn.tables.schema import Schema, records_of, vectors_of
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
@@ -39,7 +40,7 @@ class Store(HeldStore):
     @classmethod
     def create(cls, path: str | Path, settings: Settings, *, draft: bool = False, **options: Any) -> Store:
         """A new, empty store file. A `draft` takes the number of features and the classes from the first records."""
-        creation.create(Path(path).resolve(), settings, draft)
+        creation.create(home_of(path), settings, draft)
         return cls(path, **options)
 
     def spent(self, owners: Any = None, analyst: Scope = None) -> FloatArray:
@@ -212,7 +213,7 @@ class Store(HeldStore):
             change.note_added()
         engine = self._state.engine
         self._empty_log(change.erased)
-        self._space.fill_if_grown(engine, self._fold_bytes)
+        self.home.keep_room(engine, self._fold_bytes, only_if_grown=True)
         if profile is not None:
             change.advice += profile.advice(engine.settings.center_)
         change.advice += about_delta(engine.settings.delta, before, engine.ledger.n_owners)
@@ -231,10 +232,10 @@ class Store(HeldStore):
             receipt = self._forget(names, records)
         except StoreError as error:
             full = isinstance(error.__cause__, apsw.FullError | apsw.IOError | OSError)
-            if not (full and self._space.drop()):
+            if not (full and self.home.give_room()):
                 raise
             receipt = self._forget(names, records)  # with the space that the ballast held
-            self._space.fill(self._state.engine, self._fold_bytes)
+            self.home.keep_room(self._state.engine, self._fold_bytes)
         left = [statement(self._state.engine, name) for name in names]
         return {**receipt, **({"owners": [facts["owner"] for facts in left], "on_the_books": left} if names else {})}
 
