@@ -29,6 +29,7 @@ from indknn.core.parameters import numpydoc
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError, PrivacyWarning
 from indknn.ledger.figures import guarantee, statement
+from indknn.place import Place, place_of
 from indknn.settings import PARAMETERS, Settings
 from indknn.tables.advice import about_queries
 from indknn.tables.schema import Schema, records_of, vectors_of
@@ -183,7 +184,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if (owners is None) == (records is None):
             raise InvalidInputError("forget takes either owners or records=..., got both or neither")
-        self._store_path()
+        self._store_place()
         names = [] if owners is None else as_owner_list(owners)
         ids = [] if records is None else as_record_numbers(records)
         if isinstance(self._engine, Engine):
@@ -208,7 +209,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if not (analyst is None or isinstance(analyst, str)):
             raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
-        self._store_path()
+        self._store_place()
         schema = self._schema(fitted=True)
         told, rows = about_queries(schema, X), vectors_of(X, schema)
         answers = self._engine.predict(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
@@ -224,7 +225,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if not (analyst is None or isinstance(analyst, str)):
             raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
-        self._store_path()
+        self._store_place()
         rows = vectors_of(X, self._schema(fitted=True))
         return self._engine.predict_proba(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
 
@@ -336,7 +337,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _named(self, owners: Any, rows: int) -> Any:
         """The owners' names; or nothing, or the word that every row is a new person."""
-        if self._store_path() is not None and owners is None:
+        if self._store_place() is not None and owners is None:
             raise InvalidInputError(NEEDS_OWNERS)
         return owners if owners is None or says_each_row(owners) else as_owner_list(owners, length=rows)
 
@@ -347,11 +348,11 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         now = self._engine.ledger.n_owners if isinstance(self._engine, Engine) else 0
         return profile.advice(settings.center_) + about_delta(settings.delta, people, now)
 
-    def _store_path(self) -> Path | None:
+    def _store_place(self) -> Place | None:
         """Where the records are kept, which stays where it was when this object was fitted."""
         if not isinstance(self.store, str | Path | None):
             raise InvalidInputError(f"store must be a path or None, got {self.store!r}")
-        path, old = None if self.store is None else Path(self.store).resolve(), getattr(self, "_engine", None)
+        path, old = None if self.store is None else place_of(self.store), getattr(self, "_engine", None)
         if old is not None and path != getattr(old, "path", None):
             before = getattr(old, "path", None)
             raise InvalidInputError(f"store must stay {before} once this object was fitted, got {self.store!r}")
@@ -359,17 +360,18 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _opened(self, settings: Settings, noise: Noise, old: Engine | Store | None) -> Engine | Store:
         """What holds the records: an engine in memory, or the store file, which is made or opened."""
-        path = self._store_path()
+        path = self._store_place()
         if path is None:
             engine = old.restarted(settings, noise) if isinstance(old, Engine) else Engine(settings, noise)
             if self.public is not None:
                 engine.declare_public(vectors_of(self.public, self._schema()))
             return engine
         from indknn.store import Store  # noqa: PLC0415  (an extra)
+        from indknn.store.home import home_of  # noqa: PLC0415
 
         if not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; random_state must be None")
-        if old is None and not path.exists():
+        if old is None and not home_of(path).exists():
             made = Store.create(path, settings)
             if self.public is not None:
                 made.declare_public(vectors_of(self.public, self._schema()))

@@ -17,7 +17,7 @@ from typing import Any
 
 import apsw
 
-from indknn.store.home import BookedConnection, Connection
+from indknn.store.home import BookedConnection, Connection, scan
 
 TABLES = {
     "meta": ("name", "value"),
@@ -69,7 +69,7 @@ class Books:
         """Take the sums from the rows that are in the file; their digest."""
         for table, columns in TABLES.items():
             total, hasher = 0, self._hashers[table]
-            for row in self._db.execute(f"SELECT {', '.join(columns)} FROM main.{table}"):
+            for row in scan(self._db, f"SELECT {', '.join(columns)} FROM {table}"):
                 total += _hashed(hasher, _counted(table, row))
             self._sums[table] = total % _MODULUS
         return self.digest()

@@ -216,6 +216,7 @@ ERASED = {
     "released": "answers and the model released before are kept: they are differentially private. Scheduled purges "
     "drop them, for everybody at once",
 }
+REWRITTEN = "rewritten, and the log that held it is gone"
 PURGED = {
     "dropped": "all answers and the model released before; they are made anew when asked for, and people pay again",
     "public": "everybody who asks again can see that a purge happened, so it must not be tied to one person's erasure",
@@ -228,5 +229,4 @@ def receipt_of(state: State, what: str, **facts: Any) -> dict[str, Any]:
     Its position is left out: it counts what happened to other people, which is private (rule 14).
     """
     entry = chain.last(state.db)
-    told = {**facts, **state.home.erasure()}
-    return {"receipt": what, "store": state.store_id, "at": entry.at, **told, "audit_hash": entry.hash.hex()}
+    return {"receipt": what, "store": state.store_id, "at": entry.at, **facts, "audit_hash": entry.hash.hex()}

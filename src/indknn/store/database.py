@@ -23,7 +23,7 @@ from indknn.ledger.memory import MemoryLedger, Tombstone
 from indknn.records.shard import Shard
 from indknn.store.codec import BLOCK, Debits, decode_name, encode_name, pack_label, record_type, unpack_label
 from indknn.store.files import sync_file
-from indknn.store.home import Connection
+from indknn.store.home import Connection, scan
 from indknn.store.schema import check, migrate
 from indknn.types import Int8Array, IntArray, OwnerId, Vectors
 
@@ -156,7 +156,7 @@ def read_records(db: Connection, n_features: int, shard: Shard) -> None:
     n = int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM records").get)
     head = np.zeros(n, dtype=record_type(0))
     values = np.zeros((n, n_features), dtype=np.int8)
-    rows, done = db.execute("SELECT slot, body FROM records ORDER BY slot"), 0
+    rows, done = scan(db, "SELECT slot, body FROM records ORDER BY slot"), 0
     while part := list(islice(rows, _ROWS)):  # in pieces that stay in the cache
         slots, bodies = zip(*part, strict=True)
         if slots != tuple(range(done, done + len(part))) or set(map(len, bodies)) != {kind.itemsize}:

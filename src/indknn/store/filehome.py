@@ -11,11 +11,11 @@ from typing import Any
 import apsw
 
 from indknn.engine import Engine
-from indknn.errors import StoreError
+from indknn.errors import DamagedStoreError, StoreError
+from indknn.place import keys_path
 from indknn.store import database
 from indknn.store.files import Lock, sync_file
 from indknn.store.home import Connection
-from indknn.store.place import keys_path
 from indknn.store.space import Space
 
 _PAGES = 256  # of 4 KiB
@@ -38,6 +38,10 @@ class FileHome:
     def keys(self) -> Path:
         """The file of API keys, beside the store."""
         return keys_path(self.place)
+
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return self.place.exists()
 
     def create(self, fill: Callable[[Connection], None]) -> None:
         """Make an empty file. It is made under another name, then given its own."""
@@ -97,9 +101,9 @@ class FileHome:
         db = database.connect(self.place, read_only=read_only, synchronous=synchronous, vfs=vfs)
         try:
             database.settle_log(db, self.place)
-        except BaseException:
+        except (apsw.Error, OSError) as error:
             database.close(db)
-            raise
+            raise DamagedStoreError(f"{self.place} cannot be read as a store: {error!r}") from error
         return db
 
     def close(self, db: Connection) -> None:
@@ -136,7 +140,18 @@ class FileHome:
             if line != "ok":
                 yield f"file: {line}"
 
-    def erasure(self) -> dict[str, Any]:
+    def take_over(self) -> str:
+        """The operating system drops the lock of a process that ends, so there is nothing to take over."""
+        raise StoreError(f"{self.place} is a file: end the process that has it, and its lock is gone")
+
+    def rewrite(self) -> None:
+        """Nothing to do: bytes are overwritten when they are erased."""
+
+    def old_bytes(self, db: Connection) -> list[str]:
+        """None: they were overwritten, and the log emptied, before there was a receipt."""
+        return []
+
+    def erasure(self, db: Connection) -> dict[str, Any]:
         """Nothing more to say: bytes were overwritten, and the log emptied, before there is a receipt."""
         return {}
 

@@ -18,6 +18,7 @@ import apsw
 from indknn.core.noise import Noise, SecureNoise
 from indknn.engine import Engine
 from indknn.errors import PrivacyError, StoreError
+from indknn.place import Place
 from indknn.settings import Settings
 from indknn.store import chain
 from indknn.store.books import Books
@@ -34,7 +35,7 @@ class HeldStore:
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Place,
         *,
         witness: str | Path | None = None,
         new_witness: bool = False,

@@ -11,7 +11,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
-from indknn.store.place import Address, Place, place_of
+from indknn.errors import StoreError
+from indknn.place import Address, Place, place_of
 
 if TYPE_CHECKING:
     from indknn.engine import Engine
@@ -70,6 +71,10 @@ class BookedConnection(Connection, Protocol):
         """Tell these books from here on; `SELECT books_digest()` asks them."""
         ...
 
+    def scan(self, sql: str, /) -> Iterator[Any]:
+        """The rows of a large table, without holding them all. Nothing else may be asked meanwhile."""
+        ...
+
 
 class Copy(Protocol):
     """A copy of a store that is being made, piece by piece, while the store is used."""
@@ -97,6 +102,10 @@ class Home(Protocol):
     @property
     def keys(self) -> Path:
         """The file of API keys."""
+        ...
+
+    def exists(self) -> bool:
+        """Whether there is a store, or anything else in its place."""
         ...
 
     def create(self, fill: Callable[[Connection], None]) -> None:
@@ -143,9 +152,26 @@ class Home(Protocol):
         """What the engine itself finds wrong with how its rows are kept."""
         ...
 
-    def erasure(self) -> dict[str, Any]:
+    def take_over(self) -> str:
+        """Shut out whoever has the store, and say who that was."""
+        ...
+
+    def rewrite(self) -> Any:
+        """Write anew what still holds old bytes; `postgres.erasure.Rewritten`, or None where nothing does."""
+        ...
+
+    def old_bytes(self, db: Connection) -> list[str]:
+        """Why bytes of those who were erased may still be there; nothing where they are known to be gone."""
+        ...
+
+    def erasure(self, db: Connection) -> dict[str, Any]:
         """What a receipt says of old bytes."""
         ...
+
+
+def scan(db: Connection, sql: str) -> Iterator[Any]:
+    """The rows of a large table, without holding them all in memory."""
+    return db.scan(sql) if isinstance(db, BookedConnection) else iter(db.execute(sql))
 
 
 def home_of(where: str | Path | Address) -> Home:
@@ -155,4 +181,8 @@ def home_of(where: str | Path | Address) -> Home:
         from indknn.store.filehome import FileHome  # noqa: PLC0415
 
         return FileHome(place)
-    raise NotImplementedError
+    try:
+        from indknn.store.postgres.home import DatabaseHome  # noqa: PLC0415
+    except ModuleNotFoundError as missing:
+        raise StoreError(f"a store in PostgreSQL needs {missing.name!r}: pip install 'indknn[postgres]'") from None
+    return DatabaseHome(place)

@@ -19,14 +19,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from indknn import place
 from indknn.core.inputs import as_owner_list
 from indknn.errors import InvalidInputError, StoreError, StoreLockedError
-from indknn.store import chain, database, place
+from indknn.place import Place
+from indknn.store import chain, database
 from indknn.store.chain import now
 from indknn.store.files import sync_file
 from indknn.store.home import Connection, home_of
 from indknn.store.opening import checked_books
-from indknn.store.place import Place
 from indknn.types import OwnerId
 
 ROLES = ("analyst", "curator", "owner", "auditor", "admin")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import apsw
@@ -19,11 +18,12 @@ from indknn.core.inputs import as_owner_list, as_record_ids, refuse_unwritable
 from indknn.errors import InvalidInputError, StoreError
 from indknn.ledger import Scope
 from indknn.ledger.figures import statement
+from indknn.place import Place
 from indknn.settings import Settings
-from indknn.store import creation, intake, rounds
+from indknn.store import chain, creation, intake, rounds
 from indknn.store.analysts import settings_with_less
 from indknn.store.batches import Batch, answered
-from indknn.store.change import ERASED, PURGED, Change, receipt_of
+from indknn.store.change import ERASED, PURGED, REWRITTEN, Change, receipt_of
 from indknn.store.held import HeldStore
 from indknn.store.home import home_of
 from indknn.store.requests import Upload
@@ -38,7 +38,7 @@ class Store(HeldStore):
     """
 
     @classmethod
-    def create(cls, path: str | Path, settings: Settings, *, draft: bool = False, **options: Any) -> Store:
+    def create(cls, path: str | Place, settings: Settings, *, draft: bool = False, **options: Any) -> Store:
         """A new, empty store file. A `draft` takes the number of features and the classes from the first records."""
         creation.create(home_of(path), settings, draft)
         return cls(path, **options)
@@ -246,7 +246,26 @@ class Store(HeldStore):
             with self._transaction() as change:
                 gone = change.erase(slots)
             self._empty_log(1)
-            return receipt_of(self._state, "erasure", records=len(slots), owners_forgotten=len(gone), **ERASED)
+            facts = {"records": len(slots), "owners_forgotten": len(gone), **ERASED}
+            return receipt_of(self._state, "erasure", **facts, **self.home.erasure(self._state.db))
+
+    def rewrite(self) -> dict[str, Any]:
+        """Have old bytes of those who were erased written over, in a database; gives the second receipt.
+
+        In a file that was done before the first one. It may take long, and answers can be given meanwhile.
+        """
+        with self.reading() as db:
+            self.flush()
+            before = chain.last(db)
+        done = self.home.rewrite()
+        if done is not None:
+            with self.changing() as change:
+                chain.append(change.state.db, "rewrite", upto=before.position, **vars(done))
+        with self.reading() as db:
+            kept = self.home.old_bytes(db)
+            facts = {"stage": "old bytes may still be there" if kept else REWRITTEN, "erased_until": before.at}
+            told = {key: value for key, value in self.home.erasure(db).items() if key == "elsewhere"}
+            return receipt_of(self._state, "rewrite", **facts, **({"why": kept} if kept else {}), **told)
 
     def purge(self) -> dict[str, Any]:
         """Drop all answers and the shared model, for all analysts; gives a receipt.
@@ -258,4 +277,4 @@ class Store(HeldStore):
             with self._transaction() as change:
                 change.purge()
             self._empty_log(1)
-            return receipt_of(self._state, "purge", **PURGED)
+            return receipt_of(self._state, "purge", **PURGED, **self.home.erasure(self._state.db))
