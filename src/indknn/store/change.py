@@ -178,8 +178,7 @@ class Change:
         database.clear_records(db, shard, slots, engine.settings.n_features)
         database.write_record_keys(db, shard, slots)
         database.blank_owners(db, gone)
-        for digest in map(ledger.digest, gone.values()):
-            database.write_tombstone(db, digest, ledger.tombstones[digest])
+        database.write_tombstones(db, {d: ledger.tombstones[d] for d in map(ledger.digest, gone.values())})
         self._touch(gone)
         self.fold()
         self.erased += len(slots)

@@ -306,12 +306,18 @@ def write_joined(db: Connection, digest: bytes, spent: dict[Scope, int]) -> None
     db.execute(write, (digest, json.dumps(body)))
 
 
-def write_tombstone(db: Connection, digest: bytes, tombstone: Tombstone) -> None:
-    """What is kept of one who was forgotten."""
-    spent = {str(scope_id(db, scope)): units for scope, units in tombstone.spent.items() if units}
-    row = (digest, json.dumps(spent), tombstone.queries)
+def write_tombstones(db: Connection, tombstones: dict[bytes, Tombstone]) -> None:
+    """What is kept of those who were forgotten, by keyed hash."""
+    scopes = {scope for tombstone in tombstones.values() for scope, units in tombstone.spent.items() if units}
+    numbers = {scope: str(scope_id(db, scope)) for scope in sorted(scopes, key=str)}
     update = "spent = excluded.spent, queries = excluded.queries"
-    db.execute(f"INSERT INTO tombstones VALUES (?, ?, ?) ON CONFLICT (digest) DO UPDATE SET {update}", row)
+    db.executemany(
+        f"INSERT INTO tombstones VALUES (?, ?, ?) ON CONFLICT (digest) DO UPDATE SET {update}",
+        (
+            (digest, json.dumps({numbers[scope]: units for scope, units in t.spent.items() if units}), t.queries)
+            for digest, t in tombstones.items()
+        ),
+    )
 
 
 def read_answers(db: Connection, n_features: int) -> Iterator[tuple[Scope, Vectors | None, int, Release | None]]:

@@ -97,5 +97,4 @@ def _released(
 def _write(db: Connection, before: set[bytes], graves: dict[bytes, Any]) -> None:
     """Nobody was here before, so all tombstones are of people who paid now or earlier."""
     db.executemany("DELETE FROM tombstones WHERE digest = ?", ((digest,) for digest in before - set(graves)))
-    for digest, grave in graves.items():
-        database.write_tombstone(db, digest, grave)
+    database.write_tombstones(db, graves)

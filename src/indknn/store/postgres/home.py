@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from indknn.errors import StoreError
-from indknn.place import Address, keys_path
+from indknn.place import Address, Place, keys_path
 from indknn.store.chain import now
 from indknn.store.home import Connection
 from indknn.store.postgres import erasure, leases, schema
@@ -34,7 +34,8 @@ class DatabaseHome:
     doubt = "somebody else has changed rows, or parts of it were restored; restore all of its schema from one backup"
 
     def __init__(self, address: Address):
-        self.place = address
+        self.place: Place = address
+        self._address = address
         self._epoch: int | None = None
         self._held: Session | None = None
 
@@ -53,8 +54,11 @@ class DatabaseHome:
         with self._session() as session, told(lambda words: f"{self.place} cannot be made: {words}"):
             pg = session.pg
             with pg.transaction(), session.enclosed():
-                if pg.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self.place.schema,)).fetchone() is None:
-                    pg.execute(f"CREATE SCHEMA {self.place.schema}".encode())
+                if (
+                    pg.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self._address.schema,)).fetchone()
+                    is None
+                ):
+                    pg.execute(f"CREATE SCHEMA {self._address.schema}".encode())
                 if schema.version_of(pg):
                     raise StoreError(f"{self.place} exists already; a store is never overwritten")
                 schema.create(pg)
@@ -92,8 +96,8 @@ class DatabaseHome:
         try:
             with told(lambda words: f"{self.place} cannot be opened: {words}"):
                 schema.migrate(session.pg, str(self.place))
-                _refuse_forgetful(session.pg, self.place)
-                epoch = self._epoch = leases.take(session.pg, self.place, _holder(), self._epoch)
+                _refuse_forgetful(session.pg, str(self.place))
+                epoch = self._epoch = leases.take(session.pg, str(self.place), _holder(), self._epoch)
         except BaseException:
             self.close(session)
             raise
@@ -117,13 +121,13 @@ class DatabaseHome:
 
     def opened(self, *, read_only: bool = False) -> Session:
         """A connection without a lease."""
-        options: dict[str, Any] = {**_DEFAULTS, **dict(self.place.options)}
+        options: dict[str, Any] = {**_DEFAULTS, **dict(self._address.options)}
         with told(lambda words: f"{self.place} cannot be reached: {words}"):
             pg: psycopg.Connection = psycopg.connect(
-                dbname=self.place.database, autocommit=True, prepare_threshold=2, **options
+                dbname=self._address.database, autocommit=True, prepare_threshold=2, **options
             )
             settings = {
-                "search_path": self.place.schema,
+                "search_path": self._address.schema,
                 "client_encoding": "UTF8",
                 "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",
                 "lock_timeout": f"{IDLE_SECONDS + 30}s",
@@ -166,7 +170,7 @@ class DatabaseHome:
         """Shut out whoever has the store, and say who that was."""
         with self._session() as session, told():
             schema.migrate(session.pg, str(self.place))
-            return leases.take_over(session.pg, self.place, f"nobody since {_holder()} took it over")
+            return leases.take_over(session.pg, str(self.place), f"nobody since {_holder()} took it over")
 
     def rewrite(self) -> erasure.Rewritten:
         """Have the server write anew what still holds bytes of those who were erased."""
@@ -212,7 +216,7 @@ def _holder() -> str:
     return f"process {os.getpid()} on {socket.gethostname()} since {now()}"
 
 
-def _refuse_forgetful(pg: psycopg.Connection, place: Address) -> None:
+def _refuse_forgetful(pg: psycopg.Connection, place: str) -> None:
     """A server that loses what it has committed would give budgets back (rule 2)."""
     for name, weak in _WEAK.items():
         if pg.execute("SELECT current_setting(%s)", (name,)).fetchone() == (weak,):

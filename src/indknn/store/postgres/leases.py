@@ -10,14 +10,13 @@ from __future__ import annotations
 import psycopg
 
 from indknn.errors import FencedError, StoreError, StoreLockedError
-from indknn.place import Address
 
 STORE = 0
 """The lease of the store itself. Shards of a cluster have others."""
 _PATIENCE = "2s"  # the server may still be ending the session of a process that was killed
 
 
-def take(pg: psycopg.Connection, place: Address, holder: str, earlier: int | None = None) -> int:
+def take(pg: psycopg.Connection, place: str, holder: str, earlier: int | None = None) -> int:
     """Take the lease of the store; its epoch. After an `earlier` one of this process: unless somebody else had it."""
     epoch, who = _current(pg, place)
     if earlier is not None:
@@ -42,7 +41,7 @@ def raise_epoch(pg: psycopg.Connection, lease: int, epoch: int, holder: str) -> 
     return int(row[0])
 
 
-def take_over(pg: psycopg.Connection, place: Address, holder: str) -> str:
+def take_over(pg: psycopg.Connection, place: str, holder: str) -> str:
     """Shut out whoever has the store, and say who that was. Then anybody can open it."""
     epoch, who = _current(pg, place)
     _end_holder(pg, epoch)
@@ -59,7 +58,7 @@ def _end_holder(pg: psycopg.Connection, epoch: int) -> None:
     )
 
 
-def _current(pg: psycopg.Connection, place: Address) -> tuple[int, str]:
+def _current(pg: psycopg.Connection, place: str) -> tuple[int, str]:
     row = pg.execute("SELECT epoch, holder FROM leases WHERE id = %s", (STORE,)).fetchone()
     if row is None:
         raise StoreError(f"{place} has lost its lease; restore it from a backup")

@@ -52,7 +52,7 @@ _PLAIN = "\n".join(
 _VERSION_5 = f"""
 {_TABLES}
 {_PLAIN}
-CREATE INDEX owners_by_slot ON owners (slot);
+CREATE INDEX owners_by_slot ON owners (slot, number);
 CREATE UNIQUE INDEX scopes_by_name ON scopes (name);
 CREATE TABLE audit (
     position int8 PRIMARY KEY, at text NOT NULL, kind text NOT NULL, body text NOT NULL, hash bytea NOT NULL);

@@ -156,28 +156,31 @@ class Session:
 
     def _write(self, statement: door.Statement, rows: list[tuple[Any, ...]]) -> Rows:
         assert self._inside, "only a transaction writes"
-        table, given = statement.table, []
+        given: list[tuple[Any, ...]] = []
         if statement.kind == "other":
             self.pg.cursor().executemany(statement.do.encode(), rows)
         elif statement.kind in {"insert", "upsert"}:
             given = self._enter(statement, rows)
         else:
-            for values in rows:
-                where = values[len(values) - statement.where_values :] if statement.kind == "update" else ()
-                self._change(statement, table, [*where, *values])
+            self._change(statement, rows)
         return Rows(given)
 
-    def _change(self, statement: door.Statement, table: str, values: Sequence[Any]) -> None:
-        books = self._kept()
+    def _change(self, statement: door.Statement, rows: list[tuple[Any, ...]]) -> None:
+        books, table = self._kept(), statement.table
         if statement.kind == "empty":
             self.pg.execute(statement.do.encode())
             books.emptied(table)
             return
-        for row in self._ask(statement.do, values):
-            if statement.kind == "delete":
-                books.struck(table, *row)
-            else:
-                (books.entered if row[0] else books.struck)(table, *row[1:])
+        if n := statement.where_values:
+            rows = [(*row[-n:], *row) for row in rows]
+        cursor: psycopg.Cursor[tuple[Any, ...]] = self.pg.cursor(binary=True)
+        cursor.executemany(statement.do.encode(), rows, returning=True)
+        for found in cursor.results():
+            for row in found:
+                if statement.kind == "delete":
+                    books.struck(table, *row)
+                else:
+                    (books.entered if row[0] else books.struck)(table, *row[1:])
 
     def _enter(self, statement: door.Statement, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Write new rows, and rows in the place of others; the numbers that new rows were given."""
