@@ -19,6 +19,7 @@ from indknn.store.home import Connection
 from indknn.store.postgres.schema import COLUMNS
 
 ERASING = ("forget", "purge", "prune")
+_PATIENCE = "2s"
 _ROUNDS = 200  # of switching the log; each writes one segment
 _RIGHTS = (
     "this role may not look at the log or switch it: GRANT pg_monitor, pg_checkpoint and EXECUTE ON FUNCTION "
@@ -66,8 +67,12 @@ def rewrite(pg: psycopg.Connection) -> Rewritten:
     seen: list[str] = []
     pg.add_notice_handler(lambda notice: seen.append(notice.message_detail or ""))
     pg.execute("SET client_min_messages = info")
-    for table in COLUMNS:
-        pg.execute(f"VACUUM (FULL, VERBOSE) {table}".encode())
+    pg.execute("SELECT set_config('lock_timeout', %s, false)", (_PATIENCE,))  # answers wait behind whoever waits
+    try:
+        for table in COLUMNS:
+            pg.execute(f"VACUUM (FULL, VERBOSE) {table}".encode())
+    except psycopg.errors.LockNotAvailable:
+        return Rewritten(files_of(pg), 0.0, "another session reads the tables: rewrite again when it has ended")
     held = [int(found[1]) for text in seen if (found := re.match(r"(\d+)(?:\.0*)? dead row versions", text))]
     since = time.time()
     kept = ""
