@@ -77,7 +77,7 @@ def rewrite(pg: psycopg.Connection) -> Rewritten:
     files = files_of(pg)
     if any(files[table] == before[table] for table in COLUMNS):  # the server only warns
         return Rewritten(
-            files, 0.0, "this role may not rewrite the tables: run indknn rewrite as the role that owns them"
+            files, 0.0, "this role may not rewrite the tables: indknn rewrite needs the role that owns them"
         )
     held = [int(found[1]) for text in seen if (found := re.match(r"(\d+)(?:\.0*)? dead row versions", text))]
     since = time.time()
