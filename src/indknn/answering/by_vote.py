@@ -40,8 +40,8 @@ def answer_by_vote(
         admitted.append(some)
         total += some.total
     K = mechanism.noisy_count(total, plan, noise)
-    if crowd is not None:
-        plan = replace(plan, sigma2=min(crowd.sigma2(K / GRID), MAX_SIGMA2))
+    if crowd is not None and (sigma2 := min(crowd.sigma2(K / GRID), MAX_SIGMA2)) != plan.sigma2:
+        plan = replace(plan, sigma2=sigma2)
     # Lines 8 and 9: votes are clipped to what each person has left, and charged.
     votes = np.zeros(plan.n_classes, dtype=np.int64)
     for shard, some in zip(shards, admitted, strict=True):

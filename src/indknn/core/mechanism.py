@@ -20,6 +20,7 @@ rounded up, for the noise that is really drawn.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import isqrt
 
 import numpy as np
@@ -79,14 +80,18 @@ class Plan:
         if cap is not None and cap < 1:
             raise InvalidInputError(f"max_records_per_query must be None or at least 1, got {cap!r}")
 
-    @property
+    @cached_property
     def scale1(self) -> int:
         """σ1 on the grid, rounded up."""
         return ceil_sqrt(*_squared(self.sigma1))
 
+    @cached_property
+    def _squared2(self) -> tuple[int, int]:
+        return _squared(self.sigma2)
+
     def scale2(self, K: int) -> int:
         """σ2·sqrt(K) on the grid, rounded up, the noise on the votes, for a released K in grid units."""
-        num, den = _squared(self.sigma2)
+        num, den = self._squared2
         return ceil_sqrt(num * K, den * GRID)
 
 
