@@ -9,7 +9,7 @@ later. Only `analysts` may grow: an analyst may be given less before their first
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
@@ -326,20 +326,22 @@ class Settings:
         classes = max(len(self.class_array), 1)  # none are known before the first records of a draft
         return Plan(tau, self.sigma1_, self.sigma2_, classes, self.max_records_per_query, contrast=self.advised)
 
-    def quantise(self, X: npt.ArrayLike, what: str) -> Vectors:
-        """Raw rows as the store sees them."""
-        vectors = quantise(X, self.center_, what=what)
+    def quantise(self, X: npt.ArrayLike, what: str, see: Callable[[FloatArray], None] | None = None) -> Vectors:
+        """Raw rows as the store sees them. `see` is shown them as they are, a block at a time."""
+        vectors = quantise(X, self.center_, what=what, see=see)
         if vectors.values.shape[1] != self.n_features:
             width = vectors.values.shape[1]
             raise InvalidInputError(f"{what} must have {self.n_features} features per row, got {width}")
         return vectors
 
-    def prepare(self, X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Vectors, IntArray]:
+    def prepare(
+        self, X: npt.ArrayLike, y: npt.ArrayLike, see: Callable[[FloatArray], None] | None = None
+    ) -> tuple[Vectors, IntArray]:
         """Raw records as the store keeps them, or an error that names what is wrong."""
-        vectors, labels = self.quantise(X, "X"), encode_labels(np.asarray(y), self.class_array)
+        vectors, labels = self.quantise(X, "X", see), encode_labels(np.asarray(y), self.class_array)
         if len(labels) != len(vectors):
             raise InvalidInputError(f"y must have one label per row: {len(vectors)} rows, got {len(labels)}")
-        return vectors, labels
+        return replace(vectors, spare=True), labels
 
 
 PARAMETERS: Final = {
