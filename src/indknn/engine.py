@@ -19,7 +19,7 @@ from indknn.answering.requests import Journal, Request
 from indknn.answering.training import Progress
 from indknn.core import accounting
 from indknn.core.advice import about_copies, tell
-from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, Crowd, plan_from_queries, tau_from_queries
+from indknn.core.calibrate import DEFAULT_TAU, Crowd, plan_from_queries
 from indknn.core.inputs import as_owner_list, as_owners, as_record_ids, says_each_row
 from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
@@ -65,9 +65,9 @@ def new_adviser(settings: Settings, model: SharedModel, analyst: Scope = None) -
         settings.max_queries,
         settings.sigma2,
         settings.tau,
+        settings.expected_records,
     )
-    choose = partial(tau_from_queries, kernel=settings.kernel_, share=NEAR_SHARE)
-    return Adviser(terms, settings.kernel_, model, choose)
+    return Adviser(terms, settings.kernel_, model)
 
 
 class Engine:
@@ -94,7 +94,7 @@ class Engine:
         self.shard = Shard(new_index(settings), self.ledger)
         self.predictor = Predictor(
             [self.shard],
-            partial(plan_from_queries, settings.kernel_, settings.plan)
+            partial(plan_from_queries, settings.kernel_, settings.plan, settings.near_share)
             if settings.tau is None and not settings.advised
             else settings.plan(settings.tau or DEFAULT_TAU),
             noise,

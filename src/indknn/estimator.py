@@ -109,6 +109,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         reuse: str | None = None,
         prior: str | None = None,
         prior_share: float = 0.9,
+        expected_records: int | None = None,
         center: npt.ArrayLike | None = None,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
         classes: npt.ArrayLike | None = None,

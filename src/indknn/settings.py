@@ -18,7 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.core import accounting
-from indknn.core.calibrate import COUNT_EVERY, PLANNED_QUERIES, sigma1_for, sigma2_for
+from indknn.core.calibrate import (
+    COUNT_EVERY,
+    NEAR_SHARE,
+    PLANNED_QUERIES,
+    SELECTED_SHARE,
+    near_share,
+    sigma1_for,
+    sigma2_for,
+)
 from indknn.core.inputs import as_center, as_classes, encode_labels
 from indknn.core.kernels import Kernel, make_kernel
 from indknn.core.mechanism import MAX_SIGMA2, Plan
@@ -168,6 +176,12 @@ class Settings:
         above=0,
         below=1,
     )
+    expected_records: int | None = parameter(
+        "About how many records the store will hold, if that is public. From a million on tau is chosen for a number "
+        "of neighbours, not for a share.",
+        at_least=1,
+        none="a noisy count tells; without the shared model nothing does, and tau is chosen for a share",
+    )
     schema: dict[str, Any] | None = None
     """What the columns of tables are, as `indknn.tables` writes it down; None where records are vectors."""
     analysts: dict[str, float] = field(default_factory=dict)
@@ -266,7 +280,7 @@ class Settings:
     def stored(self, *, draft: bool = False) -> dict[str, Any]:
         """The settings as a store file has them: what JSON can hold. A draft has no number of features yet."""
         values = {**asdict(self), "n_features": None if draft else self.n_features}
-        for name in ("schema", "analysts"):
+        for name in ("schema", "analysts", "expected_records"):
             if not values[name]:
                 del values[name]  # an earlier version can open the file, and refuses one that has them
         return values
@@ -305,6 +319,11 @@ class Settings:
     def sigma2_(self) -> float:
         """The noise on the votes, given or derived."""
         return self.sigma2 or sigma2_for(self.budget, self.max_queries or PLANNED_QUERIES)
+
+    @property
+    def near_share(self) -> float:
+        """The share of records that an automatic τ aims at, as far as is known beforehand."""
+        return near_share(NEAR_SHARE if self.advised else SELECTED_SHARE, self.expected_records)
 
     @cached_property
     def class_array(self) -> npt.NDArray[Any]:
