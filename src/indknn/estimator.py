@@ -20,6 +20,7 @@ from indknn.core.inputs import (
     as_classes,
     as_owner_array,
     as_owner_list,
+    as_owners,
     as_record_ids,
     as_record_numbers,
     says_each_row,
@@ -37,6 +38,10 @@ from indknn.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from indknn.store import Store
+
+
+_NUMBERS = [np.dtype(kind) for kind in ("f8", "f4", "f2", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")]
+"""What is taken as it comes; anything else becomes the first."""
 
 
 class IndKNNClassifier(ClassifierMixin, BaseEstimator):
@@ -104,6 +109,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         reuse: str | None = None,
         prior: str | None = None,
         prior_share: float = 0.9,
+        expected_records: int | None = None,
         center: npt.ArrayLike | None = None,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
         classes: npt.ArrayLike | None = None,
@@ -136,11 +142,12 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         names, ids = self._named(owners, len(rows)), as_record_ids(record_ids, len(rows))
         classes = self._given_classes()
         settings = self._settings(rows.shape[1], as_classes(targets if classes is None else classes))
-        records = settings.prepare(rows, targets)
+        profile = Profile()
+        records = settings.prepare(rows, targets, profile.see)
         taken = about_labels() if classes is None and not hasattr(self, "_engine") else []
-        self._start(X, settings, named=isinstance(names, list))
+        self._start(X, settings, named=not (names is None or says_each_row(names)))
         self.new_record_ids_ = self._engine.replace_all(*records, names, ids)
-        tell(taken + self._advice(rows, 0))
+        tell(taken + self._advice(profile, 0))
         return self
 
     def partial_fit(
@@ -166,12 +173,13 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         settings = self._settings(rows.shape[1], self._first_classes(classes)) if first else self._engine.settings
         if not first:
             validate_data(self, X, reset=False, skip_check_array=True)
-        records = settings.prepare(rows, targets)
+        profile = Profile()
+        records = settings.prepare(rows, targets, profile.see)
         if first:
             self._start(X, settings, named=True)
         before = self._memory.ledger.n_owners
         self.new_record_ids_ = self._engine.put(*records, names, ids)
-        tell(self._advice(rows, before))
+        tell(self._advice(profile, before))
         return self
 
     def forget(self, owners: Any = None, *, records: Any = None) -> int:
@@ -338,12 +346,11 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         """The owners' names; or nothing, or the word that every row is a new person."""
         if self._store_path() is not None and owners is None:
             raise InvalidInputError(NEEDS_OWNERS)
-        return owners if owners is None or says_each_row(owners) else as_owner_list(owners, length=rows)
+        return owners if owners is None or says_each_row(owners) else as_owners(owners, length=rows)
 
-    def _advice(self, rows: FloatArray, people: int) -> list[Warning]:
-        """What to tell of these rows, which came to so many people. A store tells the rest itself."""
-        profile, settings = Profile(), self._engine.settings
-        profile.see(rows)
+    def _advice(self, profile: Profile, people: int) -> list[Warning]:
+        """What to tell of rows that came to so many people. A store tells the rest itself."""
+        settings = self._engine.settings
         now = self._engine.ledger.n_owners if isinstance(self._engine, Engine) else 0
         return profile.advice(settings.center_) + about_delta(settings.delta, people, now)
 
@@ -390,8 +397,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         return as_classes(given)
 
 
-def _check_records(X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[FloatArray, npt.NDArray[Any]]:
-    rows, targets = check_X_y(X, y, dtype=np.float64)
+def _check_records(X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Rows in the type that they have, if it is one of numbers. That they are finite is checked block by block."""
+    rows, targets = check_X_y(X, y, dtype=_NUMBERS, ensure_all_finite=False)
     check_classification_targets(targets)
     return rows, targets
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from indknn.core import native
 from indknn.core.accounting import MAX_UNITS
-from indknn.core.inputs import number_in
+from indknn.core.inputs import Numbered, number_in
 from indknn.errors import LedgerError, UnknownOwnerError
 from indknn.ledger.base import SHARED, Scope
 from indknn.ledger.old_names import old_forms
@@ -126,16 +126,18 @@ class MemoryLedger:
 
     def find(self, owners: Sequence[OwnerId]) -> IntArray:
         """The slot of each, -1 for those who have none."""
-        return np.array([self._roster.slot(owner) for owner in owners], dtype=np.int64)
+        return self._roster.slots_of(owners)
 
-    def strangers(self, owners: Sequence[OwnerId]) -> list[OwnerId]:
+    def strangers(self, owners: Sequence[OwnerId]) -> Sequence[OwnerId]:
         """Those of these owners who have no slot, each once, in order."""
-        return [owner for owner in dict.fromkeys(owners) if self._roster.slot(owner) < 0]
+        return self._roster.strangers(owners)
 
-    def new_names(self, n: int, prefix: str = "") -> list[OwnerId]:
+    def new_names(self, n: int, prefix: str = "") -> Sequence[OwnerId]:
         """So many names that were never anybody's."""
         first, self.next_number = self.next_number, self.next_number + n
-        return [f"{prefix}{number}" for number in range(first, first + n)]
+        if self.next_number < 1 << 63:
+            return Numbered(np.arange(first, self.next_number), prefix)
+        return [f"{prefix}{number}" for number in range(first, self.next_number)]
 
     def anything_spent(self) -> bool:
         """Whether anybody, here or forgotten, was ever charged."""
@@ -163,7 +165,15 @@ class MemoryLedger:
 
     def enrol(self, owners: Sequence[OwnerId]) -> IntArray:
         """The slot of each owner, new or returning."""
-        return np.array([self._slot_for(owner) for owner in owners], dtype=np.int64)
+        newcomers = self._roster.strangers(owners)
+        if self._tombstones:  # most stores have none, and hashing a million newcomers takes a second
+            for owner in newcomers:
+                self._enrol_returning(owner)
+        else:
+            self._grow(max(self._roster.capacity, len(self._roster) + len(newcomers)))
+            self._roster.add_all(newcomers)
+        self._pass_numbers(newcomers)
+        return self._roster.slots_of(owners)
 
     def retire(self, slots: IntArray) -> None:
         """Drop the names; keep what was spent under a keyed hash."""
@@ -270,30 +280,31 @@ class MemoryLedger:
             total = np.minimum(total + self.spent(owners, scope), MAX_UNITS)
         return total
 
-    def _slot_for(self, owner: OwnerId) -> int:
-        slot = self._roster.slot(owner)
-        if slot >= 0:
-            return slot
+    def _enrol_returning(self, owner: OwnerId) -> None:
+        """Give a slot to somebody who has none, and who may have been here before."""
         slot = self._roster.next_slot
         self._grow(slot + 1)
-        if self._tombstones:  # most stores have none, and hashing a million newcomers takes a second
-            graves = self.graves(owner)
-            if graves:  # resume first, then take the name, then drop the tombstone
-                self._resume(slot, self._tombstone(owner))
-            self._roster.add(owner)
-            for digest in graves:
-                del self._tombstones[digest]
+        graves = self.graves(owner)
+        if graves:  # resume first, then take the name, then drop the tombstone
+            self._resume(slot, self._tombstone(owner))
+        self._roster.add(owner)
+        for digest in graves:
+            del self._tombstones[digest]
+
+    def _pass_numbers(self, names: Sequence[OwnerId]) -> None:
+        """No name that is made up later may be one of these."""
+        if isinstance(names, Numbered):
+            highest = int(names.numbers.max(initial=-1)) if not names.prefix else -1
         else:
-            self._roster.add(owner)
-        self.next_number = max(self.next_number, number_in(owner) + 1)
-        return slot
+            highest = max(map(number_in, names), default=-1)
+        self.next_number = max(self.next_number, highest + 1)
 
     def _grow(self, need: int) -> None:
         if need > len(self._queries):
-            extra = np.zeros(max(64, need // 2, need - len(self._queries)), dtype=np.int64)
-            self._queries = np.concatenate([self._queries, extra.astype(np.int32)])
+            size = len(self._queries) + max(64, need // 2, need - len(self._queries))
+            self._queries = _longer(self._queries, size)
             for scope, old in self._spent.items():
-                self._spent[scope] = np.concatenate([old, extra])
+                self._spent[scope] = _longer(old, size)
 
     def _resume(self, slot: int, tombstone: Tombstone) -> None:
         self._queries[slot] = tombstone.queries
@@ -344,3 +355,10 @@ class MemoryLedger:
 
     def _hashed(self, body: bytes) -> bytes:
         return hashlib.blake2b(body, key=self._key, digest_size=32).digest()
+
+
+def _longer(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    """The same with zeros behind it, which take no memory before they are written."""
+    new = np.zeros(size, dtype=old.dtype)
+    new[: len(old)] = old
+    return new

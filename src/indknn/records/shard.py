@@ -32,6 +32,7 @@ from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Selection, Ve
 _SLOT_BITS = 32
 _RECORD_ARRAYS = {"_label": -1, "_owner": -1, "_generation": 0, "_next": -1, "_epoch": 0}
 MAX_EPOCH = (1 << 15) - 1
+_NO_KEY: KeyArray = np.zeros(2, dtype=np.uint64)
 _COMPARED = 1 << 16
 """Of an owner, the latest so many records are compared with new ones."""
 
@@ -100,12 +101,15 @@ class Shard:
         record_ids: Sequence[str | None] | None = None,
     ) -> Match:
         """Which of these rows are here already: by their record id, or else byte for byte."""
-        ids, people = np.full(len(vectors), -1, dtype=np.int64), self.ledger.find(owners)
+        ids, nothing = np.full(len(vectors), -1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        keys: KeyArray = np.broadcast_to(_NO_KEY, (len(vectors), 2))
+        if record_ids is not None:
+            keys = self.ledger.record_keys(record_ids)
+        if not len(self):
+            return Match(ids, nothing, 0, keys)
+        people = self.ledger.find(owners)
         if record_ids is None:
-            nothing = np.zeros(0, dtype=np.int64)
-            keys: KeyArray = np.zeros((len(vectors), 2), dtype=np.uint64)
             return Match(ids, nothing, self._copies(vectors, labels, people), keys)
-        keys = self.ledger.record_keys(record_ids)
         held = self.keys.find(keys)
         rows = np.flatnonzero(held >= 0)
         slots = held[rows]
@@ -133,7 +137,8 @@ class Shard:
             self._owner[slots] = owner_slots
             self._epoch[slots] = self.epoch
             if keys is not None and keys.any():
-                self.keys.set(slots[keys.any(axis=1)], keys[keys.any(axis=1)])
+                named = keys.any(axis=1)
+                self.keys.set(slots[named], keys[named])
             self._link(slots, owner_slots)
             return self._ids(slots)
 
@@ -271,6 +276,9 @@ class Shard:
 
     def _link(self, slots: IntArray, owner_slots: IntArray) -> None:
         """Put the records in front of their owners' chains."""
+        if (owner_slots[1:] > owner_slots[:-1]).all():  # a record each, in order: nothing to sort
+            self._next[slots], self._head[owner_slots] = self._head[owner_slots], slots
+            return
         order = np.argsort(owner_slots, kind="stable")
         slots, owners = slots[order], owner_slots[order]
         same = np.append(owners[1:] == owners[:-1], False)[: len(owners)]

@@ -109,7 +109,7 @@ class Change:
         self,
         vectors: Vectors,
         labels: IntArray,
-        owners: list[OwnerId] | None,
+        owners: Sequence[OwnerId] | None,
         record_ids: Sequence[str | None] | None = None,
         match: Match | None = None,
         replaced: IntArray | None = None,
@@ -134,7 +134,7 @@ class Change:
         self.slots.append(match.ids & _SLOT)
         return match.ids
 
-    def _add(self, vectors: Vectors, labels: IntArray, owners: list[OwnerId], keys: KeyArray) -> IntArray:
+    def _add(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId], keys: KeyArray) -> IntArray:
         db, shard, ledger = self.state.db, self.state.engine.shard, self.state.engine.ledger
         newcomers = ledger.strangers(owners)
         back = {name: graves for name in newcomers if (graves := ledger.graves(name))} if ledger.tombstones else {}

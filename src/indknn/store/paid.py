@@ -9,6 +9,7 @@ and nothing leaves before it is on disk (rule 2). Counts that were paid for are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
@@ -68,7 +69,7 @@ def pay_for_counts(store: Store, columns: dict[str, list[Any]], owners: list[Any
 
 
 def _released(
-    change: Change, columns: tuple[str, ...], owners: list[OwnerId], rows: IntArray, cells: IntArray
+    change: Change, columns: tuple[str, ...], owners: Sequence[OwnerId], rows: IntArray, cells: IntArray
 ) -> TableCounts:
     db, journal, ledger = change.state.db, change.state.journal, change.state.engine.ledger
     price = price_of(change.state.engine.settings)
