@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 OUT ?= out
 
-.PHONY: help setup demo test test-fast coverage lint bench soak clean
+.PHONY: help setup demo serve-demo test test-fast coverage lint docs reference dist bench soak clean
 
 # What `make test-fast` leaves out: research, the console, crashes, and single tests marked `slow`.
 SLOW := audits baselines experiments plots console store/faults server/test_faults.py
@@ -19,6 +19,8 @@ help:
 	@echo "make test-fast   the product without crashes and browsers, in less than a minute: for while you work"
 	@echo "make coverage    all tests, and which lines they reach: a page in $(OUT)/coverage"
 	@echo "make lint        ruff, mypy --strict, import-linter"
+	@echo "make docs        the documentation site, in $(OUT)/site; 'make reference' writes its generated pages anew"
+	@echo "make dist        wheel and sdist, in dist/"
 	@echo "make bench       benchmarks, as ratios to peers"
 	@echo "make soak        crash a store a few thousand times: kill -9, power cuts; kill a server a hundred times;"
 	@echo "                 play a thousand histories with and without one person"
@@ -50,10 +52,21 @@ coverage: setup
 	done
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples tools
+	$(BIN)/ruff format --check src tests benchmarks examples tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+# A warning is an error: a page that is in no menu, a link or an anchor that leads nowhere, a docstring that cannot be read.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open $(OUT)/site/index.html"
+
+reference: setup
+	$(BIN)/python -m tools.reference
+
+dist: setup
+	$(BIN)/python -m build --outdir dist
 
 bench: setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'

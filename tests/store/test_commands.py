@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from conftest import blobs
 from indknn.cli.app import app
-from indknn.store.schema import VERSION
 from indknn.store import Store
+from indknn.store.schema import VERSION
 
 X, Y = blobs(460, 3, 5, seed=3)
 
