@@ -5,7 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+DEMO := $(VENV)/.ready-demo
 OUT ?= out
+PORT ?= 8080
 
 .PHONY: help setup demo serve-demo test test-fast coverage lint docs reference dist bench soak clean
 
@@ -14,7 +16,8 @@ SLOW := audits baselines experiments plots console store/faults server/test_faul
 FAST := -m "not slow and not chromium" --ignore=src/indknn_lab $(addprefix --ignore=tests/,$(SLOW))
 
 help:
-	@echo "make demo        private predictions on real data, in a minute or two"
+	@echo "make demo        private predictions on real data, in a minute or two; a report in $(OUT)/demo.html"
+	@echo "make serve-demo  the same data behind a console in the browser, at port $(PORT)"
 	@echo "make test        all tests; the slowest 15 are listed"
 	@echo "make test-fast   the product without crashes and browsers, in less than a minute: for while you work"
 	@echo "make coverage    all tests, and which lines they reach: a page in $(OUT)/coverage"
@@ -36,8 +39,19 @@ $(STAMP): pyproject.toml setup.py $(wildcard src/indknn/core/*.c src/indknn/reco
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: setup
-	$(BIN)/indknn demo --out $(OUT)/demo.png
+# The demonstration needs less than the tests, so a fresh clone shows it sooner.
+$(DEMO): pyproject.toml setup.py
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -e $(STAMP) || echo "installing into $(VENV) ..."
+	@test -e $(STAMP) || $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server]'
+	@touch $@
+
+demo: $(DEMO)
+	$(BIN)/indknn demo --out $(OUT)/demo.html
+
+serve-demo: $(DEMO)
+	@test -e $(OUT)/demo.store || $(BIN)/indknn demo --store $(OUT)/demo.store
+	$(BIN)/indknn serve $(OUT)/demo.store --port $(PORT)
 
 test: setup
 	$(BIN)/python -m pytest -q -n auto --durations=15
