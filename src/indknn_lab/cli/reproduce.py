@@ -14,9 +14,12 @@ from indknn.errors import IndKNNError
 @click.argument("name", default="list")
 @click.option(
     "--data",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder with cifar10-*.npz, fmnist-*.npz, agnews-*.npz, dbpedia-*.npz. Without it the packaged Fashion-MNIST.",
+    type=click.Path(path_type=Path),
+    help="A file of your own: features in npz, or a table. Or a folder with cifar10-*.npz, fmnist-*.npz, agnews-*.npz, "
+    "dbpedia-*.npz and known tables. Without it the packaged Fashion-MNIST.",
 )
+@click.option("--schema", type=click.Path(path_type=Path, dir_okay=False), help="Of a table of your own.")
+@click.option("--label", help="The column of its labels, if the schema does not say or there is none.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -26,12 +29,16 @@ from indknn.errors import IndKNNError
 )
 @click.option("--quick", is_flag=True, help="Few records, queries and grid points: a rehearsal of minutes, no results.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="How many processes.")
-@click.option("--seeds", type=click.IntRange(1), help="Runs in `endless`; by default 5 where a goal is judged, else 1.")
+@click.option(
+    "--seeds", type=click.IntRange(1), help="Runs in `endless`; by default 3 or 5 where a goal is judged, else 1."
+)
 @click.option("--epsilon", multiple=True, type=float, help="Of those in `endless` only this one; may be repeated.")
 @click.option("--fresh", is_flag=True, help="Forget earlier results of these items first.")
 def reproduce_command(
     name: str,
     data: Path | None,
+    schema: Path | None,
+    label: str | None,
     out: Path,
     quick: bool,
     jobs: int,
@@ -50,6 +57,8 @@ def reproduce_command(
       indknn reproduce list
       indknn reproduce all --quick
       indknn reproduce figure1a --data features --out out/reproduce
+      indknn reproduce figure2 --data mine.npz
+      indknn reproduce endless_figures --data visits.csv --schema visits.json
       indknn reproduce endless --data features --seeds 1 --epsilon 1
     """
     try:
@@ -67,7 +76,10 @@ def reproduce_command(
     if name == "report":
         click.echo(f"Report: {write_report(out)}")
         return
-    items, setting = choose(name), find(data, quick=quick, seeds=seeds, only=epsilon or None)
+    more = {"quick": quick, "seeds": seeds, "only": epsilon or None, "schema": schema, "label": label}
+    items, setting = choose(name), find(data, made=out / "features", **more)
+    for notice in setting.notices:
+        click.echo(f"Careful: {notice}.")
     with stages() as show:
         outcomes = reproduce(items, setting, out, show, jobs=jobs, fresh=fresh)
     for outcome in outcomes:

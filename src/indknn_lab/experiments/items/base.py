@@ -12,6 +12,7 @@ from math import exp, inf, log
 from statistics import median
 from typing import Any, ClassVar, Literal
 
+from indknn_lab.datasets.tables import TABLES
 from indknn_lab.experiments.setting import Setting
 from indknn_lab.experiments.units import Results, Unit
 
@@ -138,15 +139,24 @@ class Item(ABC):
 
     @property
     def present(self) -> list[str]:
-        """The data sets that are there."""
-        return [name for name in self.needs if self.setting.has(name)]
+        """The data sets that are there. Somebody's own data play the first one, and no other."""
+        wanted = self.needs[:1] if self.setting.own is not None else self.needs
+        return [name for name in wanted if self.setting.has(name)]
 
     def outcome(self) -> Outcome:
         """What comes out, and what is missing."""
-        lacking = [f"needs {name}-*.npz" for name in self.needs if not self.setting.has(name)]
+        lacking = self.lacking()
         status: Any = "not run" if not self.present else "partly" if lacking else "done"
         body = self.body() if self.present else Body()
         return Outcome(name=self.name, title=self.title, status=status, not_run=lacking, **vars(body))
+
+    def lacking(self) -> list[str]:
+        """What is not run, and why."""
+        own, gone = self.setting.own, [name for name in self.needs if name not in self.present]
+        if own is not None and self.present:
+            place = f"{own} takes the place of {self.needs[0]}"
+            return [f"{place}; {', '.join(gone)} need a folder with their files"] if gone else []
+        return [f"needs {name}{'.csv.gz' if name in TABLES else '-*.npz'}" for name in gone]
 
     def unit(self, role: str, name: str, T: int, epsilon: float, **more: Any) -> Unit:
         """A role at one epsilon, on one data set."""
