@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from statistics import median
 from typing import Any, ClassVar
 
@@ -60,6 +59,12 @@ def accuracy(result: Result, start: int, stop: int) -> float:
     block, right = result["block"], result["right"]
     asked = min(stop, result["length"]) - start
     return float(sum(right[start // block : -(-stop // block)]) / asked)
+
+
+def _with_seeds(label: str, runs: list[list[float]]) -> str:
+    """A label that says of how many runs the least cell is made, where it is more than one."""
+    least = min(map(len, runs))
+    return f"{label} ({least} seeds)" if least > 1 else label
 
 
 class EndlessItem(Item):
@@ -132,8 +137,10 @@ class EndlessItem(Item):
         """What one stream shows."""
 
     def scores(self, part: Part, name: str, method: str, e: float | None, start: int, stop: int) -> list[float]:
-        """The accuracy of queries `start` to `stop`, one for each seed."""
-        return [accuracy(self.results[unit], start, stop) for unit in self.runs(part, name, method, e)]
+        """The accuracy of queries `start` to `stop`, one for each seed that was run: the first one at least."""
+        first, *more = self.runs(part, name, method, e)
+        found = [self.results[first], *(r for unit in more if (r := self.results.get(unit)) is not None)]
+        return [accuracy(result, start, stop) for result in found]
 
     def score(self, part: Part, name: str, method: str, e: float | None, start: int, stop: int) -> float:
         """The median of these over the seeds."""
@@ -174,10 +181,11 @@ class EndlessFigures(EndlessItem):
         title = f"{self.setting.title(name)}, {T:,} queries"
         found = {m: [self.scores(part, name, m, e, 0, T) for e in x] for m in self.methods}
         ceilings = {m: [self.scores(part, name, m, None, 0, T)] * len(x) for m in self.ceilings}
-        rows = [[LABELS[m], *map(spread, many)] for m, many in (found | ceilings).items()]
+        rows = [[_with_seeds(LABELS[m], many), *map(spread, many)] for m, many in (found | ceilings).items()]
         curves = [Series.of(LABELS[m], x, many, _ROLES[m]) for m, many in (found | ceilings).items()]
         medians = {m: [median(s) for s in many] for m, many in found.items()}
-        findings = [self._against_training(title, medians, len(found["open"][0])), self._components(title, medians)]
+        seeds = min(map(len, (*found["open"], *found["noisy_sgd"])))
+        findings = [self._against_training(title, medians, seeds), self._components(title, medians)]
         table = Table(title, ["median (least to greatest)", *(f"ε = {e:g}" for e in x)], rows)
         return [Panel(title, "ε (δ = 1e-05)", "accuracy", curves)], [table], findings
 
@@ -233,7 +241,7 @@ class EndlessStreams(EndlessItem):
         f"{streams.KEPT:.0%} of the private records stay private; the others and the test queries ask. They suffice "
         "for 5x; whatever is asked beyond the last distinct query is one of them again, moved by a random vector of "
         f"{streams.JITTER:g} of its length, so that it is no repeat, which would be free.",
-        "All answers of Private-kNN have the same noise, so 2,000 of them stand for its whole stream.",
+        "All answers of Private-kNN have the same noise, so 4,000 of them stand for its whole stream.",
     )
 
     def once(self, name: str) -> int:

@@ -47,8 +47,8 @@ _TRAININGS = 2
 """For each learning rate that is tried: one alone would decide by luck."""
 _RATIOS, _QUICK_RATIOS = (0.05, 0.2, 1.0), (0.2,)
 _KS, _QUICK_KS = (25.0, 50.0, 100.0, 200.0, 400.0, 800.0, 1600.0), (100.0,)
-_NEAREST, _ANSWERED = 12_000, 2000
-"""Of Private-kNN: how many of the nearest records are put in order, and how many queries of each part are answered."""
+_NEAREST, _ANSWERED = 12_000, 4000
+"""Of Private-kNN: how many of the nearest records are put in order, and how many queries of a stream are answered."""
 _FOUND: dict[tuple[Any, ...], Any] = {}
 
 Fit = Callable[[Rows, IntArray], Callable[[Rows], npt.ArrayLike]]
@@ -79,7 +79,7 @@ class StreamMethod(Method):
         return {"block": BLOCK, "right": counts, "length": n}
 
     def parts(self, most: int | None = None) -> list[Data]:
-        """What is there at the start of each part of the stream, with the queries of that part, or so many of them.
+        """What is there at the start of each part of the stream, with the first queries of that part, `most` in all.
 
         A stream without changes is one part.
         """
@@ -87,7 +87,7 @@ class StreamMethod(Method):
         n = len(stream.Q) // times
         found = []
         for start in range(0, n * times, n):
-            asked = slice(start, start + min(n, most or n))
+            asked = slice(start, start + min(n, (most or n * times) // times))
             found.append(stream.as_data(stream.present(start), stream.Q[asked], stream.truth[asked]))
         return found
 
@@ -201,8 +201,7 @@ class StreamSGD(StreamMethod, kind="endless", methods=("noisy_sgd", "noisy_sgd_r
 
     def __init__(self, unit: Trial, data: Data):
         super().__init__(unit, data)
-        often = len(self.stream.changes) or len(self.stream.Q) // EVERY
-        self.retrainings = often if unit.method == "noisy_sgd_retrained" else 0
+        self.retrainings = (len(self.stream.Q) - 1) // EVERY if unit.method == "noisy_sgd_retrained" else 0
 
     def measure(self) -> Result:
         """Search the learning rate with the noise of all trainings, then train and answer."""

@@ -53,7 +53,7 @@ class Timing(Method, kind="timing", methods=("indknn", "private_knn", "noisy_sgd
         }
 
     def _settings(self) -> Settings:
-        """Algorithm 3, exact or hashed, with about the threshold that the searches choose; None, for other data, has it chosen by the queries."""
+        """Algorithm 3, exact or hashed. The threshold is about what the searches choose; the queries set it elsewhere."""
         unit, data = self.unit, self.data
         lsh = {} if unit.tables is None else {"n_tables": unit.tables, "n_bits": unit.bits, "seed": 1}
         return Settings(
