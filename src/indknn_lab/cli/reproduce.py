@@ -76,8 +76,8 @@ def reproduce_command(
     if name == "report":
         click.echo(f"Report: {write_report(out)}")
         return
-    more = {"quick": quick, "seeds": seeds, "only": epsilon or None, "schema": schema, "label": label}
-    items, setting = choose(name), find(data, made=out / "features", **more)
+    items, only = choose(name), epsilon or None
+    setting = find(data, quick=quick, seeds=seeds, only=only, schema=schema, label=label, made=out / "features")
     for notice in setting.notices:
         click.echo(f"Careful: {notice}.")
     with stages() as show:

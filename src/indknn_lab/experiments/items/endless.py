@@ -70,7 +70,7 @@ def _with_seeds(label: str, runs: list[list[float]]) -> str:
 class EndlessItem(Item):
     """What the three items share: runs of some methods over a stream, at some epsilons, under some seeds."""
 
-    needs = ("agnews", "dbpedia", "cifar10", "fmnist")
+    needs: ClassVar[tuple[str, ...]] = ("agnews", "dbpedia", "cifar10", "fmnist")
     parts: ClassVar[tuple[Part, ...]]
     usual_epsilons: ClassVar[tuple[float, ...]] = (0.25, 0.5, 1.0, 2.0)
     methods: ClassVar[tuple[str, ...]]
@@ -173,7 +173,7 @@ class EndlessFigures(EndlessItem):
     methods = ("open", "model", "votes", "private_knn", "noisy_sgd", "noisy_sgd_retrained")
     close = ("open", "votes", "noisy_sgd")
     allowed, level = 0.005, 0.003
-    notes = (TUNED, RETRAINED)
+    notes: ClassVar[tuple[str, ...]] = (TUNED, RETRAINED)
 
     def show(self, part: Part, name: str) -> Shown:
         """All methods over epsilon."""

@@ -53,7 +53,7 @@ class Timing(Method, kind="timing", methods=("indknn", "private_knn", "noisy_sgd
         }
 
     def _settings(self) -> Settings:
-        """Algorithm 3, exact or hashed. The threshold is about what the searches choose; the queries set it elsewhere."""
+        """Algorithm 3, exact or hashed. The threshold is about what searches choose; elsewhere queries set it."""
         unit, data = self.unit, self.data
         lsh = {} if unit.tables is None else {"n_tables": unit.tables, "n_bits": unit.bits, "seed": 1}
         return Settings(
