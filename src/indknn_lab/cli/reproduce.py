@@ -19,6 +19,13 @@ from indknn.errors import IndKNNError
     "dbpedia-*.npz and known tables. Without it the packaged Fashion-MNIST.",
 )
 @click.option("--schema", type=click.Path(path_type=Path, dir_okay=False), help="Of a table of your own.")
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A Python file with a method of your own, for figure1a, figure2, endless_figures and tables. May be repeated.",
+)
 @click.option("--label", help="The column of its labels, if the schema does not say or there is none.")
 @click.option(
     "--out",
@@ -38,6 +45,7 @@ def reproduce_command(
     name: str,
     data: Path | None,
     schema: Path | None,
+    methods: tuple[Path, ...],
     label: str | None,
     out: Path,
     quick: bool,
@@ -57,7 +65,7 @@ def reproduce_command(
       indknn reproduce list
       indknn reproduce all --quick
       indknn reproduce figure1a --data features --out out/reproduce
-      indknn reproduce figure2 --data mine.npz
+      indknn reproduce figure2 --data mine.npz --method my_method.py
       indknn reproduce endless_figures --data visits.csv --schema visits.json
       indknn reproduce endless --data features --seeds 1 --epsilon 1
     """
@@ -77,7 +85,8 @@ def reproduce_command(
         click.echo(f"Report: {write_report(out)}")
         return
     items, only = choose(name), epsilon or None
-    setting = find(data, quick=quick, seeds=seeds, only=only, schema=schema, label=label, made=out / "features")
+    made = out / "features"
+    setting = find(data, quick=quick, seeds=seeds, only=only, schema=schema, label=label, made=made, methods=methods)
     for notice in setting.notices:
         click.echo(f"Careful: {notice}.")
     with stages() as show:

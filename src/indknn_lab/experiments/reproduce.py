@@ -14,6 +14,7 @@ from indknn.errors import InvalidInputError
 from indknn_lab.experiments.data import load
 from indknn_lab.experiments.items import ENDLESS, ITEMS, Item, Outcome
 from indknn_lab.experiments.methods import method_of
+from indknn_lab.experiments.methods.own import load_methods
 from indknn_lab.experiments.setting import Setting
 from indknn_lab.experiments.units import Result, Results, Unit, write_json
 
@@ -58,7 +59,8 @@ def run(units: Iterable[Unit], setting: Setting, results: Results, progress: Pro
     progress("units", done, len(distinct))
     for alone, processes in ((False, jobs), (True, 1)):
         groups = _groups([unit for unit in todo if method_of(unit).alone == alone], apart=processes == 1)
-        work = [delayed(_do)([(unit, setting.path_of(unit)) for unit in group], results) for group in groups]
+        pairs = ([(unit, setting.path_of(unit)) for unit in group] for group in groups)
+        work = [delayed(_do)(group, results, setting.methods) for group in pairs]
         with parallel_config("loky", inner_max_num_threads=1):
             for number in Parallel(processes, return_as="generator_unordered", pre_dispatch="all")(work):
                 done += number
@@ -81,7 +83,8 @@ def _groups(units: Sequence[Unit], *, apart: bool) -> list[list[Unit]]:
     return [[unit] for group in groups for unit in group] if apart else groups
 
 
-def _do(group: Sequence[tuple[Unit, Path]], results: Results) -> int:
+def _do(group: Sequence[tuple[Unit, Path]], results: Results, methods: Sequence[Path]) -> int:
+    load_methods(methods)  # this may be another process
     for unit, path in group:
         began = time.perf_counter()
         results.put(unit, measure(unit, path), time.perf_counter() - began)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from indknn.errors import InvalidInputError
 from indknn_lab.datasets.features import TITLES, find_datasets
 from indknn_lab.datasets.tables import LABELS, TABLES, encoded, find_tables, is_table
+from indknn_lab.experiments.methods.own import load_methods
 from indknn_lab.experiments.units import Effort, Unit
 
 QUICK_RECORDS, QUICK_T = 10_000, 150
@@ -61,6 +62,9 @@ class Setting:
     """How many seeds and which epsilons the endless items run; None for their own."""
     own: str | None = None
     notices: tuple[str, ...] = ()
+    methods: tuple[Path, ...] = ()
+    roles: dict[str, str] = field(default_factory=dict)
+    """Files with methods of somebody's own, and the labels of what is in them, by kind."""
 
     @property
     def effort(self) -> Effort:
@@ -110,6 +114,7 @@ def find(
     schema: Path | None = None,
     label: str | None = None,
     made: Path = Path("out/features"),
+    methods: tuple[Path, ...] = (),
 ) -> Setting:
     """What is in a folder of features and tables, or in a file of one's own; the packaged Fashion-MNIST without `data`.
 
@@ -123,6 +128,7 @@ def find(
     """
     epsilons = (1.0, 2.0) if quick else (0.5, 1.0, 1.5, 2.0)
     more: dict[str, Any] = {"quick": quick, "epsilons": epsilons, "seeds": seeds, "only": only}
+    more |= {"methods": methods, "roles": load_methods(methods)}
     if data is not None and data.is_file():
         own = Source.of(encoded(data, made, label=label, schema=schema) if is_table(data) else data)
         return Setting(dict.fromkeys(TITLES, (own,)), own=data.name.split(".", maxsplit=1)[0], **more)

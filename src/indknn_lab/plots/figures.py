@@ -56,7 +56,8 @@ def style_of(role: str) -> dict[str, Any]:
     if role.startswith("line"):
         i = int(role.removeprefix("line"))
         return {"color": _LINES[i % len(_LINES)], "marker": _MARKERS[i % len(_MARKERS)]}
-    return STYLES.get(role, {"color": _GREY, "marker": "."})
+    own = {"color": "#2a9fb0", "marker": "*"}  # somebody's own method
+    return STYLES.get(role, own if role.startswith("own_") else {"color": _GREY, "marker": "."})
 
 
 def draw(outcome: dict[str, Any], folder: Path) -> list[Path]:

@@ -175,7 +175,9 @@ class Item(ABC):
         self, role: str, x: Iterable[float], units: Iterable[Unit], *, label: str = "", key: str = "accuracies"
     ) -> Series:
         """The accuracies of these units over x."""
-        return Series.of(label or LABELS[role], x, [self.accuracies(unit, key) for unit in units], role)
+        return Series.of(
+            label or (LABELS | self.setting.roles)[role], x, [self.accuracies(unit, key) for unit in units], role
+        )
 
     def by_epsilon(self, values: Iterable[float]) -> str:
         """One difference for each epsilon of the setting, in words."""

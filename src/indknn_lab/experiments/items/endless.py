@@ -40,7 +40,7 @@ _QUICK_T, _QUICK_LONGEST = 400, 2500
 TUNED = (
     "Algorithm 3 was tuned for that T on held-out private records: τ from the vote without privacy and below it, σ2 "
     "around its default, both grids extended where the best sits on the edge. So were p and k of Private-kNN, and the "
-    "learning rate of NoisySGD, by the mean of two trainings on nine tenths of the records. Ind-KNN and its "
+    "learning rate of NoisySGD, in steps of four, on a tenth of the records. Ind-KNN and its "
     "shared model have no parameters to tune: their constants come from held-out training records of these data sets "
     "and others. Ind-KNN and Algorithm 3 use the exact `gdp` filter."
 )
@@ -95,6 +95,11 @@ class EndlessItem(Item):
         return wanted[-1:] if self.setting.quick and only is None else wanted
 
     @property
+    def compared(self) -> tuple[str, ...]:
+        """All private methods."""
+        return self.methods
+
+    @property
     def middle(self) -> float:
         """The epsilon of the panels: 1, or the nearest."""
         return min(self.epsilons, key=lambda e: abs(e - 1.0))
@@ -119,7 +124,7 @@ class EndlessItem(Item):
 
     def ways(self) -> list[tuple[float | None, str]]:
         """Every epsilon with every method, then the ceilings."""
-        return [*((e, m) for e in self.epsilons for m in self.methods), *((None, m) for m in self.ceilings)]
+        return [*((e, m) for e in self.epsilons for m in self.compared), *((None, m) for m in self.ceilings)]
 
     def lines(self) -> dict[Any, list[Unit]]:
         """All runs."""
@@ -175,14 +180,19 @@ class EndlessFigures(EndlessItem):
     allowed, level = 0.005, 0.003
     notes: ClassVar[tuple[str, ...]] = (TUNED, RETRAINED)
 
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Also somebody's own."""
+        return (*self.methods, *self.setting.roles)
+
     def show(self, part: Part, name: str) -> Shown:
         """All methods over epsilon."""
-        T, x = self.length(name, ""), self.epsilons
+        T, x, labels = self.length(name, ""), self.epsilons, LABELS | self.setting.roles
         title = f"{self.setting.title(name)}, {T:,} queries"
-        found = {m: [self.scores(part, name, m, e, 0, T) for e in x] for m in self.methods}
+        found = {m: [self.scores(part, name, m, e, 0, T) for e in x] for m in self.compared}
         ceilings = {m: [self.scores(part, name, m, None, 0, T)] * len(x) for m in self.ceilings}
-        rows = [[_with_seeds(LABELS[m], many), *map(spread, many)] for m, many in (found | ceilings).items()]
-        curves = [Series.of(LABELS[m], x, many, _ROLES[m]) for m, many in (found | ceilings).items()]
+        rows = [[_with_seeds(labels[m], many), *map(spread, many)] for m, many in (found | ceilings).items()]
+        curves = [Series.of(labels[m], x, many, _ROLES.get(m, m)) for m, many in (found | ceilings).items()]
         medians = {m: [median(s) for s in many] for m, many in found.items()}
         seeds = min(map(len, (*found["open"], *found["noisy_sgd"])))
         findings = [self._against_training(title, medians, seeds), self._components(title, medians)]

@@ -42,9 +42,7 @@ _DROWNED = 1000.0
 """So much noise on votes that they are never worth asking for."""
 _TAU_OFFSETS, _QUICK_OFFSETS = (-0.1, -0.05, 0.0), (-0.05,)
 _FACTORS = (0.5, 0.7, 1.0, 1.4)
-_RATES, _QUICK_RATES, _EPOCHS, _QUICK_EPOCHS = (10.0, 20.0, 40.0, 80.0), (40.0,), 10, 2
-_TRAININGS = 2
-"""For each learning rate that is tried: one alone would decide by luck."""
+_RATES, _QUICK_RATES, _EPOCHS, _QUICK_EPOCHS = (5.0, 20.0, 80.0), (40.0,), 10, 2
 _RATIOS, _QUICK_RATIOS = (0.05, 0.2, 1.0), (0.2,)
 _KS, _QUICK_KS = (25.0, 50.0, 100.0, 200.0, 400.0, 800.0, 1600.0), (100.0,)
 _NEAREST, _ANSWERED = 12_000, 4000
@@ -218,14 +216,12 @@ class StreamSGD(StreamMethod, kind="endless", methods=("noisy_sgd", "noisy_sgd_r
         }
 
     def search(self, stream: Stream) -> float:
-        """The learning rate that is best on average, on as many held-out records as there are to be had."""
+        """The learning rate that is best on a tenth of the records, in steps of four: it is flat around the best."""
         data, quick = stream.held_out(len(stream.first)), self.unit.effort.quick
 
         def score(point: Point) -> float:
-            seeds = [seed_for("endless", "tuning", i) for i in range(1 if quick else _TRAININGS)]
-            models = [self.untrained(stream, point[0], np.random.default_rng(seed)) for seed in seeds]
-            answers = [fit_quietly(model, data.X, data.labels).predict(data.Q) for model in models]
-            return float(np.mean([share_right(found, data.truth) for found in answers]))
+            model = self.untrained(stream, point[0], np.random.default_rng(seed_for("endless", "tuning")))
+            return share_right(fit_quietly(model, data.X, data.labels).predict(data.Q), data.truth)
 
         axis = rate_axis(_QUICK_RATES if quick else _RATES, grows=not quick)
         return search([axis], score, max_growths=6).best[0]
