@@ -41,6 +41,12 @@ from indknn.errors import IndKNNError
 )
 @click.option("--epsilon", multiple=True, type=float, help="Of those in `endless` only this one; may be repeated.")
 @click.option("--fresh", is_flag=True, help="Forget earlier results of these items first.")
+@click.option(
+    "--audit",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="For write-docs: the audit.json of an audit to keep as well.",
+)
+@click.option("--so-far", is_flag=True, help="Run nothing; report what is done of these items.")
 def reproduce_command(
     name: str,
     data: Path | None,
@@ -53,11 +59,14 @@ def reproduce_command(
     seeds: int | None,
     epsilon: tuple[float, ...],
     fresh: bool,
+    audit: Path | None,
+    so_far: bool,
 ) -> None:
     """Reproduce tables and figures of the paper on your own features.
 
     NAME is one item, `all`, `endless` (queries without end: goals of this package, not of the paper), `list`
-    (which items there are and what each needs), or `report` (draw the report of an earlier run anew).
+    (which items there are and what each needs), `report` (draw the report of an earlier run anew), or `write-docs`
+    (from a clone: keep the results of an earlier run and write them into the documents).
     Hyper-parameters are searched on validation queries that, as in the paper, nobody pays for; the output says so.
 
     \b
@@ -84,13 +93,16 @@ def reproduce_command(
     if name == "report":
         click.echo(f"Report: {write_report(out)}")
         return
+    if name == "write-docs":
+        _write_docs(out, audit)
+        return
     items, only = choose(name), epsilon or None
     made = out / "features"
     setting = find(data, quick=quick, seeds=seeds, only=only, schema=schema, label=label, made=made, methods=methods)
     for notice in setting.notices:
         click.echo(f"Careful: {notice}.")
     with stages() as show:
-        outcomes = reproduce(items, setting, out, show, jobs=jobs, fresh=fresh)
+        outcomes = reproduce(items, setting, out, show, jobs=jobs, fresh=fresh, so_far=so_far)
     for outcome in outcomes:
         lacking = f"not run: {'; '.join(outcome.not_run)}"
         words = {"done": "done", "partly": f"partly; {lacking}", "not run": lacking}
@@ -103,3 +115,18 @@ def reproduce_command(
     if quick:
         click.echo("This was a quick rehearsal on few records and queries: its numbers mean nothing.")
     click.echo(f"Report: {write_report(out)}")
+
+
+def _write_docs(out: Path, audit: Path | None) -> None:
+    from indknn_lab.plots.documents import write_documents  # noqa: PLC0415
+    from indknn_lab.plots.summaries import FOLDER, keep_audit, keep_run  # noqa: PLC0415
+
+    root = Path()
+    if not (root / FOLDER).is_dir():
+        raise IndKNNError(f"write-docs works in a clone of the project: there is no {FOLDER} here")
+    if (out / "setting.json").is_file():
+        keep_run(out, root)
+    if audit is not None:
+        keep_audit(audit, root)
+    changed = ", ".join(map(str, write_documents(root)))
+    click.echo(f"Written: {changed}" if changed else "The documents say what the results say.")

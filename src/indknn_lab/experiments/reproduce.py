@@ -30,11 +30,19 @@ def choose(name: str) -> list[type[Item]]:
 
 
 def reproduce(
-    items: Sequence[type[Item]], setting: Setting, out: Path, progress: Progress, *, jobs: int = 2, fresh: bool = False
+    items: Sequence[type[Item]],
+    setting: Setting,
+    out: Path,
+    progress: Progress,
+    *,
+    jobs: int = 2,
+    fresh: bool = False,
+    so_far: bool = False,
 ) -> list[Outcome]:
     """Do what is not done yet, and write down what came out: `out/units/*.json`, then `out/items/*.json`.
 
-    `fresh` forgets first what was done of these items; a run that is stopped after that goes on without it.
+    `fresh` forgets first what was done of these items; a run that is stopped after that goes on without it. `so_far`
+    does nothing more, and writes down what there is.
     """
     results = Results(out / "units")
     made = [item(setting, results) for item in items]
@@ -42,7 +50,8 @@ def reproduce(
     if fresh:
         for unit in units:
             results.discard(unit)
-    run(units, setting, results, progress, jobs)
+    if not so_far:
+        run(units, setting, results, progress, jobs)
     outcomes = [item.outcome() for item in made]
     for outcome in outcomes:
         write_json(out / "items" / f"{outcome.name}.json", asdict(outcome))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
+from math import isnan, nan
 from statistics import median
 from typing import Any, ClassVar
 
@@ -61,9 +63,18 @@ def accuracy(result: Result, start: int, stop: int) -> float:
     return float(sum(right[start // block : -(-stop // block)]) / asked)
 
 
+def _median(scores: list[float]) -> float:
+    return median(scores) if scores else nan
+
+
+def _whole(curves: Iterable[Series]) -> list[Series]:
+    """Those curves that have all of their points."""
+    return [curve for curve in curves if not any(map(isnan, curve.y))]
+
+
 def _with_seeds(label: str, runs: list[list[float]]) -> str:
     """A label that says of how many runs the least cell is made, where it is more than one."""
-    least = min(map(len, runs))
+    least = min((len(run) for run in runs if run), default=0)
     return f"{label} ({least} seeds)" if least > 1 else label
 
 
@@ -71,6 +82,7 @@ class EndlessItem(Item):
     """What the three items share: runs of some methods over a stream, at some epsilons, under some seeds."""
 
     needs: ClassVar[tuple[str, ...]] = ("agnews", "dbpedia", "cifar10", "fmnist")
+    in_part = True
     parts: ClassVar[tuple[Part, ...]]
     usual_epsilons: ClassVar[tuple[float, ...]] = (0.25, 0.5, 1.0, 2.0)
     methods: ClassVar[tuple[str, ...]]
@@ -135,6 +147,7 @@ class EndlessItem(Item):
         """What each stream shows."""
         shown = [self.show(part, name) for part in self.parts for name in self.present]
         panels, tables, findings = ([x for many in column for x in many] for column in zip(*shown, strict=True))
+        findings = [finding for finding in findings if finding.agrees is not None]  # of what was run
         return Body(panels, tables, findings=findings, notes=[NOT_PAID_FOR, *self.notes])
 
     @abstractmethod
@@ -142,14 +155,13 @@ class EndlessItem(Item):
         """What one stream shows."""
 
     def scores(self, part: Part, name: str, method: str, e: float | None, start: int, stop: int) -> list[float]:
-        """The accuracy of queries `start` to `stop`, one for each seed that was run: the first one at least."""
-        first, *more = self.runs(part, name, method, e)
-        found = [self.results[first], *(r for unit in more if (r := self.results.get(unit)) is not None)]
-        return [accuracy(result, start, stop) for result in found]
+        """The accuracy of queries `start` to `stop`, one for each seed that was run."""
+        found = (self.results.get(unit) for unit in self.runs(part, name, method, e))
+        return [accuracy(result, start, stop) for result in found if result is not None]
 
     def score(self, part: Part, name: str, method: str, e: float | None, start: int, stop: int) -> float:
-        """The median of these over the seeds."""
-        return median(self.scores(part, name, method, e, start, stop))
+        """The median of these over the seeds; nan if there was none."""
+        return _median(self.scores(part, name, method, e, start, stop))
 
     def curve(self, part: Part, name: str, method: str, e: float | None, width: int) -> Series:
         """The accuracy along the stream, in windows of so many queries."""
@@ -192,33 +204,37 @@ class EndlessFigures(EndlessItem):
         found = {m: [self.scores(part, name, m, e, 0, T) for e in x] for m in self.compared}
         ceilings = {m: [self.scores(part, name, m, None, 0, T)] * len(x) for m in self.ceilings}
         rows = [[_with_seeds(labels[m], many), *map(spread, many)] for m, many in (found | ceilings).items()]
-        curves = [Series.of(labels[m], x, many, _ROLES.get(m, m)) for m, many in (found | ceilings).items()]
-        medians = {m: [median(s) for s in many] for m, many in found.items()}
-        seeds = min(map(len, (*found["open"], *found["noisy_sgd"])))
+        runs = {m: many for m, many in (found | ceilings).items() if all(many)}
+        curves = [Series.of(labels[m], x, many, _ROLES.get(m, m)) for m, many in runs.items()]
+        medians = {m: [_median(s) for s in many] for m, many in found.items()}
+        seeds = min((len(run) for run in (*found["open"], *found["noisy_sgd"]) if run), default=0)
         findings = [self._against_training(title, medians, seeds), self._components(title, medians)]
         table = Table(title, ["median (least to greatest)", *(f"ε = {e:g}" for e in x)], rows)
-        return [Panel(title, "ε (δ = 1e-05)", "accuracy", curves)], [table], findings
+        return [Panel(title, "ε (δ = 1e-05)", "accuracy", curves)] if curves else [], [table], findings
 
     def _against_training(self, title: str, medians: dict[str, list[float]], seeds: int) -> Finding:
-        pairs = list(zip(medians["open"], medians["noisy_sgd"], self.epsilons, strict=True))
+        both = zip(medians["open"], medians["noisy_sgd"], self.epsilons, strict=True)
+        pairs = [pair for pair in both if not any(map(isnan, pair))]
         texts = (f"{points(ours)} against {points(sgd)} ({ours - sgd:+.4f}) at ε = {e:g}" for ours, sgd, e in pairs)
         return Finding(
             "Ind-KNN is at least level (within .003) with NoisySGD that is trained once.",
             f"{title}, medians of {seeds} seeds: {', '.join(texts)}.",
-            min(ours - sgd for ours, sgd, _ in pairs) >= -self.level,
+            min(ours - sgd for ours, sgd, _ in pairs) >= -self.level if pairs else None,
             by="goal",
         )
 
     def _components(self, title: str, medians: dict[str, list[float]]) -> Finding:
         texts, behind = [], []
         for i, e in enumerate(self.epsilons):
+            if any(isnan(medians[m][i]) for m in ("open", *self.components)):
+                continue
             best = max(self.components, key=lambda m: medians[m][i])
             behind.append(medians[best][i] - medians["open"][i])
             texts.append(f"{-behind[-1]:+.4f} at ε = {e:g} ({LABELS[best]}: {points(medians[best][i])})")
         return Finding(
             "Ind-KNN is never more than half a point below the best of its parts.",
             f"{title}, Ind-KNN less its best part: {', '.join(texts)}.",
-            max(behind) <= self.allowed,
+            max(behind) <= self.allowed if behind else None,
             by="goal",
         )
 
@@ -277,9 +293,9 @@ class EndlessStreams(EndlessItem):
             y = [self.score(part, name, m, None, 0, one)] * 2
             curves.append(Series(LABELS[m], [0.0, float(longest)], y, role=_ROLES[m]))
         title = self.setting.title(name)
-        panel = Panel(f"{title}, ε = {e:g}", "queries answered", "accuracy along the stream", curves)
+        panel = Panel(f"{title}, ε = {e:g}", "queries answered", "accuracy along the stream", _whole(curves))
         table = self.table(part, name, f"{title}, 1x = {one:,} queries", windows)
-        return [panel], [table], [self._holds(part, name, one)]
+        return [panel] if panel.series else [], [table], [self._holds(part, name, one)]
 
     def _holds(self, part: Part, name: str, one: int) -> Finding:
         texts, lost, longest = [], [], self.length(name, "open")
@@ -287,12 +303,14 @@ class EndlessStreams(EndlessItem):
             first = self.score(part, name, "open", e, 0, one)
             last = self.score(part, name, "open", e, longest - one, longest)
             votes = self.score(part, name, "votes", e, 4 * one, 5 * one)
+            if isnan(first):
+                continue
             lost.append(first - last)
             texts.append(f"{points(first)} then {points(last)} at ε = {e:g} (Algorithm 3: {points(votes)} at 5x)")
         return Finding(
             f"Nothing is lost (within a point) at {longest:,} queries.",
             f"{self.setting.title(name)}, the first {one:,} queries and the last {one:,}: {'; '.join(texts)}.",
-            max(lost) <= self.allowed,
+            max(lost) <= self.allowed if lost else None,
             by="goal",
         )
 
@@ -324,19 +342,21 @@ class EndlessChange(EndlessItem):
         ways = [(epsilon, m) for epsilon, m in self.ways() if epsilon in (e, None)] if drift else []
         width = max(T // 20 // streams.EVERY, 1) * streams.EVERY
         curves = [self.curve(part, name, m, epsilon, width) for epsilon, m in ways]
-        panel = Panel(f"{title}, new classes at half time, ε = {e:g}", "queries answered", "accuracy", curves)
+        panel = Panel(f"{title}, new classes at half time, ε = {e:g}", "queries answered", "accuracy", _whole(curves))
         table, finding = self.table(part, name, heading, windows), self._above(part, name, heading, T)
-        return [panel] if drift else [], [table], [finding]
+        return [panel] if panel.series else [], [table], [finding]
 
     def _above(self, part: Part, name: str, title: str, T: int) -> Finding:
         texts, leads = [], []
         for e in self.epsilons:
             ours, retrained, never = (self.score(part, name, m, e, 0, T) for m in self.methods[:3])
+            if isnan(ours - retrained):
+                continue
             leads.append(ours - retrained)
             texts.append(f"{points(ours)} against {points(retrained)} (never retrained: {points(never)}) at ε = {e:g}")
         return Finding(
             "With a deletion or an addition every 100 queries: above NoisySGD with retraining at equal epsilon.",
             f"{title}: {'; '.join(texts)}.",
-            min(leads) > 0,
+            min(leads) > 0 if leads else None,
             by="goal",
         )
