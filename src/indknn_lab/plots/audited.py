@@ -20,8 +20,8 @@ def audit_summary(summaries: dict[str, dict[str, Any]]) -> str:
         "everybody else's data tried to tell the two apart.",
         "The software promises a limit to how well that can work: ε. "
         + ("No attack got beyond its limit." if held else "**Some attack got beyond its limit.**"),
-        f"The strongest attack came to {strongest['share_of_claim']:.0%} of its limit ({strongest['scenario']}). Had the "
-        "software given away much more than it promises, such an attack would have shown it.",
+        f"The strongest attack came to {strongest['share_of_claim']:.0%} of its limit ({strongest['scenario']}). Had "
+        "the software given away much more than it promises, such an attack would have shown it.",
         f"We broke the software on purpose in {len(mutants)} ways, each a mistake that others have made or could make. "
         f"The audit noticed {sum(m['caught'] for m in mutants)} of them.",
         _membership(a["membership"]),
@@ -59,8 +59,8 @@ def _timing(found: list[dict[str, Any]]) -> str:
     worst = max(found, key=lambda t: float(t["open_success"]))
     return (
         f"By the time of an answer alone an attacker was right in up to {worst['open_success']:.0%} of cases if "
-        f"answers leave at once, and in {worst['paced_success']:.0%} if they are paced (`indknn serve --tick`). Time is "
-        "outside the promise unless answers are paced."
+        f"answers leave at once, and in {worst['paced_success']:.0%} if they are paced (`indknn serve --tick`). Time "
+        "is outside the promise unless answers are paced."
     )
 
 
