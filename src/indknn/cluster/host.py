@@ -20,9 +20,8 @@ from indknn.records.shard import Admitted, Shard
 from indknn.types import FloatArray, Int8Array, IntArray, Vectors
 
 _NOBODY: IntArray = np.zeros(0, dtype=np.int64)
-CALLS = frozenset(
-    ("place", "drop", "set_balances", "bodies", "vote", "count", "settle", "derive", "fill", "gradient", "tally", "status")
-)
+_RECORDS = ("place", "drop", "set_balances", "bodies", "status")
+CALLS = frozenset((*_RECORDS, "vote", "count", "settle", "derive", "fill", "gradient", "tally"))
 
 
 class Host:
@@ -44,7 +43,7 @@ class Host:
     def call(self, incarnation: str, name: str, *arguments: Any) -> Any:
         """What a coordinator asks for. One who was replaced, or who takes this host for another, is refused."""
         if incarnation != self._incarnation:
-            raise ShardError("this shard was begun anew, by this coordinator or by another: it is not the same any more")
+            raise ShardError("this shard was begun anew, and has another coordinator or other records now")
         if name not in CALLS:
             raise ShardError(f"a shard does not know the call {name!r}")
         return getattr(self, name)(*arguments)

@@ -13,6 +13,7 @@ import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
+from weakref import finalize
 
 from indknn.cluster.coordinator import Cluster, Link
 from indknn.cluster.host import Host
@@ -31,10 +32,16 @@ def local_cluster(shards: int, *, patience: float = PATIENCE) -> Cluster:
     ...     len(cluster)
     2
     """
-    if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MOST_SHARDS:
-        raise InvalidInputError(f"shards must be a whole number from 1 to {MOST_SHARDS}, got {shards!r}")
+    shards = checked_number(shards)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Cluster(lambda number: Process(number, patience), shards, threads=max(cores // shards, 1))
+
+
+def checked_number(shards: int) -> int:
+    """A number of shards that there may be."""
+    if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MOST_SHARDS:
+        raise InvalidInputError(f"shards must be a whole number from 1 to {MOST_SHARDS}, got {shards!r}")
+    return shards
 
 
 class Inline:
@@ -69,6 +76,7 @@ class Process:
                 stdout=subprocess.DEVNULL,
             )
         self._connection = Connection(ours.detach())
+        self._end = finalize(self, _end, self._connection, self._process)  # also when nobody closes
 
     @property
     def pid(self) -> int:
@@ -100,12 +108,16 @@ class Process:
 
     def close(self) -> None:
         """Let it go. A process that was stopped finds its socket closed as soon as it goes on."""
-        self._connection.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.2)
-            return
-        self._process.kill()
-        self._process.wait()
+        self._end()
+
+
+def _end(connection: Connection, process: subprocess.Popen[bytes]) -> None:
+    connection.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(0.5)
+        return
+    process.kill()  # it holds nothing that is not written down
+    process.wait()
 
 
 def serve(connection: Connection) -> None:
@@ -114,6 +126,7 @@ def serve(connection: Connection) -> None:
     with suppress(OSError, EOFError):
         while True:
             number, name, arguments = connection.recv()
+            reply: tuple[int, Any, str | None]
             try:
                 reply = number, getattr(host, name)(*arguments), None
             except Exception as error:  # it goes where it can be handled
