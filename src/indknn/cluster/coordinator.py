@@ -59,6 +59,9 @@ class Cluster:
     def __len__(self) -> int:
         return len(self._links)
 
+    def __deepcopy__(self, memo: Any) -> Cluster:
+        return self  # scikit-learn copies the parameters of an estimator
+
     def __enter__(self) -> Cluster:
         return self
 

@@ -6,6 +6,7 @@ from what the coordinator sent. So a host that dies is filled again, and one tha
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,10 @@ class Host:
 
     def __init__(self) -> None:
         self._incarnation: str | None = None
+
+    def process(self) -> int:
+        """The number of the process that this is."""
+        return os.getpid()
 
     def begin(self, incarnation: str, form: Form, threads: int | None) -> None:
         """Start empty, for a coordinator who from here on is the only one."""

@@ -34,7 +34,7 @@ def ray_cluster(
         with suppress(ValueError):
             ray.kill(ray.get_actor(one, NAMESPACE))
     options = {"lifetime": "detached", "namespace": NAMESPACE, "max_restarts": -1, "max_task_retries": 0}
-    kind = ray.remote(num_cpus=cpus, **options)(Host)
+    kind = ray.remote(num_cpus=cpus, scheduling_strategy="SPREAD")(Host)
 
     def connect(number: int) -> Actor:
         actor = kind.options(name=f"{name}:{number}:{secrets.token_hex(4)}", **options).remote()
@@ -50,18 +50,26 @@ def connected(address: str | None) -> Any:
         import ray  # noqa: PLC0415
     except ModuleNotFoundError:
         raise IndKNNError("shards on Ray need 'ray': pip install 'indknn[cluster]'") from None
-    if address is not None and os.environ.get("RAY_AUTH_MODE") != "token" and not _is_loopback(address):
+    if address is not None:
+        refuse_exposed(address)
+    if not ray.is_initialized():
+        how: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "error"}
+        if address is None:
+            how |= {"_node_ip_address": "127.0.0.1", "include_dashboard": False}
+        try:
+            ray.init(address=address or "local", **how)
+        except (ConnectionError, RuntimeError) as error:
+            raise ShardError(f"Ray cannot be reached at {address}: {error}") from error
+    return ray
+
+
+def refuse_exposed(address: str) -> None:
+    """Refuse Ray at an address that others can reach, unless it asks for a token."""
+    if os.environ.get("RAY_AUTH_MODE") != "token" and not _is_loopback(address):
         raise PrivacyError(
             f"Ray at {address} can be reached by others, who could run any code there: set RAY_AUTH_MODE=token and "
             "RAY_AUTH_TOKEN_PATH, here and on every node"
         )
-    if not ray.is_initialized():
-        own = {"_node_ip_address": "127.0.0.1", "include_dashboard": False} if address is None else {}
-        try:
-            ray.init(address=address or "local", namespace=NAMESPACE, log_to_driver=False, logging_level="error", **own)
-        except (ConnectionError, RuntimeError) as error:
-            raise ShardError(f"Ray cannot be reached at {address}: {error}") from error
-    return ray
 
 
 def shards_named(name: str) -> list[str]:
