@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
+from indknn.cluster import shard_maker
 from indknn.core.advice import Profile, about_answers, about_delta, about_labels, tell
 from indknn.core.inputs import (
     NEEDS_OWNERS,
@@ -68,6 +69,8 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     schema : Schema, dict, path or None
         What the columns of a table are (`indknn.tables`). Then X may be a pandas, polars or Arrow frame, and columns
         are found by name. In ``fit`` it may hold label, owner and record id as well. None: X holds vectors.
+    shards : int, Cluster or None
+        Search in so many processes on this machine, or in the shards of an `indknn.cluster.Cluster`. None: in this one.
 
     Attributes
     ----------
@@ -123,6 +126,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         store: str | Path | None = None,
         public: npt.ArrayLike | None = None,
         schema: Any = None,
+        shards: Any = None,
     ):
         for name, value in locals().copy().items():
             if name != "self":
@@ -213,10 +217,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         Each `analyst` has a ledger of their own; that is sound as long as analysts do not pool their answers
         (`global_epsilon` bounds what they could learn if they did).
         """
-        check_is_fitted(self)
-        if not (analyst is None or isinstance(analyst, str)):
-            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
-        self._store_path()
+        self._check_asking(analyst)
         schema = self._schema(fitted=True)
         told, rows = about_queries(schema, X), vectors_of(X, schema)
         answers = self._engine.predict(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
@@ -229,12 +230,15 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         It is made of what `predict` releases anyway, the shared model and noisy votes. So it spends what `predict`
         does, and nothing for rows that were asked before.
         """
+        self._check_asking(analyst)
+        rows = vectors_of(X, self._schema(fitted=True))
+        return self._engine.predict_proba(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
+
+    def _check_asking(self, analyst: Any) -> None:
         check_is_fitted(self)
         if not (analyst is None or isinstance(analyst, str)):
             raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
         self._store_path()
-        rows = vectors_of(X, self._schema(fitted=True))
-        return self._engine.predict_proba(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
 
     def privacy_spent(self, owners: Any = None, *, analyst: str | None = None) -> FloatArray:
         """ρ spent by each owner, forgotten ones included; all of `owners_` by default. For the curator only.
@@ -368,7 +372,10 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         """What holds the records: an engine in memory, or the store file, which is made or opened."""
         path = self._store_path()
         if path is None:
-            engine = old.restarted(settings, noise) if isinstance(old, Engine) else Engine(settings, noise)
+            if isinstance(old, Engine):
+                engine = old.restarted(settings, noise)
+            else:
+                engine = Engine(settings, noise, make_shard=shard_maker(self.shards))
             if self.public is not None:
                 engine.declare_public(vectors_of(self.public, self._schema()))
             return engine
@@ -377,11 +384,11 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         if not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; random_state must be None")
         if old is None and not path.exists():
-            made = Store.create(path, settings)
+            made = Store.create(path, settings, make_shard=shard_maker(self.shards))
             if self.public is not None:
                 made.declare_public(vectors_of(self.public, self._schema()))
             return made
-        opened = old if isinstance(old, Store) else Store(path)
+        opened = old if isinstance(old, Store) else Store(path, make_shard=shard_maker(self.shards))
         kept = replace(opened.settings, tau=settings.tau) if settings.tau is None else opened.settings
         if kept != settings:
             if old is None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from threading import RLock
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from indknn.answering import schedule
-from indknn.answering.by_models import Scan, answers_by_models
-from indknn.answering.by_vote import answer_by_vote
+from indknn.answering.by_models import answers_by_models
+from indknn.answering.by_vote import Counted, answer_by_vote, count_first
 from indknn.answering.requests import Journal, Reply, Request
 from indknn.answering.schedule import Scheduled
 from indknn.answering.transcript import Answer, Transcript, keys_of
@@ -34,6 +35,8 @@ from indknn.records.indexes.scanner import MAX_QUERIES
 from indknn.records.shard import Shard
 from indknn.types import FloatArray, Int8Array, Selection, Vectors
 
+Near: TypeAlias = Sequence[Selection] | Counted
+"""Who is near a query, shard by shard; where questions travel, who was counted already."""
 _TOGETHER = 1024  # queries whose scores are looked up at once
 
 
@@ -90,16 +93,18 @@ class Predictor(Scheduled):
         Everything is charged and noted, but not yet durable: with a journal, nothing may leave before it is.
         """
         with self.locked():
-            new, scan = self._new_queries(requests), self._scan
+            new = self._new_queries(requests)
             if self.model is not None:
                 self._train_if_due(requests)
             parts = [_rows(r.queries, fresh) for r, (_, fresh) in zip(requests, new, strict=True)]
             known = self._looked_at(parts)
+            together: Iterator[Near] = iter(())
             if self.model is None:  # all requests share one scan: it knows records, and no budgets
-                together = self._scan(_joined(parts), self._fixed_tau(requests[0].queries))
-                scan = lambda queries, tau: together  # noqa: E731
+                together = near = self._scan(_joined(parts), self._fixed_tau(requests[0].queries))
+                if all(shard.ahead for shard in self.shards):
+                    together = self._counted_first(requests, parts, near)
             return [
-                self._reply(request, keys, fresh, part, scan, scores)
+                self._reply(request, keys, fresh, part, together, scores)
                 for request, (keys, fresh), part, scores in zip(requests, new, parts, known, strict=True)
             ]
 
@@ -133,7 +138,13 @@ class Predictor(Scheduled):
         ]
 
     def _reply(
-        self, request: Request, keys: list[bytes], fresh: list[int], queries: Vectors, scan: Scan, known: Scores | None
+        self,
+        request: Request,
+        keys: list[bytes],
+        fresh: list[int],
+        queries: Vectors,
+        together: Iterator[Near],
+        known: Scores | None,
     ) -> Reply:
         """Answer one request, each new query charged and noted as it comes."""
         analyst = request.analyst
@@ -141,10 +152,10 @@ class Predictor(Scheduled):
         labels: dict[int, int] = {}
         likely: dict[int, FloatArray] = {}
         if adviser is None:
-            answers = self._answers_by_vote(queries, scan, transcript, analyst)
+            answers = self._answers_by_vote(queries, together, transcript, analyst)
         else:
             plan = self._analysts_plan(queries, analyst)
-            answers = answers_by_models(queries, scan, plan, adviser, self.shards, self.noise, analyst, known)
+            answers = answers_by_models(queries, self._scan, plan, adviser, self.shards, self.noise, analyst, known)
         for answer in answers:
             i, query = fresh[answer.position], _rows(queries, [answer.position])
             labels[i] = answer.label
@@ -173,10 +184,9 @@ class Predictor(Scheduled):
         return from_votes(answer.release, answer.label, self.plan.n_classes)
 
     def _answers_by_vote(
-        self, queries: Vectors, scan: Scan, transcript: Transcript, analyst: Scope
+        self, queries: Vectors, neighbours: Iterator[Near], transcript: Transcript, analyst: Scope
     ) -> Iterator[Answer]:
-        plan, tau = self._analysts_plan(queries, analyst), self._fixed_tau(queries)
-        neighbours, released = scan(queries, tau), None
+        plan, tau, released = self._analysts_plan(queries, analyst), self._fixed_tau(queries), None
         for position in range(len(queries.values)):
             if transcript.pool is not None:
                 released = transcript.votes(_rows(queries, [position]), tau, plan.n_classes)
@@ -184,6 +194,17 @@ class Predictor(Scheduled):
             yield Answer(
                 position, *answer_by_vote(near, plan, self.shards, self.noise, analyst, released, transcript.crowd)
             )
+
+    def _counted_first(
+        self, requests: Sequence[Request], parts: list[Vectors], near: Iterator[Sequence[Selection]]
+    ) -> Iterator[Near]:
+        """Where questions travel: a block of queries is counted, whoever asked them, before any of it is settled."""
+        asking = [request.analyst for request, part in zip(requests, parts, strict=True) for _ in range(len(part))]
+        for start in range(0, len(asking), MAX_QUERIES):
+            some = asking[start : start + MAX_QUERIES]
+            questions = [(self._analysts_plan(requests[0].queries, analyst), analyst) for analyst in some]
+            crowds = [self._transcript(analyst).crowd for analyst in some]
+            yield from count_first(list(islice(near, len(some))), questions, crowds, self.shards, self.noise)
 
     def probabilities(self, queries: Vectors, analyst: Scope = None) -> FloatArray:
         """How likely each class is for queries that were answered, from what was released: nobody is charged."""

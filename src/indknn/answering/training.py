@@ -62,9 +62,8 @@ class _Derivations:
         if due == "count":
             return None
         if self._due != due:
-            model = self._model
-            rule = model.cells if due == "card" else lambda values, labels: model.map.apply(values)
-            self._due, self._found = due, [Derived(shard, rule) for shard in self._shards]
+            rule = self._model.rule(due)
+            self._due, self._found = due, [shard.derived(rule) for shard in self._shards]
         return self._found
 
     def incomplete(self, due: Due) -> bool:

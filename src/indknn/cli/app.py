@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from indknn import __version__
+from indknn.cli.cluster import cluster_group
 from indknn.cli.doctor import doctor
 from indknn.cli.extract import extract_command
 from indknn.cli.lab import WithLab
@@ -137,5 +138,6 @@ def _add_store_commands() -> None:
 _add_store_commands()
 app.add_command(doctor)
 app.add_command(serve_command)
+app.add_command(cluster_group)
 app.add_command(schema_group)
 app.add_command(extract_command)

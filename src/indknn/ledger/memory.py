@@ -253,6 +253,11 @@ class MemoryLedger:
         if self.log is not None:
             self.log.setdefault(scope, []).append((slots, units))
 
+    def set_spent(self, slots: IntArray, scope: Scope, units: IntArray) -> None:
+        """What these slots have spent, told by whoever keeps the books of this ledger: it is one of a cluster's."""
+        self._grow(int(slots.max(initial=-1)) + 1)
+        self._in(scope)[slots] = units
+
     def queries(self, owners: Sequence[OwnerId]) -> IntArray:
         """In how many queries each has taken part."""
         slots = self.slots_of(owners)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import sqrt
 
@@ -101,6 +102,12 @@ class Adviser:
         self.worth_asking = True
         self._looked_at, self._weighed = 0, -1
         self._lately: deque[tuple[Int8Array, FloatArray]] = deque(maxlen=LATELY)
+
+    def twin(self) -> Adviser:
+        """The same as it is now, to try out what the next answers will be."""
+        other = copy(self)
+        other.density, other._lately = self.density.twin(), deque(maxlen=LATELY)
+        return other
 
     def until_change(self) -> int:
         """How many answers may come before the adviser may change its mind."""

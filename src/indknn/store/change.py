@@ -69,7 +69,7 @@ class Change:
             raise InvalidInputError(
                 f"X must have {public.shape[1]} features, as the public rows have, got {X.shape[1]}"
             )
-        state.engine = journaled_engine(settings, self.noise, state.journal, public)
+        state.engine = journaled_engine(settings, self.noise, state.journal, public, state.make_shard)
         state.draft = False
 
     def adopt(self, schema: Schema) -> None:
@@ -84,7 +84,7 @@ class Change:
         state.draft, state.schema = not classes, schema
         database.set_meta(state.db, "settings", json.dumps(settings.stored(draft=state.draft)))
         chain.append(state.db, "settings", n_features=width, classes=list(classes), schema=True)
-        state.engine = journaled_engine(settings, self.noise, state.journal)
+        state.engine = journaled_engine(settings, self.noise, state.journal, make_shard=state.make_shard)
 
     def give_less(self, settings: Settings, analyst: str) -> None:
         """These settings hold from here on, in which this analyst has less (`analysts.py`)."""
