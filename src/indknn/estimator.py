@@ -31,6 +31,7 @@ from indknn.core.parameters import numpydoc
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError, PrivacyWarning
 from indknn.ledger.figures import guarantee, statement
+from indknn.place import Place, place_of
 from indknn.settings import PARAMETERS, Settings
 from indknn.tables.advice import about_queries
 from indknn.tables.schema import Schema, records_of, vectors_of
@@ -195,7 +196,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if (owners is None) == (records is None):
             raise InvalidInputError("forget takes either owners or records=..., got both or neither")
-        self._store_path()
+        self._store_place()
         names = [] if owners is None else as_owner_list(owners)
         ids = [] if records is None else as_record_numbers(records)
         if isinstance(self._engine, Engine):
@@ -238,7 +239,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if not (analyst is None or isinstance(analyst, str)):
             raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
-        self._store_path()
+        self._store_place()
 
     def privacy_spent(self, owners: Any = None, *, analyst: str | None = None) -> FloatArray:
         """ρ spent by each owner, forgotten ones included; all of `owners_` by default. For the curator only.
@@ -348,7 +349,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _named(self, owners: Any, rows: int) -> Any:
         """The owners' names; or nothing, or the word that every row is a new person."""
-        if self._store_path() is not None and owners is None:
+        if self._store_place() is not None and owners is None:
             raise InvalidInputError(NEEDS_OWNERS)
         return owners if owners is None or says_each_row(owners) else as_owners(owners, length=rows)
 
@@ -358,11 +359,11 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         now = self._engine.ledger.n_owners if isinstance(self._engine, Engine) else 0
         return profile.advice(settings.center_) + about_delta(settings.delta, people, now)
 
-    def _store_path(self) -> Path | None:
+    def _store_place(self) -> Place | None:
         """Where the records are kept, which stays where it was when this object was fitted."""
         if not isinstance(self.store, str | Path | None):
             raise InvalidInputError(f"store must be a path or None, got {self.store!r}")
-        path, old = None if self.store is None else Path(self.store).resolve(), getattr(self, "_engine", None)
+        path, old = None if self.store is None else place_of(self.store), getattr(self, "_engine", None)
         if old is not None and path != getattr(old, "path", None):
             before = getattr(old, "path", None)
             raise InvalidInputError(f"store must stay {before} once this object was fitted, got {self.store!r}")
@@ -370,7 +371,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _opened(self, settings: Settings, noise: Noise, old: Engine | Store | None) -> Engine | Store:
         """What holds the records: an engine in memory, or the store file, which is made or opened."""
-        path = self._store_path()
+        path = self._store_place()
         if path is None:
             if isinstance(old, Engine):
                 engine = old.restarted(settings, noise)
@@ -380,10 +381,11 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
                 engine.declare_public(vectors_of(self.public, self._schema()))
             return engine
         from indknn.store import Store  # noqa: PLC0415  (an extra)
+        from indknn.store.home import home_of  # noqa: PLC0415
 
         if not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; random_state must be None")
-        if old is None and not path.exists():
+        if old is None and not home_of(path).exists():
             made = Store.create(path, settings, make_shard=shard_maker(self.shards))
             if self.public is not None:
                 made.declare_public(vectors_of(self.public, self._schema()))

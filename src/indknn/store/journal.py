@@ -14,7 +14,6 @@ from itertools import repeat
 from threading import Lock, RLock
 from typing import Any, TypeAlias
 
-import apsw
 import numpy as np
 
 from indknn.answering.requests import Reply, Request
@@ -25,6 +24,7 @@ from indknn.store import chain
 from indknn.store.codec import BLOCK, Debits, exact_sum
 from indknn.store.database import Balance, read_scopes, scope_id, set_meta, snapshot, write_balances
 from indknn.store.guard import Guard
+from indknn.store.home import Connection
 from indknn.store.requests import today
 from indknn.types import IntArray, Vectors
 
@@ -57,7 +57,7 @@ class StoreJournal:
     whole or not at all: a repeated request finds all of its answers, or none and pays once.
     """
 
-    def __init__(self, db: apsw.Connection, ledger: MemoryLedger, guard: Guard):
+    def __init__(self, db: Connection, ledger: MemoryLedger, guard: Guard):
         self.db = db
         self.io = RLock()  # a connection serves one thread at a time, and says so by failing
         self.ledger = ledger
