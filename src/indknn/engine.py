@@ -115,6 +115,7 @@ class Engine:
             make_crowd=self._new_crowd if settings.sigma2 is None else None,
             plan_for=self._plan_for,
             free_repeats=settings.free_repeats,
+            nested=settings.index == "exact",
             journal=journal,
         )
 

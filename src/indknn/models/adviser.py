@@ -129,6 +129,11 @@ class Adviser:
             self._weigh()
         return Advice(scores - 1.0 / self.terms.n_classes, ~sure & self.worth_asking, tau)
 
+    def foresee(self, n: int, known: Scores | None) -> tuple[BoolArray, float]:
+        """About which of n queries people will probably be asked, and how near they must be. Changes nothing."""
+        every = np.ones(n, dtype=bool)
+        return ~known[1] & self.worth_asking if known is not None else every, self.tau or DEFAULT_TAU
+
     def _weigh(self) -> None:
         """Whether the votes on a usual query would stand above their noise."""
         self._weighed = self.model.rounds

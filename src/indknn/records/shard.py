@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indknn.core import mechanism, statistics, training
+from indknn.core import mechanism, statistics
 from indknn.core.mechanism import Plan
 from indknn.core.statistics import Contribution
 from indknn.core.training import Weights
@@ -26,6 +26,7 @@ from indknn.ledger import Ledger, Scope
 from indknn.records.derived import Derived, Rule
 from indknn.records.indexes import Index
 from indknn.records.keys import KeyArray, Match, RecordKeys
+from indknn.records.slices import Arguments, GradientSlices
 from indknn.records.slots import NO_SCALES
 from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors
 
@@ -121,7 +122,7 @@ class Shard:
             raise InvalidInputError(f"record id {name!r} is of a record of another owner than {owners[foreign[0]]!r}")
         pairs = zip(self._bodies(vectors[rows], labels[rows]), self._bodies_at(slots), strict=True)
         same = np.array([given == here for given, here in pairs], dtype=bool)
-        ids[rows[same]] = self._ids(slots[same])
+        ids[rows[same]] = self.ids_at(slots[same])
         nameless = np.flatnonzero(~keys.any(axis=1))
         copies = self._copies(vectors[nameless], labels[nameless], people[nameless])
         return Match(ids, slots[~same], copies, keys)
@@ -135,7 +136,7 @@ class Shard:
             if keys is not None and keys.any():
                 named = keys.any(axis=1)
                 self.keys.set(slots[named], keys[named])
-            return self._ids(slots)
+            return self.ids_at(slots)
 
     def place(self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, epochs: IntArray | int) -> IntArray:
         """Store records of people who have slots already; the slot of each record."""
@@ -214,7 +215,7 @@ class Shard:
 
     def record_ids(self) -> IntArray:
         """The ids of all records held, by slot."""
-        return self._ids(self.slots())
+        return self.ids_at(self.slots())
 
     def scan(self, queries: Vectors, tau: int) -> list[Selection]:
         """Which records each query selects."""
@@ -260,11 +261,20 @@ class Shard:
         self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope
     ) -> IntArray:
         """The gradient of a model over all records, charged. Everybody keeps `reserve` of what they have left."""
-        slots = self.slots()
-        owners = self.owners_of(slots)
-        limits = np.maximum(self.ledger.remaining(owners, scope) - reserve, 0)
-        given = training.gradient(rows.of(slots), self.labels_of(slots), owners, limits, weights, clip, scale)
-        return self._pay(given, scope)
+        slices = self._slices(rows, Arguments(weights, clip, scale, reserve), scope)
+        rows.slices = None
+        return self._pay(slices.contribution(), scope)
+
+    def prepare_gradient(
+        self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope
+    ) -> bool:
+        """Compute a part of what `gradient` will need; whether there was more to do. Nobody pays for it yet."""
+        return self._slices(rows, Arguments(weights, clip, scale, reserve), scope).more()
+
+    def _slices(self, rows: Derived, step: Arguments, scope: Scope) -> GradientSlices:
+        if rows.slices is None or not rows.slices.step.same(step):
+            rows.slices = GradientSlices(self, rows, step, lambda owners: self.ledger.remaining(owners, scope))
+        return rows.slices
 
     def tally(self, cells: Derived | None, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
         """How many records are in which cell, charged: at most `price` each.
@@ -342,7 +352,8 @@ class Shard:
     def _bodies(self, vectors: Vectors, labels: IntArray) -> list[bytes]:
         return bodies(vectors.values, labels, vectors.scale if self.index.slots.with_scale else NO_SCALES)
 
-    def _ids(self, slots: IntArray) -> IntArray:
+    def ids_at(self, slots: IntArray) -> IntArray:
+        """The numbers of the records in these slots."""
         return self._generation[slots].astype(np.int64) << _SLOT_BITS | slots
 
     def _slot_of(self, record: int) -> int:
