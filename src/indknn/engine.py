@@ -19,8 +19,8 @@ from indknn.answering.requests import Journal, Request
 from indknn.answering.training import Progress
 from indknn.core import accounting
 from indknn.core.advice import about_copies, tell
-from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, Crowd, plan_from_queries, tau_from_queries
-from indknn.core.inputs import as_owner_list, as_record_ids, says_each_row
+from indknn.core.calibrate import DEFAULT_TAU, Crowd, plan_from_queries
+from indknn.core.inputs import as_owner_list, as_owners, as_record_ids, says_each_row
 from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
 from indknn.core.statistics import MAX_RECORDS
@@ -73,9 +73,9 @@ def new_adviser(settings: Settings, model: SharedModel, analyst: Scope = None) -
         settings.max_queries,
         settings.sigma2,
         settings.tau,
+        settings.expected_records,
     )
-    choose = partial(tau_from_queries, kernel=settings.kernel_, share=NEAR_SHARE)
-    return Adviser(terms, settings.kernel_, model, choose)
+    return Adviser(terms, settings.kernel_, model)
 
 
 class Engine:
@@ -104,7 +104,7 @@ class Engine:
         self.shard = self.make_shard(settings, self.ledger)
         self.predictor = Predictor(
             [self.shard],
-            partial(plan_from_queries, settings.kernel_, settings.plan)
+            partial(plan_from_queries, settings.kernel_, settings.plan, settings.near_share)
             if settings.tau is None and not settings.advised
             else settings.plan(settings.tau or DEFAULT_TAU),
             noise,
@@ -115,6 +115,7 @@ class Engine:
             make_crowd=self._new_crowd if settings.sigma2 is None else None,
             plan_for=self._plan_for,
             free_repeats=settings.free_repeats,
+            nested=settings.index == "exact",
             journal=journal,
         )
 
@@ -144,7 +145,7 @@ class Engine:
 
         A row with the record id of a record that is held takes its place, or changes nothing if it is equal.
         """
-        given = None if owners is None or says_each_row(owners) else as_owner_list(owners, length=len(vectors))
+        given = None if owners is None or says_each_row(owners) else as_owners(owners, length=len(vectors))
         chosen = as_record_ids(record_ids, len(vectors))
         with self.shard.lock:
             names = self.ledger.new_names(len(vectors)) if given is None else given
@@ -156,7 +157,7 @@ class Engine:
         return match.ids
 
     def match(
-        self, vectors: Vectors, labels: IntArray, owners: list[OwnerId], record_ids: Sequence[str | None] | None
+        self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId], record_ids: Sequence[str | None] | None
     ) -> Match:
         """What of these rows is here already; refuses more records than there may be."""
         match = self.shard.match(vectors, labels, owners, record_ids)
@@ -241,7 +242,7 @@ class Engine:
     def replace_all(self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None) -> IntArray:
         """Put these records in the place of all that are here; their numbers. Without owners people are row numbers."""
         nameless = owners is None or says_each_row(owners)
-        names = as_owner_list(range(len(vectors)) if nameless else owners, length=len(vectors))
+        names = as_owners(np.arange(len(vectors)) if nameless else owners, length=len(vectors))
         chosen = as_record_ids(record_ids, len(vectors))
         with self.shard.lock:
             self.shard.forget(self.shard.slots())

@@ -8,6 +8,7 @@
     ├── LedgerError                             the ledger's own invariant failed; nothing was released
     └── StoreError                              the file cannot be read, written or trusted
         ├── StoreLockedError                    another process has it
+        ├── FencedError                         another process has taken it over; this one must stop
         ├── StaleStoreError                     it is older than its witness: a restored backup
         ├── DamagedStoreError                   its contents are not what its audit trail says
         └── ShardError                          a shard of a cluster is gone, or has another coordinator
@@ -51,6 +52,10 @@ class StoreError(IndKNNError):
 
 class StoreLockedError(StoreError):
     """Another process has the store open."""
+
+
+class FencedError(StoreError):
+    """Another process has taken the store over. This one can write nothing any more, and must stop."""
 
 
 class StaleStoreError(StoreError):

@@ -53,7 +53,8 @@ def count_first(
 
 
 def _with_sigma2(plan: Plan, crowd: Crowd | None, K: int) -> Plan:
-    return plan if crowd is None else replace(plan, sigma2=min(crowd.sigma2(K / GRID), MAX_SIGMA2))
+    sigma2 = plan.sigma2 if crowd is None else min(crowd.sigma2(K / GRID), MAX_SIGMA2)
+    return plan if sigma2 == plan.sigma2 else replace(plan, sigma2=sigma2)
 
 
 def answer_by_vote(

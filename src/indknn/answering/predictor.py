@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from indknn.answering import schedule
-from indknn.answering.by_models import answers_by_models
+from indknn.answering.by_models import Scan, answers_by_models
 from indknn.answering.by_vote import Counted, answer_by_vote, count_first
 from indknn.answering.requests import Journal, Reply, Request
+from indknn.answering.scans import ScansAhead, joined
 from indknn.answering.schedule import Scheduled
 from indknn.answering.transcript import Answer, Transcript, keys_of
 from indknn.core.calibrate import Crowd
@@ -51,6 +52,7 @@ class Predictor(Scheduled):
     `make_crowd` makes what adapts the noise on votes to the counts released, or is None for a fixed one.
     `plan_for` changes the plan for an analyst who was given less.
     `free_repeats` answers a query that the analyst has asked before from the transcript.
+    `nested` says that a larger τ selects a part of what a smaller one does, as an exact index does.
     Without a `journal`, memory is all there is.
     """
 
@@ -67,6 +69,7 @@ class Predictor(Scheduled):
         make_crowd: Callable[[Scope], Crowd] | None = None,
         plan_for: Callable[[Plan, Scope], Plan] | None = None,
         free_repeats: bool = True,
+        nested: bool = False,
         journal: Journal | None = None,
     ):
         self.shards = list(shards)
@@ -74,6 +77,7 @@ class Predictor(Scheduled):
         self._make_plan = None if isinstance(plan, Plan) else plan
         self.noise = noise
         self.free_repeats = free_repeats
+        self._nested = nested
         self.journal = journal
         self.lock = RLock()
         self._process = os.getpid()
@@ -94,17 +98,20 @@ class Predictor(Scheduled):
         """
         with self.locked():
             new = self._new_queries(requests)
+            scan: Scan = self._scan
             if self.model is not None:
                 self._train_if_due(requests)
             parts = [_rows(r.queries, fresh) for r, (_, fresh) in zip(requests, new, strict=True)]
             known = self._looked_at(parts)
             together: Iterator[Near] = iter(())
             if self.model is None:  # all requests share one scan: it knows records, and no budgets
-                together = near = self._scan(_joined(parts), self._fixed_tau(requests[0].queries))
+                together = near = self._scan(joined(parts), self._fixed_tau(requests[0].queries))
                 if all(shard.ahead for shard in self.shards):
                     together = self._counted_first(requests, parts, near)
+            elif len(requests) > 1 and not any(shard.ahead for shard in self.shards):
+                scan = self._scans_ahead(requests, parts, known)
             return [
-                self._reply(request, keys, fresh, part, together, scores)
+                self._reply(request, keys, fresh, part, together, scan, scores)
                 for request, (keys, fresh), part, scores in zip(requests, new, parts, known, strict=True)
             ]
 
@@ -131,11 +138,23 @@ class Predictor(Scheduled):
         """
         if self.model is None or not self.model.ready or sum(map(len, parts)) > _TOGETHER:
             return [None] * len(parts)
-        scores, sure = self.model.scores(_joined(parts).values)
+        scores, sure = self.model.scores(joined(parts).values)
         ends = np.cumsum([len(part) for part in parts]).tolist()
         return [
             (scores[end - len(part) : end], sure[end - len(part) : end]) for part, end in zip(parts, ends, strict=True)
         ]
+
+    def _scans_ahead(self, requests: Sequence[Request], parts: list[Vectors], known: list[Scores | None]) -> Scan:
+        """One scan of all queries about which people will probably be asked."""
+        wanted: list[tuple[Vectors, int]] = []
+        for request, part, scores in zip(requests, parts, known, strict=True):
+            adviser = self.adviser(request.analyst)
+            if adviser is not None and len(part):
+                ask, tau = adviser.foresee(len(part), scores)
+                wanted.append((part if ask.all() else part[np.flatnonzero(ask)], tau_on_grid(tau)))
+        ahead = ScansAhead(self._scan, nested=self._nested)
+        ahead.look_up([(queries, tau) for queries, tau in wanted if len(queries)])
+        return ahead
 
     def _reply(
         self,
@@ -144,6 +163,7 @@ class Predictor(Scheduled):
         fresh: list[int],
         queries: Vectors,
         together: Iterator[Near],
+        scan: Scan,
         known: Scores | None,
     ) -> Reply:
         """Answer one request, each new query charged and noted as it comes."""
@@ -155,7 +175,7 @@ class Predictor(Scheduled):
             answers = self._answers_by_vote(queries, together, transcript, analyst)
         else:
             plan = self._analysts_plan(queries, analyst)
-            answers = answers_by_models(queries, self._scan, plan, adviser, self.shards, self.noise, analyst, known)
+            answers = answers_by_models(queries, scan, plan, adviser, self.shards, self.noise, analyst, known)
         for answer in answers:
             i, query = fresh[answer.position], _rows(queries, [answer.position])
             labels[i] = answer.label
@@ -307,13 +327,3 @@ class Predictor(Scheduled):
 def _rows(queries: Vectors, positions: list[int]) -> Vectors:
     """Those of the queries; the very same object where that is all of them."""
     return queries if len(positions) == len(queries.values) else queries[np.array(positions, dtype=np.int64)]
-
-
-def _joined(parts: list[Vectors]) -> Vectors:
-    if len(parts) == 1:
-        return parts[0]
-    return Vectors(
-        np.concatenate([part.values for part in parts]),
-        np.concatenate([part.root_norm for part in parts]),
-        np.concatenate([part.scale for part in parts]),
-    )

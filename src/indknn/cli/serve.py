@@ -11,6 +11,7 @@ import numpy as np
 
 from indknn.cli.options import STORE, WITNESS, wanted
 from indknn.errors import InvalidInputError
+from indknn.place import Place
 from indknn.types import FloatArray
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
@@ -48,7 +49,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--max-connections", default=1000, show_default=True, help="Connections at once.")
 @click.option("--keep-requests", default=30, show_default=True, help="Days for which an id repeats its request.")
 def serve_command(
-    store: Path,
+    store: Place,
     host: str,
     port: int,
     witness: Path | None,

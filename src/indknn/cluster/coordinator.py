@@ -345,6 +345,10 @@ class ClusterShard(Shard):
         self._hold(derived)
         return any(self._ask("fill", [()] * self._n))
 
+    def prepare_gradient(self, *_: Any) -> bool:
+        """Nothing: hosts compute a gradient beside the answers' thread, when it is asked for."""
+        return False
+
     def gradient(
         self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope
     ) -> IntArray:

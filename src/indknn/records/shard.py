@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indknn.core import mechanism, statistics, training
+from indknn.core import mechanism, statistics
 from indknn.core.mechanism import Plan
 from indknn.core.statistics import Contribution
 from indknn.core.training import Weights
@@ -26,12 +26,14 @@ from indknn.ledger import Ledger, Scope
 from indknn.records.derived import Derived, Rule
 from indknn.records.indexes import Index
 from indknn.records.keys import KeyArray, Match, RecordKeys
+from indknn.records.slices import Arguments, GradientSlices
 from indknn.records.slots import NO_SCALES
 from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors
 
 _SLOT_BITS = 32
 _RECORD_ARRAYS = {"_label": -1, "_owner": -1, "_generation": 0, "_next": -1, "_epoch": 0}
 MAX_EPOCH = (1 << 15) - 1
+_NO_KEY: KeyArray = np.zeros(2, dtype=np.uint64)
 _COMPARED = 1 << 16
 """Of an owner, the latest so many records are compared with new ones."""
 
@@ -102,12 +104,15 @@ class Shard:
         record_ids: Sequence[str | None] | None = None,
     ) -> Match:
         """Which of these rows are here already: by their record id, or else byte for byte."""
-        ids, people = np.full(len(vectors), -1, dtype=np.int64), self.ledger.find(owners)
+        ids, nothing = np.full(len(vectors), -1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        keys: KeyArray = np.broadcast_to(_NO_KEY, (len(vectors), 2))
+        if record_ids is not None:
+            keys = self.ledger.record_keys(record_ids)
+        if not len(self):
+            return Match(ids, nothing, 0, keys)
+        people = self.ledger.find(owners)
         if record_ids is None:
-            nothing = np.zeros(0, dtype=np.int64)
-            keys: KeyArray = np.zeros((len(vectors), 2), dtype=np.uint64)
             return Match(ids, nothing, self._copies(vectors, labels, people), keys)
-        keys = self.ledger.record_keys(record_ids)
         held = self.keys.find(keys)
         rows = np.flatnonzero(held >= 0)
         slots = held[rows]
@@ -117,7 +122,7 @@ class Shard:
             raise InvalidInputError(f"record id {name!r} is of a record of another owner than {owners[foreign[0]]!r}")
         pairs = zip(self._bodies(vectors[rows], labels[rows]), self._bodies_at(slots), strict=True)
         same = np.array([given == here for given, here in pairs], dtype=bool)
-        ids[rows[same]] = self._ids(slots[same])
+        ids[rows[same]] = self.ids_at(slots[same])
         nameless = np.flatnonzero(~keys.any(axis=1))
         copies = self._copies(vectors[nameless], labels[nameless], people[nameless])
         return Match(ids, slots[~same], copies, keys)
@@ -129,8 +134,9 @@ class Shard:
         with self._changing():
             slots = self.place(vectors, labels, self.ledger.enrol(owners), self.epoch)
             if keys is not None and keys.any():
-                self.keys.set(slots[keys.any(axis=1)], keys[keys.any(axis=1)])
-            return self._ids(slots)
+                named = keys.any(axis=1)
+                self.keys.set(slots[named], keys[named])
+            return self.ids_at(slots)
 
     def place(self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, epochs: IntArray | int) -> IntArray:
         """Store records of people who have slots already; the slot of each record."""
@@ -209,7 +215,7 @@ class Shard:
 
     def record_ids(self) -> IntArray:
         """The ids of all records held, by slot."""
-        return self._ids(self.slots())
+        return self.ids_at(self.slots())
 
     def scan(self, queries: Vectors, tau: int) -> list[Selection]:
         """Which records each query selects."""
@@ -255,11 +261,20 @@ class Shard:
         self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope
     ) -> IntArray:
         """The gradient of a model over all records, charged. Everybody keeps `reserve` of what they have left."""
-        slots = self.slots()
-        owners = self.owners_of(slots)
-        limits = np.maximum(self.ledger.remaining(owners, scope) - reserve, 0)
-        given = training.gradient(rows.of(slots), self.labels_of(slots), owners, limits, weights, clip, scale)
-        return self._pay(given, scope)
+        slices = self._slices(rows, Arguments(weights, clip, scale, reserve), scope)
+        rows.slices = None
+        return self._pay(slices.contribution(), scope)
+
+    def prepare_gradient(
+        self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope
+    ) -> bool:
+        """Compute a part of what `gradient` will need; whether there was more to do. Nobody pays for it yet."""
+        return self._slices(rows, Arguments(weights, clip, scale, reserve), scope).more()
+
+    def _slices(self, rows: Derived, step: Arguments, scope: Scope) -> GradientSlices:
+        if rows.slices is None or not rows.slices.step.same(step):
+            rows.slices = GradientSlices(self, rows, step, lambda owners: self.ledger.remaining(owners, scope))
+        return rows.slices
 
     def tally(self, cells: Derived | None, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
         """How many records are in which cell, charged: at most `price` each.
@@ -296,6 +311,9 @@ class Shard:
 
     def _link(self, slots: IntArray, owner_slots: IntArray) -> None:
         """Put the records in front of their owners' chains."""
+        if (owner_slots[1:] > owner_slots[:-1]).all():  # a record each, in order: nothing to sort
+            self._next[slots], self._head[owner_slots] = self._head[owner_slots], slots
+            return
         order = np.argsort(owner_slots, kind="stable")
         slots, owners = slots[order], owner_slots[order]
         same = np.append(owners[1:] == owners[:-1], False)[: len(owners)]
@@ -334,7 +352,8 @@ class Shard:
     def _bodies(self, vectors: Vectors, labels: IntArray) -> list[bytes]:
         return bodies(vectors.values, labels, vectors.scale if self.index.slots.with_scale else NO_SCALES)
 
-    def _ids(self, slots: IntArray) -> IntArray:
+    def ids_at(self, slots: IntArray) -> IntArray:
+        """The numbers of the records in these slots."""
         return self._generation[slots].astype(np.int64) << _SLOT_BITS | slots
 
     def _slot_of(self, record: int) -> int:

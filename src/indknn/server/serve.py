@@ -15,6 +15,7 @@ import uvloop
 
 from indknn.engine import MakeShard
 from indknn.errors import InvalidInputError
+from indknn.place import Place
 from indknn.server.app import create_app
 from indknn.server.connections import BACKLOG, Connections, allowed
 from indknn.server.gateway import Gateway
@@ -39,7 +40,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def refuse_exposed(store: Path, host: str, tls: bool, behind_proxy: bool) -> None:
+def refuse_exposed(store: Place, host: str, tls: bool, behind_proxy: bool) -> None:
     """Refuse to serve others, beyond loopback or through a proxy, without keys or with keys sent in the clear."""
     if is_loopback(host) and not behind_proxy:
         return
@@ -54,7 +55,7 @@ def refuse_exposed(store: Path, host: str, tls: bool, behind_proxy: bool) -> Non
 
 
 def serve(
-    path: Path,
+    path: Place,
     *,
     host: str = "127.0.0.1",
     port: int = 8080,
