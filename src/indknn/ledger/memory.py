@@ -258,6 +258,10 @@ class MemoryLedger:
         self._grow(int(slots.max(initial=-1)) + 1)
         self._in(scope)[slots] = units
 
+    def spent_by(self, slots: IntArray, scope: Scope) -> IntArray:
+        """What these slots have spent in this scope."""
+        return self._in(scope)[slots]
+
     def queries(self, owners: Sequence[OwnerId]) -> IntArray:
         """In how many queries each has taken part."""
         slots = self.slots_of(owners)
