@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from indknn import __version__
+from indknn.cli.cluster import cluster_group
 from indknn.cli.doctor import doctor
 from indknn.cli.extract import extract_command
 from indknn.cli.lab import WithLab
@@ -120,6 +121,7 @@ def _add_store_commands() -> None:
     """The commands that need apsw; without it they say so."""
     try:
         from indknn.cli import inspection, stores  # noqa: PLC0415
+        from indknn.cli.databases import rewrite, takeover  # noqa: PLC0415
         from indknn.cli.forecast import forecast_command  # noqa: PLC0415
         from indknn.cli.keys import keys  # noqa: PLC0415
         from indknn.cli.train import train  # noqa: PLC0415
@@ -130,12 +132,13 @@ def _add_store_commands() -> None:
         return
     changing = (stores.init, stores.add, train, stores.predict, stores.forget, stores.purge)
     looking = (inspection.show_status, inspection.show_owner, inspection.export, inspection.verify)
-    for command in (*changing, *looking, forecast_command, tune_command, keys):
+    for command in (*changing, *looking, forecast_command, tune_command, keys, rewrite, takeover):
         app.add_command(command)
 
 
 _add_store_commands()
 app.add_command(doctor)
 app.add_command(serve_command)
+app.add_command(cluster_group)
 app.add_command(schema_group)
 app.add_command(extract_command)

@@ -9,9 +9,9 @@ and nothing leaves before it is on disk (rule 2). Counts that were paid for are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import apsw
 import numpy as np
 
 from indknn.core import accounting, statistics
@@ -21,6 +21,7 @@ from indknn.ledger import SHARED
 from indknn.settings import Settings
 from indknn.store import chain, database
 from indknn.store.change import Change
+from indknn.store.home import Connection
 from indknn.store.intake import people_of
 from indknn.store.store import Store
 from indknn.tables import grid
@@ -68,7 +69,7 @@ def pay_for_counts(store: Store, columns: dict[str, list[Any]], owners: list[Any
 
 
 def _released(
-    change: Change, columns: tuple[str, ...], owners: list[OwnerId], rows: IntArray, cells: IntArray
+    change: Change, columns: tuple[str, ...], owners: Sequence[OwnerId], rows: IntArray, cells: IntArray
 ) -> TableCounts:
     db, journal, ledger = change.state.db, change.state.journal, change.state.engine.ledger
     price = price_of(change.state.engine.settings)
@@ -94,8 +95,7 @@ def _released(
     return release
 
 
-def _write(db: apsw.Connection, before: set[bytes], graves: dict[bytes, Any]) -> None:
+def _write(db: Connection, before: set[bytes], graves: dict[bytes, Any]) -> None:
     """Nobody was here before, so all tombstones are of people who paid now or earlier."""
     db.executemany("DELETE FROM tombstones WHERE digest = ?", ((digest,) for digest in before - set(graves)))
-    for digest, grave in graves.items():
-        database.write_tombstone(db, digest, grave)
+    database.write_tombstones(db, graves)
