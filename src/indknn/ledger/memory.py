@@ -202,14 +202,21 @@ class MemoryLedger:
         """What one analyst may learn of a person at most, the shared part included."""
         return min(self.budgets.get(scope, self.budget), self.budget)
 
+    def apart(self, scope: Scope) -> bool:
+        """Whether this analyst was given so little that they see nothing of what all others see."""
+        return self.budgets.get(scope, self.shared_budget + 1) <= self.shared_budget
+
     def limit(self, scope: Scope) -> int:
         """What a person may spend in this scope."""
-        return self.shared_budget if scope == SHARED else self.budget_of(scope) - self.shared_budget
+        if scope == SHARED or self.apart(scope):
+            return self.shared_budget if scope == SHARED else self.budget_of(scope)
+        return self.budget_of(scope) - self.shared_budget
 
     def remaining(self, slots: IntArray, scope: Scope) -> IntArray:
         """What each may still spend in this scope, with whatever else bounds it."""
-        analysts = [one for one in self._spent if one != SHARED]
-        shared, own = self._sum_of([SHARED], slots), self._sum_of([scope], slots)
+        # Who is apart sees nothing that is shared. So neither side may depend on what the other one cost.
+        analysts = [one for one in self._spent if one != SHARED and not self.apart(one)]
+        shared, own = self._sum_of([] if self.apart(scope) else [SHARED], slots), self._sum_of([scope], slots)
         if self.house:
             # What one was told shapes what all see, now and later. So no order of questions may take more than one.
             own = self._sum_of(analysts, slots)
