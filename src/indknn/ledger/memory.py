@@ -89,12 +89,12 @@ class MemoryLedger:
         self._queries = self._queries.copy()  # may be a read-only map, like the rest
         self._spent = {scope: spent.copy() for scope, spent in self._spent.items()}
 
-    def copy(self) -> MemoryLedger:
-        """The same as it is now, to look at while this one goes on."""
+    def copy(self, *, names: bool = True) -> MemoryLedger:
+        """The same as it is now, to look at while this one goes on. Counts over everybody need no `names`."""
         other = MemoryLedger(self.budget, self.global_budget, shared_budget=self.shared_budget, key=self._key)
         held = {name: value for name, value in self.__dict__.items() if name not in {"lock", "log", "_roster"}}
         other.__setstate__({**held, "budgets": dict(self.budgets), "_tombstones": dict(self._tombstones), "log": None})
-        other._roster = self._roster.copy()
+        other._roster = self._roster.copy(names=names)
         return other
 
     def restore(
