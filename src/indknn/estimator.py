@@ -144,12 +144,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def partial_fit(
-        self,
-        X: Any,
-        y: Any = None,
-        owners: Any = None,
-        classes: npt.ArrayLike | None = None,
-        record_ids: Any = None,
+        self, X: Any, y: Any = None, owners: Any = None, classes: npt.ArrayLike | None = None, record_ids: Any = None
     ) -> Self:
         """Add records. The first call on an empty object needs `classes`, the public label set.
 
@@ -199,16 +194,23 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         self._engine.purge()
 
+    def warm_up(self) -> Self:
+        """Train the shared model now, from `public` rows if there are any, so that the first `predict` need not.
+
+        It spends what that `predict` would. When you call it must not depend on the records (rule 14).
+        """
+        self._check_asked(None)
+        for _ in self._engine.train() if self._engine.settings.advised else ():
+            pass
+        return self
+
     def predict(self, X: Any, analyst: str | None = None) -> npt.NDArray[Any]:
         """Answer each row of X, in order. **This spends the budget of the people near the queries.**
 
         Each `analyst` has a ledger of their own; that is sound as long as analysts do not pool their answers
         (`global_epsilon` bounds what they could learn if they did).
         """
-        check_is_fitted(self)
-        if not (analyst is None or isinstance(analyst, str)):
-            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
-        self._store_path()
+        self._check_asked(analyst)
         schema = self._schema(fitted=True)
         told, rows = about_queries(schema, X), vectors_of(X, schema)
         answers = self._engine.predict(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
@@ -221,10 +223,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         It is made of what `predict` releases anyway, the shared model and noisy votes. So it spends what `predict`
         does, and nothing for rows that were asked before.
         """
-        check_is_fitted(self)
-        if not (analyst is None or isinstance(analyst, str)):
-            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
-        self._store_path()
+        self._check_asked(analyst)
         rows = vectors_of(X, self._schema(fitted=True))
         return self._engine.predict_proba(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
 
@@ -284,6 +283,12 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.poor_score = True  # by design on the few dozen records of the checks
         return tags
 
+    def _check_asked(self, analyst: str | None) -> None:
+        check_is_fitted(self)
+        if not (analyst is None or isinstance(analyst, str)):
+            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
+        self._store_path()
+
     @property
     def _memory(self) -> Engine:
         """What is in memory: all there is, or what the store has read from its file."""
@@ -307,11 +312,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _start(self, X: npt.ArrayLike, settings: Settings, *, named: bool) -> None:
         """An engine under the current parameters. Nothing is changed before all of them have been accepted."""
-        try:
-            noise = noise_from(self.random_state)
-        except (TypeError, ValueError):
-            allowed = "None, a seed of at least 0, a Generator or a RandomState"
-            raise InvalidInputError(f"random_state must be {allowed}, got {self.random_state!r}") from None
+        noise = noise_from(self.random_state)
         old = getattr(self, "_engine", None)
         if old is not None and old.noise.secure and self._memory.ledger.anything_spent():
             if not noise.secure:
@@ -361,19 +362,14 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         """What holds the records: an engine in memory, or the store file, which is made or opened."""
         path = self._store_path()
         if path is None:
-            engine = old.restarted(settings, noise) if isinstance(old, Engine) else Engine(settings, noise)
-            if self.public is not None:
-                engine.declare_public(vectors_of(self.public, self._schema()))
-            return engine
+            made = old.restarted(settings, noise) if isinstance(old, Engine) else Engine(settings, noise)
+            return self._with_public(made)
         from indknn.store import Store  # noqa: PLC0415  (an extra)
 
         if not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; random_state must be None")
         if old is None and not path.exists():
-            made = Store.create(path, settings)
-            if self.public is not None:
-                made.declare_public(vectors_of(self.public, self._schema()))
-            return made
+            return self._with_public(Store.create(path, settings))
         opened = old if isinstance(old, Store) else Store(path)
         kept = replace(opened.settings, tau=settings.tau) if settings.tau is None else opened.settings
         if kept != settings:
@@ -382,6 +378,11 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             differing = [f.name for f in fields(settings) if getattr(kept, f.name) != getattr(settings, f.name)]
             raise InvalidInputError(f"{self.store} was made with other parameters: {', '.join(differing)} differ")
         return opened
+
+    def _with_public(self, made: Engine | Store) -> Engine | Store:
+        if self.public is not None:
+            made.declare_public(vectors_of(self.public, self._schema()))
+        return made
 
     def _first_classes(self, classes: npt.ArrayLike | None) -> npt.NDArray[Any]:
         given = self._given_classes() if classes is None else classes
