@@ -6,10 +6,10 @@ writes down what this one does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,8 @@ from indknn.answering.requests import Journal, Request
 from indknn.answering.training import Progress
 from indknn.core import accounting
 from indknn.core.advice import about_copies, tell
-from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, Crowd, plan_from_queries, tau_from_queries
-from indknn.core.inputs import as_owner_list, as_record_ids, says_each_row
+from indknn.core.calibrate import DEFAULT_TAU, Crowd, plan_from_queries
+from indknn.core.inputs import as_owner_list, as_owners, as_record_ids, says_each_row
 from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
 from indknn.core.statistics import MAX_RECORDS
@@ -34,10 +34,18 @@ from indknn.records.shard import Shard
 from indknn.settings import Settings
 from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Vectors
 
+MakeShard: TypeAlias = Callable[[Settings, MemoryLedger], Shard]
+"""Makes the empty shard of an engine. One of a cluster has its records elsewhere."""
+
 
 def new_index(settings: Settings) -> Index:
     """An empty index."""
     return make_index(settings.index, settings.kernel_, settings.n_features, **settings.index_options)
+
+
+def new_shard(settings: Settings, ledger: MemoryLedger) -> Shard:
+    """An empty shard in this process."""
+    return Shard(new_index(settings), ledger)
 
 
 def new_ledger(settings: Settings, key: bytes | None = None) -> MemoryLedger:
@@ -57,7 +65,10 @@ def new_model(settings: Settings) -> SharedModel:
 
 def new_adviser(settings: Settings, model: SharedModel, analyst: Scope = None) -> Adviser:
     """What decides about the queries of an analyst, before anything was released to them."""
-    settings = settings.seen_by(analyst)
+    seen = settings.seen_by(analyst)
+    if settings.advised and not seen.advised:  # votes alone: a model that stays as it is before anything was released
+        model = new_model(settings)
+    settings = seen
     terms = Terms(
         settings.n_features,
         max(len(settings.class_array), 1),
@@ -65,9 +76,9 @@ def new_adviser(settings: Settings, model: SharedModel, analyst: Scope = None) -
         settings.max_queries,
         settings.sigma2,
         settings.tau,
+        settings.expected_records,
     )
-    choose = partial(tau_from_queries, kernel=settings.kernel_, share=NEAR_SHARE)
-    return Adviser(terms, settings.kernel_, model, choose)
+    return Adviser(terms, settings.kernel_, model)
 
 
 class Engine:
@@ -87,14 +98,16 @@ class Engine:
         ledger: MemoryLedger | None = None,
         journal: Journal | None = None,
         public: Int8Array | None = None,
+        make_shard: MakeShard | None = None,
     ):
         self.settings = settings
         self.noise = noise
+        self.make_shard = new_shard if make_shard is None else make_shard
         self.ledger = new_ledger(settings) if ledger is None else ledger
-        self.shard = Shard(new_index(settings), self.ledger)
+        self.shard = self.make_shard(settings, self.ledger)
         self.predictor = Predictor(
             [self.shard],
-            partial(plan_from_queries, settings.kernel_, settings.plan)
+            partial(plan_from_queries, settings.kernel_, settings.plan, settings.near_share)
             if settings.tau is None and not settings.advised
             else settings.plan(settings.tau or DEFAULT_TAU),
             noise,
@@ -105,6 +118,7 @@ class Engine:
             make_crowd=self._new_crowd if settings.sigma2 is None else None,
             plan_for=self._plan_for,
             free_repeats=settings.free_repeats,
+            nested=settings.index == "exact",
             journal=journal,
         )
 
@@ -134,7 +148,7 @@ class Engine:
 
         A row with the record id of a record that is held takes its place, or changes nothing if it is equal.
         """
-        given = None if owners is None or says_each_row(owners) else as_owner_list(owners, length=len(vectors))
+        given = None if owners is None or says_each_row(owners) else as_owners(owners, length=len(vectors))
         chosen = as_record_ids(record_ids, len(vectors))
         with self.shard.lock:
             names = self.ledger.new_names(len(vectors)) if given is None else given
@@ -146,7 +160,7 @@ class Engine:
         return match.ids
 
     def match(
-        self, vectors: Vectors, labels: IntArray, owners: list[OwnerId], record_ids: Sequence[str | None] | None
+        self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId], record_ids: Sequence[str | None] | None
     ) -> Match:
         """What of these rows is here already; refuses more records than there may be."""
         match = self.shard.match(vectors, labels, owners, record_ids)
@@ -216,12 +230,13 @@ class Engine:
             names = self.ledger.owners() if owners is None else as_owner_list(owners)
             if analyst is None or self.ledger.house:
                 return accounting.from_units(self.ledger.total_spent(names))
-            return accounting.from_units(sum(self.ledger.spent(names, scope) for scope in (analyst, SHARED)))
+            scopes = (analyst,) if self.ledger.apart(analyst) else (analyst, SHARED)
+            return accounting.from_units(sum(self.ledger.spent(names, scope) for scope in scopes))
 
     def restarted(self, settings: Settings, noise: Noise) -> Engine:
         """An empty engine under other settings for the same people, who keep what they have spent."""
         fresh = new_ledger(settings)
-        successor = Engine(settings, noise, self.ledger)  # may refuse: nothing changed yet
+        successor = Engine(settings, noise, self.ledger, make_shard=self.make_shard)  # may refuse: nothing changed yet
         with self.shard.lock:
             self.shard.forget(self.shard.slots())
             self.ledger.budget, self.ledger.global_budget = fresh.budget, fresh.global_budget
@@ -231,7 +246,7 @@ class Engine:
     def replace_all(self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None) -> IntArray:
         """Put these records in the place of all that are here; their numbers. Without owners people are row numbers."""
         nameless = owners is None or says_each_row(owners)
-        names = as_owner_list(range(len(vectors)) if nameless else owners, length=len(vectors))
+        names = as_owners(np.arange(len(vectors)) if nameless else owners, length=len(vectors))
         chosen = as_record_ids(record_ids, len(vectors))
         with self.shard.lock:
             self.shard.forget(self.shard.slots())

@@ -10,7 +10,8 @@
         ├── StoreLockedError                    another process has it
         ├── FencedError                         another process has taken it over; this one must stop
         ├── StaleStoreError                     it is older than its witness: a restored backup
-        └── DamagedStoreError                   its contents are not what its audit trail says
+        ├── DamagedStoreError                   its contents are not what its audit trail says
+        └── ShardError                          a shard of a cluster is gone, or has another coordinator
 
     PrivacyWarning (a UserWarning)              legal, but the answers are not private
 
@@ -63,6 +64,10 @@ class StaleStoreError(StoreError):
 
 class DamagedStoreError(StoreError):
     """The contents of the store are not what its audit trail says, or cannot be read."""
+
+
+class ShardError(StoreError):
+    """A shard of a cluster is gone, does not answer, or has another coordinator. Nothing was answered."""
 
 
 class PrivacyWarning(UserWarning):

@@ -14,12 +14,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
+from indknn.cluster import shard_maker
 from indknn.core.advice import Profile, about_answers, about_delta, about_labels, tell
 from indknn.core.inputs import (
     NEEDS_OWNERS,
     as_classes,
     as_owner_array,
     as_owner_list,
+    as_owners,
     as_record_ids,
     as_record_numbers,
     says_each_row,
@@ -38,6 +40,10 @@ from indknn.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from indknn.store import Store
+
+
+_NUMBERS = [np.dtype(kind) for kind in ("f8", "f4", "f2", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")]
+"""What is taken as it comes; anything else becomes the first."""
 
 
 class IndKNNClassifier(ClassifierMixin, BaseEstimator):
@@ -64,6 +70,8 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     schema : Schema, dict, path or None
         What the columns of a table are (`indknn.tables`). Then X may be a pandas, polars or Arrow frame, and columns
         are found by name. In ``fit`` it may hold label, owner and record id as well. None: X holds vectors.
+    shards : int, Cluster or None
+        Search in so many processes on this machine, or in the shards of an `indknn.cluster.Cluster`. None: in this one.
 
     Attributes
     ----------
@@ -105,6 +113,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         reuse: str | None = None,
         prior: str | None = None,
         prior_share: float = 0.9,
+        expected_records: int | None = None,
         center: npt.ArrayLike | None = None,
         random_state: int | np.random.Generator | np.random.RandomState | None = None,
         classes: npt.ArrayLike | None = None,
@@ -118,6 +127,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         store: str | Path | None = None,
         public: npt.ArrayLike | None = None,
         schema: Any = None,
+        shards: Any = None,
     ):
         for name, value in locals().copy().items():
             if name != "self":
@@ -137,20 +147,16 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         names, ids = self._named(owners, len(rows)), as_record_ids(record_ids, len(rows))
         classes = self._given_classes()
         settings = self._settings(rows.shape[1], as_classes(targets if classes is None else classes))
-        records = settings.prepare(rows, targets)
+        profile = Profile()
+        records = settings.prepare(rows, targets, profile.see)
         taken = about_labels() if classes is None and not hasattr(self, "_engine") else []
-        self._start(X, settings, named=isinstance(names, list))
+        self._start(X, settings, named=not (names is None or says_each_row(names)))
         self.new_record_ids_ = self._engine.replace_all(*records, names, ids)
-        tell(taken + self._advice(rows, 0))
+        tell(taken + self._advice(profile, 0))
         return self
 
     def partial_fit(
-        self,
-        X: Any,
-        y: Any = None,
-        owners: Any = None,
-        classes: npt.ArrayLike | None = None,
-        record_ids: Any = None,
+        self, X: Any, y: Any = None, owners: Any = None, classes: npt.ArrayLike | None = None, record_ids: Any = None
     ) -> Self:
         """Add records. The first call on an empty object needs `classes`, the public label set.
 
@@ -167,12 +173,13 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         settings = self._settings(rows.shape[1], self._first_classes(classes)) if first else self._engine.settings
         if not first:
             validate_data(self, X, reset=False, skip_check_array=True)
-        records = settings.prepare(rows, targets)
+        profile = Profile()
+        records = settings.prepare(rows, targets, profile.see)
         if first:
             self._start(X, settings, named=True)
         before = self._memory.ledger.n_owners
         self.new_record_ids_ = self._engine.put(*records, names, ids)
-        tell(self._advice(rows, before))
+        tell(self._advice(profile, before))
         return self
 
     def forget(self, owners: Any = None, *, records: Any = None) -> int:
@@ -200,16 +207,23 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         self._engine.purge()
 
+    def warm_up(self) -> Self:
+        """Train the shared model now, from `public` rows if there are any, so that the first `predict` need not.
+
+        It spends what that `predict` would. When you call it must not depend on the records (rule 14).
+        """
+        self._check_asked(None)
+        for _ in self._engine.train() if self._engine.settings.advised else ():
+            pass
+        return self
+
     def predict(self, X: Any, analyst: str | None = None) -> npt.NDArray[Any]:
         """Answer each row of X, in order. **This spends the budget of the people near the queries.**
 
         Each `analyst` has a ledger of their own; that is sound as long as analysts do not pool their answers
         (`global_epsilon` bounds what they could learn if they did).
         """
-        check_is_fitted(self)
-        if not (analyst is None or isinstance(analyst, str)):
-            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
-        self._store_place()
+        self._check_asked(analyst)
         schema = self._schema(fitted=True)
         told, rows = about_queries(schema, X), vectors_of(X, schema)
         answers = self._engine.predict(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
@@ -222,10 +236,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         It is made of what `predict` releases anyway, the shared model and noisy votes. So it spends what `predict`
         does, and nothing for rows that were asked before.
         """
-        check_is_fitted(self)
-        if not (analyst is None or isinstance(analyst, str)):
-            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
-        self._store_place()
+        self._check_asked(analyst)
         rows = vectors_of(X, self._schema(fitted=True))
         return self._engine.predict_proba(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
 
@@ -285,6 +296,12 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.poor_score = True  # by design on the few dozen records of the checks
         return tags
 
+    def _check_asked(self, analyst: str | None) -> None:
+        check_is_fitted(self)
+        if not (analyst is None or isinstance(analyst, str)):
+            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
+        self._store_place()
+
     @property
     def _memory(self) -> Engine:
         """What is in memory: all there is, or what the store has read from its file."""
@@ -308,11 +325,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _start(self, X: npt.ArrayLike, settings: Settings, *, named: bool) -> None:
         """An engine under the current parameters. Nothing is changed before all of them have been accepted."""
-        try:
-            noise = noise_from(self.random_state)
-        except (TypeError, ValueError):
-            allowed = "None, a seed of at least 0, a Generator or a RandomState"
-            raise InvalidInputError(f"random_state must be {allowed}, got {self.random_state!r}") from None
+        noise = noise_from(self.random_state)
         old = getattr(self, "_engine", None)
         if old is not None and old.noise.secure and self._memory.ledger.anything_spent():
             if not noise.secure:
@@ -339,12 +352,11 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         """The owners' names; or nothing, or the word that every row is a new person."""
         if self._store_place() is not None and owners is None:
             raise InvalidInputError(NEEDS_OWNERS)
-        return owners if owners is None or says_each_row(owners) else as_owner_list(owners, length=rows)
+        return owners if owners is None or says_each_row(owners) else as_owners(owners, length=rows)
 
-    def _advice(self, rows: FloatArray, people: int) -> list[Warning]:
-        """What to tell of these rows, which came to so many people. A store tells the rest itself."""
-        profile, settings = Profile(), self._engine.settings
-        profile.see(rows)
+    def _advice(self, profile: Profile, people: int) -> list[Warning]:
+        """What to tell of rows that came to so many people. A store tells the rest itself."""
+        settings = self._engine.settings
         now = self._engine.ledger.n_owners if isinstance(self._engine, Engine) else 0
         return profile.advice(settings.center_) + about_delta(settings.delta, people, now)
 
@@ -362,21 +374,18 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         """What holds the records: an engine in memory, or the store file, which is made or opened."""
         path = self._store_place()
         if path is None:
-            engine = old.restarted(settings, noise) if isinstance(old, Engine) else Engine(settings, noise)
-            if self.public is not None:
-                engine.declare_public(vectors_of(self.public, self._schema()))
-            return engine
+            if isinstance(old, Engine):
+                return self._with_public(old.restarted(settings, noise))
+            return self._with_public(Engine(settings, noise, make_shard=shard_maker(self.shards)))
         from indknn.store import Store  # noqa: PLC0415  (an extra)
         from indknn.store.home import home_of  # noqa: PLC0415
 
         if not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; random_state must be None")
+        shards = shard_maker(self.shards)
         if old is None and not home_of(path).exists():
-            made = Store.create(path, settings)
-            if self.public is not None:
-                made.declare_public(vectors_of(self.public, self._schema()))
-            return made
-        opened = old if isinstance(old, Store) else Store(path)
+            return self._with_public(Store.create(path, settings, make_shard=shards))
+        opened = old if isinstance(old, Store) else Store(path, make_shard=shards)
         kept = replace(opened.settings, tau=settings.tau) if settings.tau is None else opened.settings
         if kept != settings:
             if old is None:
@@ -385,6 +394,11 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             raise InvalidInputError(f"{self.store} was made with other parameters: {', '.join(differing)} differ")
         return opened
 
+    def _with_public(self, made: Engine | Store) -> Engine | Store:
+        if self.public is not None:
+            made.declare_public(vectors_of(self.public, self._schema()))
+        return made
+
     def _first_classes(self, classes: npt.ArrayLike | None) -> npt.NDArray[Any]:
         given = self._given_classes() if classes is None else classes
         if given is None:
@@ -392,8 +406,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         return as_classes(given)
 
 
-def _check_records(X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[FloatArray, npt.NDArray[Any]]:
-    rows, targets = check_X_y(X, y, dtype=np.float64)
+def _check_records(X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Rows in the type that they have, if it is one of numbers. That they are finite is checked block by block."""
+    rows, targets = check_X_y(X, y, dtype=_NUMBERS, ensure_all_finite=False)
     check_classification_targets(targets)
     return rows, targets
 

@@ -9,7 +9,7 @@ later. Only `analysts` may grow: an analyst may be given less before their first
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
@@ -18,7 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.core import accounting
-from indknn.core.calibrate import COUNT_EVERY, PLANNED_QUERIES, sigma1_for, sigma2_for
+from indknn.core.calibrate import (
+    COUNT_EVERY,
+    NEAR_SHARE,
+    PLANNED_QUERIES,
+    SELECTED_SHARE,
+    near_share,
+    sigma1_for,
+    sigma2_for,
+)
 from indknn.core.inputs import as_center, as_classes, encode_labels
 from indknn.core.kernels import Kernel, make_kernel
 from indknn.core.mechanism import MAX_SIGMA2, Plan
@@ -168,6 +176,12 @@ class Settings:
         above=0,
         below=1,
     )
+    expected_records: int | None = parameter(
+        "About how many records the store will hold, if that is public. From a million on tau is chosen for a number "
+        "of neighbours, not for a share.",
+        at_least=1,
+        none="a noisy count tells; without the shared model nothing does, and tau is chosen for a share",
+    )
     schema: dict[str, Any] | None = None
     """What the columns of tables are, as `indknn.tables` writes it down; None where records are vectors."""
     analysts: dict[str, float] = field(default_factory=dict)
@@ -202,15 +216,12 @@ class Settings:
                 raise InvalidInputError(
                     f"epsilon of analyst {name!r} must be at most the store's, {self.epsilon:g}, got {epsilon!r}"
                 )
-            if accounting.budget(epsilon, self.delta, self.accountant) <= self.shared_budget:
-                least = accounting.epsilon(self.shared_budget, self.delta, self.accountant)
-                raise InvalidInputError(
-                    f"epsilon of analyst {name!r} must be above {least:.4g}, which the shared model alone may take, "
-                    f"got {epsilon!r}; a store with a smaller prior_share leaves more to each analyst"
-                )
 
     def seen_by(self, analyst: str | None) -> Settings:
         """The settings as they are for one analyst: with less ε if they were given less, and the same shared part.
+
+        Who was given no more than the shared part must not see the shared model: votes alone answer them, within all
+        of their smaller budget.
 
         >>> settings = Settings(2, ("no", "yes"), reuse="none", analysts={"alice": 0.25})
         >>> settings.seen_by("alice").epsilon, settings.seen_by("bob").epsilon
@@ -220,11 +231,14 @@ class Settings:
 
     @cached_property
     def _views(self) -> dict[str, Settings]:
-        views = {}
+        views, shared = {}, accounting.to_units(self.shared_budget) if self.advised else 0
         for name, epsilon in self.analysts.items():
-            budget = accounting.budget(epsilon, self.delta, self.accountant)
-            share = self.shared_budget / budget if self.advised else self.prior_share
-            views[name] = replace(self, epsilon=epsilon, prior_share=share, analysts={})
+            view = replace(self, epsilon=epsilon, analysts={})
+            if accounting.to_units(view.budget) <= shared:
+                view = replace(view, prior="none")
+            elif self.advised:
+                view = replace(view, prior_share=self.shared_budget / view.budget)
+            views[name] = view
         return views
 
     @classmethod
@@ -266,7 +280,7 @@ class Settings:
     def stored(self, *, draft: bool = False) -> dict[str, Any]:
         """The settings as a store file has them: what JSON can hold. A draft has no number of features yet."""
         values = {**asdict(self), "n_features": None if draft else self.n_features}
-        for name in ("schema", "analysts"):
+        for name in ("schema", "analysts", "expected_records"):
             if not values[name]:
                 del values[name]  # an earlier version can open the file, and refuses one that has them
         return values
@@ -306,6 +320,11 @@ class Settings:
         """The noise on the votes, given or derived."""
         return self.sigma2 or sigma2_for(self.budget, self.max_queries or PLANNED_QUERIES)
 
+    @property
+    def near_share(self) -> float:
+        """The share of records that an automatic τ aims at, as far as is known beforehand."""
+        return near_share(NEAR_SHARE if self.advised else SELECTED_SHARE, self.expected_records)
+
     @cached_property
     def class_array(self) -> npt.NDArray[Any]:
         """The labels, sorted."""
@@ -326,20 +345,22 @@ class Settings:
         classes = max(len(self.class_array), 1)  # none are known before the first records of a draft
         return Plan(tau, self.sigma1_, self.sigma2_, classes, self.max_records_per_query, contrast=self.advised)
 
-    def quantise(self, X: npt.ArrayLike, what: str) -> Vectors:
-        """Raw rows as the store sees them."""
-        vectors = quantise(X, self.center_, what=what)
+    def quantise(self, X: npt.ArrayLike, what: str, see: Callable[[FloatArray], None] | None = None) -> Vectors:
+        """Raw rows as the store sees them. `see` is shown them as they are, a block at a time."""
+        vectors = quantise(X, self.center_, what=what, see=see)
         if vectors.values.shape[1] != self.n_features:
             width = vectors.values.shape[1]
             raise InvalidInputError(f"{what} must have {self.n_features} features per row, got {width}")
         return vectors
 
-    def prepare(self, X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Vectors, IntArray]:
+    def prepare(
+        self, X: npt.ArrayLike, y: npt.ArrayLike, see: Callable[[FloatArray], None] | None = None
+    ) -> tuple[Vectors, IntArray]:
         """Raw records as the store keeps them, or an error that names what is wrong."""
-        vectors, labels = self.quantise(X, "X"), encode_labels(np.asarray(y), self.class_array)
+        vectors, labels = self.quantise(X, "X", see), encode_labels(np.asarray(y), self.class_array)
         if len(labels) != len(vectors):
             raise InvalidInputError(f"y must have one label per row: {len(vectors)} rows, got {len(labels)}")
-        return vectors, labels
+        return replace(vectors, spare=True), labels
 
 
 PARAMETERS: Final = {

@@ -28,11 +28,15 @@ ROW = 1 << 11
 
 @dataclass(frozen=True)
 class Vectors:
-    """Quantised feature vectors: row i stands for `scale[i] * values[i]`; `root_norm[i]` is |values[i]|."""
+    """Quantised feature vectors: row i stands for `scale[i] * values[i]`; `root_norm[i]` is |values[i]|.
+
+    `spare` says that nobody else uses `values`: an index may keep that very array instead of a copy.
+    """
 
     values: Int8Array
     root_norm: FloatArray
     scale: FloatArray
+    spare: bool = False
 
     def __len__(self) -> int:
         return len(self.values)

@@ -103,10 +103,10 @@ class LedgerContract:
 
     def test_names_for_the_nameless_were_never_anybodys(self):
         ledger = self.make(100)
-        assert ledger.new_names(2) == ["0", "1"]
+        assert list(ledger.new_names(2)) == ["0", "1"]
         ledger.retire(ledger.enrol(["41", "x", "043"]))
-        assert ledger.new_names(2) == ["42", "43"]
-        assert ledger.new_names(1, "each-row:") == ["each-row:44"]
+        assert list(ledger.new_names(2)) == ["42", "43"]
+        assert list(ledger.new_names(1, "each-row:")) == ["each-row:44"]
 
     def test_finding_asks_nobody_whether_they_were_ever_here(self):
         ledger = self.make(100)

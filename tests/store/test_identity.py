@@ -214,7 +214,7 @@ def test_names_that_are_made_up_are_nobody_elses(store):
     store.close()
     with Store(path) as again:
         assert again.engine.ledger.owners() == ["each-row:0", "each-row:1", "each-row:2", "each-row"]
-        assert again.engine.ledger.new_names(1, "each-row:") == ["each-row:3"]
+        assert list(again.engine.ledger.new_names(1, "each-row:")) == ["each-row:3"]
         assert not list(problems(again))
 
 

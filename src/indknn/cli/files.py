@@ -1,4 +1,4 @@
-"""Reading records and queries from npz, csv and parquet files, piece by piece; writing answers."""
+"""Reading records and queries from npz, csv, parquet and Arrow files, piece by piece; writing answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +16,20 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.errors import InvalidInputError
+from indknn.tables.arrow import needs_arrow, stacked
 from indknn.tables.files import read_pieces
 from indknn.tables.schema import Schema
 
 ROWS = 4096
 FORMATS = (".npz", ".csv", ".parquet")
+"""Of answers. Records and queries may be in Arrow files too."""
 Answers: TypeAlias = tuple[list[Any], list[list[float]] | None]
 """Labels, and how likely each class is if that was asked for."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a csv or parquet file are what. Without `features`: all that are nothing else.
+    """Which columns of a csv, parquet or Arrow file are what. Without `features`: all that are nothing else.
 
     `part` is for npz files that hold several tables: with `_train` the arrays are X_train, y_train and so on.
     """
@@ -53,7 +55,7 @@ class Piece:
     """Some rows: features, and labels, owners and record ids where the file has them."""
 
     first: int
-    X: npt.NDArray[np.float64]
+    X: npt.NDArray[Any]
     y: npt.NDArray[Any] | None
     owners: Any
     record_ids: Any = None
@@ -63,9 +65,9 @@ def pieces(path: Path, columns: Columns = Columns(), rows: int = ROWS) -> Iterat
     """The file, in pieces of so many rows."""
     if not path.is_file():
         raise InvalidInputError(f"{path} does not exist")
-    readers = {".npz": _npz, ".csv": _csv, ".parquet": _parquet}
+    readers = {".npz": _npz, ".csv": _csv, ".parquet": _parquet, ".arrow": _ipc, ".feather": _ipc}
     if path.suffix not in readers:
-        raise InvalidInputError(f"{path} must end in one of {', '.join(FORMATS)}")
+        raise InvalidInputError(f"{path} must end in one of {', '.join(readers)}")
     return readers[path.suffix](path, columns, rows)
 
 
@@ -136,7 +138,7 @@ def answers_in(path: Path, classes: Sequence[Any] | None = None) -> Iterator[Cal
         with path.open("wb") as archive:
             np.savez(archive, y=np.array(labels), **more)
     else:
-        pa, pq = _arrow()
+        pa, pq = needs_arrow("pyarrow"), needs_arrow("pyarrow.parquet")
         pq.write_table(pa.table({"y": labels, **dict(zip(names, proba.T, strict=True))}), path)
 
 
@@ -160,9 +162,7 @@ def _npz(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:
             raise InvalidInputError(f"{path}: {name} must have one entry per row of {names[0]}: {len(X)}, got {got}")
     for first in range(0, len(X), rows):
         part = slice(first, first + rows)
-        block = X[part].astype(np.float64)
-        if scale is not None:
-            block *= scale[part, None]
+        block = X[part] if scale is None else X[part].astype(np.float64) * scale[part, None]
         yield Piece(first, block, *(None if column is None else column[part] for column in (y, owners, record_ids)))
 
 
@@ -209,40 +209,40 @@ def _number(text: str | None) -> float | None:
 
 
 def _parquet(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:
-    _, pq = _arrow()
+    parquet = needs_arrow("pyarrow.parquet")
     try:
-        table = pq.ParquetFile(path)
+        file = parquet.ParquetFile(path)
     except (ValueError, OSError) as error:
         raise InvalidInputError(f"{path}: not a readable parquet file ({error})") from None
-    header = list(table.schema_arrow.names)
+    with file:
+        yield from _batches(path, columns, list(file.schema_arrow.names), file.iter_batches(rows))
+
+
+def _ipc(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:
+    feather = needs_arrow("pyarrow.feather")
+    try:
+        table = feather.read_table(path, memory_map=True)
+    except (ValueError, OSError) as error:
+        raise InvalidInputError(f"{path}: not a readable Arrow file ({error})") from None
+    yield from _batches(path, columns, list(table.column_names), table.to_batches(rows))
+
+
+def _batches(path: Path, columns: Columns, header: list[str], batches: Iterable[Any]) -> Iterator[Piece]:
     features, first = columns.pick(header, path), 0
-    for batch in table.iter_batches(rows):
-        X = np.column_stack([_column(path, name, batch.column(name)) for name in features])
+    for batch in batches:
+        X = stacked({name: batch.column(name) for name in features}, str(path))
         y = np.array(batch.column(columns.label).to_pylist()) if columns.label in header else None
         owners, record_ids = (
-            batch.column(name).to_pylist() if name in header else None for name in (columns.owner, columns.record)
+            _names(batch.column(name)) if name in header else None for name in (columns.owner, columns.record)
         )
         yield Piece(first, X, y, owners, record_ids)
         first += len(X)
 
 
-def _column(path: Path, name: str, column: Any) -> npt.NDArray[np.float64]:
-    """A column of numbers, or of lists of numbers."""
-    try:
-        return np.array(column.to_pylist(), dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InvalidInputError(
-            f"{path}: column {name!r} must hold numbers, or lists of numbers of one length"
-        ) from None
-
-
-def _arrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow as pa  # noqa: PLC0415
-        import pyarrow.parquet as pq  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise InvalidInputError("parquet files need pyarrow: pip install 'indknn[parquet]'") from None
-    return pa, pq
+def _names(column: Any) -> Any:
+    """Whole numbers as an array, which is quick; anything else as a list."""
+    whole = str(column.type).startswith(("int", "uint")) and not column.null_count
+    return column.to_numpy() if whole else column.to_pylist()
 
 
 def class_names(listed: str) -> tuple[Any, ...]:

@@ -125,8 +125,8 @@ def add(
 ) -> None:
     """Add the records of a file, all of them or none.
 
-    FILE is npz (arrays X, y, owners and record_ids), csv or parquet; in a store with a schema, which names the columns,
-    also JSON lines or Arrow. An owner is a text; a number is the text of its
+    FILE is npz (arrays X, y, owners and record_ids), csv, parquet or Arrow, where a column may hold a list of features;
+    in a store with a schema, which names the columns, also JSON lines. An owner is a text; a number is the text of its
     digits, so 17 is one person in every file. Record ids are your own and may be left out: a row whose id was added
     before replaces that record.
 

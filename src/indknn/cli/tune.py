@@ -12,6 +12,7 @@ from indknn.cli.files import Columns, as_json
 from indknn.cli.labels import labelled
 from indknn.cli.options import FEATURES, JSON, LABEL, columns, parameter_options
 from indknn.cli.progress import stages
+from indknn.core.calibrate import MANY_RECORDS
 from indknn.settings import PARAMETERS
 from indknn.store.tuning.candidates import USUAL
 from indknn.store.tuning.public import Target, Trial, Tuning, possible, tune
@@ -59,7 +60,12 @@ def _public(path: Path, named: Columns, seeds: int, n: int | None, target: Any, 
     aim = Target(n=n or len(X), **target)
     with stages() if not in_json else nullcontext(lambda *_: None) as show:
         found = tune(
-            X, y, aim, possible(USUAL, X.shape[1]), seeds=seeds, progress=lambda done, total: show("runs", done, total)
+            X,
+            y,
+            aim,
+            possible(USUAL, X.shape[1], aim.n),
+            seeds=seeds,
+            progress=lambda done, total: show("runs", done, total),
         )
     line = init_line(found)
     notes = found.extrapolated()
@@ -103,6 +109,8 @@ def init_line(found: Tuning) -> str:
         values |= {"max_queries": target.planned, "prior": "none", "sigma2": best.sigma2}
     else:
         values |= {"prior": "model", "prior_share": best.candidate.prior_share}
+        if target.n > MANY_RECORDS:
+            values["expected_records"] = target.n
     others = {"tau": best.tau, **{name: getattr(target, name) for name in ("kernel", "bandwidth", "accountant")}}
     values |= {name: value for name, value in others.items() if value != PARAMETERS[name].default}
     words = [f"--{name.replace('_', '-')} {'none' if value is None else value}" for name, value in values.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from math import sqrt
+from math import ceil, sqrt
 
 import numpy as np
 
@@ -18,6 +18,8 @@ SELECTED_SHARE = 0.03
 labels of their test queries: no accuracy with this default on those sets is an independent figure."""
 NEAR_SHARE = 0.015
 """The same where models answer too: few votes will do. From held-out training records."""
+MANY_RECORDS = 1 << 20
+"""From so many records on the number of neighbours stays the same, and their share falls: docs/tuning.md says why."""
 COUNT_EVERY = 16
 """Where models answer too, one of so many answers releases its count."""
 FEW_RECORDS = 15_000
@@ -26,7 +28,8 @@ DEFAULT_TAU = 0.5
 PLANNED_QUERIES = 2000
 """How many queries the noise on the count is planned for where no number was given."""
 MIN_QUERIES = 20
-_MAX_QUERIES = 256
+_MAX_QUERIES, _MOST_QUERIES = 256, 1024
+_PAIRS_WANTED, _LEAST_PAIRS = 32, 4
 _LOWEST_TAU = 0.05
 
 
@@ -76,26 +79,40 @@ class Crowd:
         return self._sigma2 * max(sqrt(FEW_RECORDS / records), 1.0)
 
 
+def near_share(share: float, records: float | None) -> float:
+    """The share of records that τ aims at in a store of about so many; None if that is not known.
+
+    The number must be public: what an operator says, or a noisy count.
+
+    >>> near_share(0.03, 50_000), near_share(0.03, 4 * MANY_RECORDS), near_share(0.03, None)
+    (0.03, 0.0075, 0.03)
+    """
+    return share * min(MANY_RECORDS / records, 1.0) if records else share
+
+
 def tau_from_queries(queries: Vectors, kernel: Kernel, share: float = SELECTED_SHARE) -> float | None:
     """A τ that about this share of the pairs of these *queries* reach; None if there are too few to tell.
 
     Queries are public, so this costs nothing. If the private records are spread like the queries, about
-    as many of them will be near a query.
+    as many of them will be near a query. A small share needs more queries. With too few of them τ stays lower, since
+    the nearest of a few pairs tell little.
     """
-    kappa = pairs_of(queries, kernel)
+    kappa = pairs_of(queries, kernel, max(_MAX_QUERIES, min(ceil(sqrt(2 * _PAIRS_WANTED / share)), _MOST_QUERIES)))
     if kappa is None:
         return None
-    quantile = float(np.quantile(kappa, 1.0 - share)) / GRID
+    quantile = float(np.quantile(kappa, 1.0 - max(share, _LEAST_PAIRS / len(kappa)))) / GRID
     return min(max(quantile, _LOWEST_TAU), 1.0)
 
 
-def pairs_of(queries: Vectors, kernel: Kernel) -> IntArray | None:
+def pairs_of(queries: Vectors, kernel: Kernel, most: int = _MAX_QUERIES) -> IntArray | None:
     """κ on the grid for the pairs of the first few hundred distinct queries; None if they are too few to tell."""
-    queries = queries[slice(0, _MAX_QUERIES)]
-    _, first = np.unique(queries.values, axis=0, return_index=True)
+    queries = queries[slice(0, most)]
+    first: dict[bytes, int] = {}
+    for i, row in enumerate(queries.values):
+        first.setdefault(row.tobytes(), i)
     if len(first) < MIN_QUERIES:
         return None
-    distinct = queries[np.sort(first)]
+    distinct = queries[np.array(list(first.values()), dtype=np.int64)]
     dots = integer_dots(distinct.values, distinct.values)
     kappa = [
         np.delete(kernel.values(dot, distinct.root_norm, distinct.scale, float(root), float(scale)), i)
@@ -104,9 +121,9 @@ def pairs_of(queries: Vectors, kernel: Kernel) -> IntArray | None:
     return np.concatenate(kappa)
 
 
-def plan_from_queries(kernel: Kernel, plan: Callable[[float], Plan], queries: Vectors) -> Plan:
+def plan_from_queries(kernel: Kernel, plan: Callable[[float], Plan], share: float, queries: Vectors) -> Plan:
     """The plan with τ chosen from the first queries, or with a fixed τ where they are too few."""
-    tau = tau_from_queries(queries, kernel)
+    tau = tau_from_queries(queries, kernel, share)
     if tau is None:
         warnings.warn(
             f"tau was not given and {len(queries)} queries are too few to choose it: using {DEFAULT_TAU}",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,54 @@ EACH_ROW_PREFIX = EACH_ROW + ":"
 """How the names begin that a store makes up for such people. It refuses newcomers who are given such a name."""
 NEEDS_OWNERS = f"a store needs the owner of every row; or owners={EACH_ROW!r}, if each is a new person"
 _LONGEST_NUMBER = 4096
+
+
+class Numbered(Sequence[OwnerId]):
+    """Names that are the text of numbers, behind one prefix, kept as numbers: text would take ten times the memory.
+
+    >>> names = Numbered(np.array([7, 8]), "each-row:")
+    >>> list(names), names[-1], list(names[np.array([1])])
+    (['each-row:7', 'each-row:8'], 'each-row:8', ['each-row:8'])
+    """
+
+    def __init__(self, numbers: IntArray, prefix: str = ""):
+        self.numbers, self.prefix = numbers, prefix
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, rows: int) -> OwnerId: ...
+    @overload
+    def __getitem__(self, rows: slice | IntArray) -> Numbered: ...
+    def __getitem__(self, rows: int | slice | IntArray) -> OwnerId | Numbered:
+        if isinstance(rows, slice | np.ndarray):
+            return Numbered(self.numbers[rows], self.prefix)
+        return f"{self.prefix}{self.numbers[rows]}"
+
+    def __iter__(self) -> Iterator[OwnerId]:
+        return (f"{self.prefix}{number}" for number in self.numbers.tolist())
+
+
+def as_owners(owners: Any, *, length: int) -> Sequence[OwnerId]:
+    """The owners of so many records, as `as_owner_list` has them; an array of numbers stays one.
+
+    >>> as_owners(np.array([3, 4]), length=2).numbers.tolist(), as_owners([3, 4], length=2)
+    ([3, 4], ['3', '4'])
+    """
+    if isinstance(owners, Numbered) and len(owners) == length:
+        return owners
+    numbers = owners.to_numpy() if hasattr(owners, "to_numpy") else owners
+    if isinstance(numbers, np.ndarray) and numbers.dtype.kind in "iu" and numbers.shape == (length,):
+        whole = numbers.astype(np.int64, copy=False)
+        if not len(whole) or whole.min() >= 0:  # else they are below 0, or were above 63 bits
+            return Numbered(whole)
+    return as_owner_list(owners, length=length)
+
+
+def picked(names: Sequence[OwnerId], rows: IntArray) -> Sequence[OwnerId]:
+    """Those in these rows."""
+    return names[rows] if isinstance(names, Numbered) else [names[i] for i in rows.tolist()]
 
 
 def as_owner_list(owners: Any, *, length: int | None = None, what: str = "owner") -> list[OwnerId]:

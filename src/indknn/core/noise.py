@@ -14,20 +14,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from fractions import Fraction
-from importlib import import_module
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from indknn.core import native
 from indknn.errors import InvalidInputError
 from indknn.types import IntArray
 
-_sampler: Any = None
-if os.environ.get("INDKNN_NATIVE") != "0":
-    with suppress(ImportError):
-        _sampler = import_module("indknn.core._sampler")
+_sampler = native.load("indknn.core._sampler")
 
 _FAST_SCALES = 1 << 59
 _DIGIT_BITS = 64
@@ -230,7 +226,11 @@ def noise_from(random_state: int | np.random.Generator | np.random.RandomState |
     >>> noise_from(None).secure, noise_from(3).secure
     (True, False)
     """
-    return SecureNoise() if random_state is None else SeededNoise(random_state)
+    try:
+        return SecureNoise() if random_state is None else SeededNoise(random_state)
+    except (TypeError, ValueError):
+        allowed = "None, a seed of at least 0, a Generator or a RandomState"
+        raise InvalidInputError(f"random_state must be {allowed}, got {random_state!r}") from None
 
 
 __all__: Sequence[str] = ["Noise", "SecureNoise", "SeededNoise", "noise_from"]

@@ -50,7 +50,7 @@ class Ledger(Protocol):
         """The slot of each, -1 for owners without records, ever seen or not."""
         ...
 
-    def new_names(self, n: int, prefix: str = "") -> list[OwnerId]:
+    def new_names(self, n: int, prefix: str = "") -> Sequence[OwnerId]:
         """So many names that were never anybody's, for people who come without: the prefix and a number."""
         ...
 

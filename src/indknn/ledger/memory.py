@@ -14,13 +14,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from indknn.core import native
 from indknn.core.accounting import MAX_UNITS
-from indknn.core.inputs import number_in
+from indknn.core.inputs import Numbered, number_in
 from indknn.errors import LedgerError, UnknownOwnerError
 from indknn.ledger.base import SHARED, Scope
 from indknn.ledger.old_names import old_forms
 from indknn.ledger.roster import Roster
 from indknn.types import IntArray, OwnerId
+
+_votes = native.load("indknn.core._votes")
 
 
 @dataclass(frozen=True)
@@ -89,12 +92,12 @@ class MemoryLedger:
         self._queries = self._queries.copy()  # may be a read-only map, like the rest
         self._spent = {scope: spent.copy() for scope, spent in self._spent.items()}
 
-    def copy(self) -> MemoryLedger:
-        """The same as it is now, to look at while this one goes on."""
+    def copy(self, *, names: bool = True) -> MemoryLedger:
+        """The same as it is now, to look at while this one goes on. Counts over everybody need no `names`."""
         other = MemoryLedger(self.budget, self.global_budget, shared_budget=self.shared_budget, key=self._key)
         held = {name: value for name, value in self.__dict__.items() if name not in {"lock", "log", "_roster"}}
         other.__setstate__({**held, "budgets": dict(self.budgets), "_tombstones": dict(self._tombstones), "log": None})
-        other._roster = self._roster.copy()
+        other._roster = self._roster.copy(names=names)
         return other
 
     def restore(
@@ -123,16 +126,18 @@ class MemoryLedger:
 
     def find(self, owners: Sequence[OwnerId]) -> IntArray:
         """The slot of each, -1 for those who have none."""
-        return np.array([self._roster.slot(owner) for owner in owners], dtype=np.int64)
+        return self._roster.slots_of(owners)
 
-    def strangers(self, owners: Sequence[OwnerId]) -> list[OwnerId]:
+    def strangers(self, owners: Sequence[OwnerId]) -> Sequence[OwnerId]:
         """Those of these owners who have no slot, each once, in order."""
-        return [owner for owner in dict.fromkeys(owners) if self._roster.slot(owner) < 0]
+        return self._roster.strangers(owners)
 
-    def new_names(self, n: int, prefix: str = "") -> list[OwnerId]:
+    def new_names(self, n: int, prefix: str = "") -> Sequence[OwnerId]:
         """So many names that were never anybody's."""
         first, self.next_number = self.next_number, self.next_number + n
-        return [f"{prefix}{number}" for number in range(first, first + n)]
+        if self.next_number < 1 << 63:
+            return Numbered(np.arange(first, self.next_number), prefix)
+        return [f"{prefix}{number}" for number in range(first, self.next_number)]
 
     def anything_spent(self) -> bool:
         """Whether anybody, here or forgotten, was ever charged."""
@@ -160,7 +165,15 @@ class MemoryLedger:
 
     def enrol(self, owners: Sequence[OwnerId]) -> IntArray:
         """The slot of each owner, new or returning."""
-        return np.array([self._slot_for(owner) for owner in owners], dtype=np.int64)
+        newcomers = self._roster.strangers(owners)
+        if self._tombstones:  # most stores have none, and hashing a million newcomers takes a second
+            for owner in newcomers:
+                self._enrol_returning(owner)
+        else:
+            self._grow(max(self._roster.capacity, len(self._roster) + len(newcomers)))
+            self._roster.add_all(newcomers)
+        self._pass_numbers(newcomers)
+        return self._roster.slots_of(owners)
 
     def retire(self, slots: IntArray) -> None:
         """Drop the names; keep what was spent under a keyed hash."""
@@ -202,19 +215,29 @@ class MemoryLedger:
         """What one analyst may learn of a person at most, the shared part included."""
         return min(self.budgets.get(scope, self.budget), self.budget)
 
+    def apart(self, scope: Scope) -> bool:
+        """Whether this analyst was given so little that they see nothing of what all others see."""
+        return self.budgets.get(scope, self.shared_budget + 1) <= self.shared_budget
+
     def limit(self, scope: Scope) -> int:
         """What a person may spend in this scope."""
-        return self.shared_budget if scope == SHARED else self.budget_of(scope) - self.shared_budget
+        if scope == SHARED or self.apart(scope):
+            return self.shared_budget if scope == SHARED else self.budget_of(scope)
+        return self.budget_of(scope) - self.shared_budget
 
     def remaining(self, slots: IntArray, scope: Scope) -> IntArray:
         """What each may still spend in this scope, with whatever else bounds it."""
-        analysts = [one for one in self._spent if one != SHARED]
-        shared, own = self._sum_of([SHARED], slots), self._sum_of([scope], slots)
-        if self.house:
+        left = np.empty(len(slots), dtype=np.int64)
+        if self._in_one_pass(scope) and _votes.room(*self._columns(slots, scope), left):
+            return left
+        # Who is apart sees nothing that is shared. So neither side may depend on what the other one cost.
+        apart = self.apart(scope)
+        shared, own = self._sum_of([] if apart else [SHARED], slots), self._sum_of([scope], slots)
+        if self.house and not apart:
             # What one was told shapes what all see, now and later. So no order of questions may take more than one.
-            own = self._sum_of(analysts, slots)
+            own = self._sum_of(self._analysts, slots)
         elif scope == SHARED:
-            own = np.max([self._spent[one][slots] for one in analysts], axis=0)
+            own = np.max([self._spent[one][slots] for one in self._analysts], axis=0)
         room = self.limit(scope) - (shared if scope == SHARED else own)
         # Nothing more, unless the parts of the budget were divided in another way when it was spent.
         room = np.minimum(room, self.budget_of(scope) - shared - own)
@@ -225,13 +248,27 @@ class MemoryLedger:
 
     def charge(self, slots: IntArray, units: IntArray, scope: Scope, *, joining: bool = True) -> None:
         """Charge distinct slots, all or none. With `joining` they took part in one more release."""
-        if (slots < 0).any() or (units < 0).any() or (units > self.remaining(slots, scope)).any():
+        if self._in_one_pass(scope):
+            joined = self._queries if joining else np.zeros(0, dtype=np.int32)
+            done = _votes.charge(*self._columns(slots, scope), native.whole(units), joined)
+        else:
+            done = not ((slots < 0).any() or (units < 0).any() or (units > self.remaining(slots, scope)).any())
+            if done:
+                self._in(scope)[slots] += units
+                self._queries[slots] += joining
+        if not done:
             raise LedgerError("a charge does not fit the remaining budget; nothing was charged or released")
-        self._in(scope)[slots] += units
-        if joining:
-            self._queries[slots] += 1
         if self.log is not None:
             self.log.setdefault(scope, []).append((slots, units))
+
+    def set_spent(self, slots: IntArray, scope: Scope, units: IntArray) -> None:
+        """What these slots have spent, told by whoever keeps the books of this ledger: it is one of a cluster's."""
+        self._grow(int(slots.max(initial=-1)) + 1)
+        self._in(scope)[slots] = units
+
+    def spent_by(self, slots: IntArray, scope: Scope) -> IntArray:
+        """What these slots have spent in this scope."""
+        return self._in(scope)[slots]
 
     def queries(self, owners: Sequence[OwnerId]) -> IntArray:
         """In how many queries each has taken part."""
@@ -260,30 +297,31 @@ class MemoryLedger:
             total = np.minimum(total + self.spent(owners, scope), MAX_UNITS)
         return total
 
-    def _slot_for(self, owner: OwnerId) -> int:
-        slot = self._roster.slot(owner)
-        if slot >= 0:
-            return slot
+    def _enrol_returning(self, owner: OwnerId) -> None:
+        """Give a slot to somebody who has none, and who may have been here before."""
         slot = self._roster.next_slot
         self._grow(slot + 1)
-        if self._tombstones:  # most stores have none, and hashing a million newcomers takes a second
-            graves = self.graves(owner)
-            if graves:  # resume first, then take the name, then drop the tombstone
-                self._resume(slot, self._tombstone(owner))
-            self._roster.add(owner)
-            for digest in graves:
-                del self._tombstones[digest]
+        graves = self.graves(owner)
+        if graves:  # resume first, then take the name, then drop the tombstone
+            self._resume(slot, self._tombstone(owner))
+        self._roster.add(owner)
+        for digest in graves:
+            del self._tombstones[digest]
+
+    def _pass_numbers(self, names: Sequence[OwnerId]) -> None:
+        """No name that is made up later may be one of these."""
+        if isinstance(names, Numbered):
+            highest = int(names.numbers.max(initial=-1)) if not names.prefix else -1
         else:
-            self._roster.add(owner)
-        self.next_number = max(self.next_number, number_in(owner) + 1)
-        return slot
+            highest = max(map(number_in, names), default=-1)
+        self.next_number = max(self.next_number, highest + 1)
 
     def _grow(self, need: int) -> None:
         if need > len(self._queries):
-            extra = np.zeros(max(64, need // 2, need - len(self._queries)), dtype=np.int64)
-            self._queries = np.concatenate([self._queries, extra.astype(np.int32)])
+            size = len(self._queries) + max(64, need // 2, need - len(self._queries))
+            self._queries = _longer(self._queries, size)
             for scope, old in self._spent.items():
-                self._spent[scope] = np.concatenate([old, extra])
+                self._spent[scope] = _longer(old, size)
 
     def _resume(self, slot: int, tombstone: Tombstone) -> None:
         self._queries[slot] = tombstone.queries
@@ -295,12 +333,24 @@ class MemoryLedger:
             self._spent[scope] = np.zeros_like(self._spent[None])
         return self._spent[scope]
 
+    def _in_one_pass(self, scope: Scope) -> bool:
+        """Whether nothing bounds a charge but one column and the shared one, and C can do it."""
+        plain = scope != SHARED and not self.house and self.global_budget is None
+        return _votes is not None and plain and scope in self._spent
+
+    def _columns(self, slots: IntArray, scope: Scope) -> tuple[Any, ...]:
+        shared = b"" if self.apart(scope) else self._spent.get(SHARED, b"")
+        return self._spent[scope], shared, native.whole(slots), self.limit(scope), self.budget_of(scope)
+
+    @property
+    def _analysts(self) -> list[Scope]:
+        """Those who see what is shared."""
+        return [scope for scope in self._spent if scope != SHARED and not self.apart(scope)]
+
     def _sum_of(self, scopes: Iterable[Scope], slots: IntArray) -> IntArray:
-        total = np.zeros(len(slots), dtype=np.int64)
-        for scope in scopes:
-            if scope in self._spent:
-                total = np.minimum(total + self._spent[scope][slots], MAX_UNITS)  # hundreds must not wrap around
-        return total
+        parts = [self._spent[scope].take(slots) for scope in scopes if scope in self._spent]
+        # Hundreds must not wrap around.
+        return reduce(lambda a, b: np.minimum(a + b, MAX_UNITS), parts) if parts else np.zeros(len(slots), np.int64)
 
     def digest(self, owner: OwnerId) -> bytes:
         """A keyed hash of the name: without the key nobody can test whether a given person was here."""
@@ -323,3 +373,10 @@ class MemoryLedger:
 
     def _hashed(self, body: bytes) -> bytes:
         return hashlib.blake2b(body, key=self._key, digest_size=32).digest()
+
+
+def _longer(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    """The same with zeros behind it, which take no memory before they are written."""
+    new = np.zeros(size, dtype=old.dtype)
+    new[: len(old)] = old
+    return new

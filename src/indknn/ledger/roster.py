@@ -7,15 +7,16 @@ two hundred. Other names are kept in two dicts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from indknn.core.inputs import EACH_ROW_PREFIX, number_in
+from indknn.core.inputs import EACH_ROW_PREFIX, Numbered, number_in, picked
 from indknn.types import IntArray, OwnerId
 
 _FREE, _NUMBER, _EACH_ROW, _NAMED = range(4)  # what a byte says of its slot
 _PREFIX = {_NUMBER: "", _EACH_ROW: EACH_ROW_PREFIX}
+_KINDS = {prefix: kind for kind, prefix in _PREFIX.items()}
 _FIRST = "0123456789" + EACH_ROW_PREFIX[0]  # how such names begin
 
 
@@ -37,11 +38,12 @@ class Roster:
         self._slot: dict[OwnerId, int] = {}  # names that do not follow from their slots
         self._name: dict[int, OwnerId] = {}
 
-    def copy(self) -> Roster:
-        """The same as it is now."""
+    def copy(self, *, names: bool = True) -> Roster:
+        """The same as it is now. Without `names`, which take longest, it knows only which slots are taken."""
         other = Roster()
         other._taken, other._free = self._taken.copy(), self._free.copy()
-        other._slot, other._name = self._slot.copy(), self._name.copy()
+        if names:
+            other._slot, other._name = self._slot.copy(), self._name.copy()
         return other
 
     @property
@@ -67,10 +69,7 @@ class Roster:
         for slot, name in names:
             if slot >= len(self._taken):
                 self._taken.extend(bytes(slot + 1 - len(self._taken)))
-            if name[:1] in _FIRST:
-                self._set(slot, name)
-            else:  # the same for most names, in half the time
-                self._taken[slot], self._slot[name], self._name[slot] = _NAMED, slot, name
+            self._name_slot(slot, name)
         self._free = [slot for slot, kind in enumerate(self._taken) if not kind]
 
     def name(self, slot: int) -> OwnerId:
@@ -85,6 +84,48 @@ class Roster:
             return found
         kind, number = _kind_of(name)
         return number if 0 <= number < len(self._taken) and self._taken[number] == kind else -1
+
+    def slots_of(self, names: Sequence[OwnerId]) -> IntArray:
+        """The slot of each name, or -1."""
+        known = self._slot.get
+        if not isinstance(names, Numbered):
+            found = [known(name, -1) for name in names]
+            slots = np.array(found, dtype=np.int64)
+            rest = [i for i in np.flatnonzero(slots < 0).tolist() if names[i][:1] in _FIRST]
+            slots[rest] = [self.slot(names[i]) for i in rest]
+            return slots
+        numbers, taken = names.numbers, np.frombuffer(self._taken, dtype=np.uint8)
+        own = numbers < len(taken)
+        if len(taken):
+            own &= taken[np.where(own, numbers, 0)] == _KINDS[names.prefix]
+        slots = np.where(own, numbers, -1)
+        if self._slot and not own.all():
+            rest_of = np.flatnonzero(~own)
+            slots[rest_of] = [known(name, -1) for name in names[rest_of]]
+        return slots
+
+    def strangers(self, names: Sequence[OwnerId]) -> Sequence[OwnerId]:
+        """Those of these names that have no slot, each once, in order."""
+        new = picked(names, np.flatnonzero(self.slots_of(names) < 0))
+        if not isinstance(new, Numbered):
+            return list(dict.fromkeys(new))
+        if (new.numbers[1:] > new.numbers[:-1]).all():  # the usual case, and all different
+            return new
+        return new[np.sort(np.unique(new.numbers, return_index=True)[1])]
+
+    def add_all(self, names: Sequence[OwnerId]) -> None:
+        """A slot for each of these different names that have none, the same as `add` would give them one by one."""
+        recycled = [self._free.pop() for _ in range(min(len(names), len(self._free)))]
+        first, fresh = len(self._taken), len(names) - len(recycled)
+        self._taken.extend(bytes(fresh))
+        slots = np.append(np.array(recycled, dtype=np.int64), np.arange(first, first + fresh))
+        rest = np.arange(len(names))
+        if isinstance(names, Numbered):
+            own = names.numbers == slots
+            np.frombuffer(self._taken, dtype=np.uint8)[slots[own]] = _KINDS[names.prefix]
+            rest = rest[~own]
+        for slot, name in zip(slots[rest].tolist(), picked(names, rest), strict=True):
+            self._name_slot(slot, name)
 
     def taken(self) -> IntArray:
         """The slots that are somebody's, ascending."""
@@ -111,6 +152,12 @@ class Roster:
             self._taken.clear()
             self._free.clear()
         return name
+
+    def _name_slot(self, slot: int, name: OwnerId) -> None:
+        if name[:1] in _FIRST:
+            self._set(slot, name)
+        else:  # the same for most names, in half the time
+            self._taken[slot], self._slot[name], self._name[slot] = _NAMED, slot, name
 
     def _set(self, slot: int, name: OwnerId) -> None:
         kind, number = _kind_of(name)

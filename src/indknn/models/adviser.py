@@ -8,13 +8,14 @@ changes its mind only at fixed numbers of answers, so a batch is answered as if 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
 
-from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, PLANNED_QUERIES
+from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, PLANNED_QUERIES, near_share, tau_from_queries
 from indknn.core.kernels import Kernel
 from indknn.core.quantise import as_vectors
 from indknn.core.releases import NoisyVotes, Release, Votes
@@ -41,7 +42,8 @@ _BELIEF = 5.0  # how firmly votes are taken to be strong, in squared scores that
 class Terms:
     """What is public and fixed. `max_queries` None plans for as many questions again as were asked so far.
 
-    `budget` is what a person may spend on votes with this analyst.
+    `budget` is what a person may spend on votes with this analyst. `expected_records` is how many records the operator
+    expects, if they said so.
     """
 
     n_features: int
@@ -50,6 +52,7 @@ class Terms:
     max_queries: int | None
     sigma2: float | None
     tau: float | None = None
+    expected_records: int | None = None
 
 
 @dataclass(frozen=True)
@@ -85,12 +88,11 @@ class Adviser:
         terms: Terms,
         kernel: Kernel,
         model: SharedModel,
-        choose_tau: Callable[[Vectors], float | None] = lambda queries: None,
     ):
         self.terms = terms
         self.model = model
         self.tau = terms.tau
-        self._choose_tau = choose_tau
+        self._kernel = kernel
         self.density = Density(kernel, terms.n_features)
         self.answered = self.asked = 0
         self.left = 1.0  # of the budget of an average person, by what releases must have cost
@@ -100,6 +102,12 @@ class Adviser:
         self.worth_asking = True
         self._looked_at, self._weighed = 0, -1
         self._lately: deque[tuple[Int8Array, FloatArray]] = deque(maxlen=LATELY)
+
+    def twin(self) -> Adviser:
+        """The same as it is now, to try out what the next answers will be."""
+        other = copy(self)
+        other.density, other._lately = self.density.twin(), deque(maxlen=LATELY)
+        return other
 
     def until_change(self) -> int:
         """How many answers may come before the adviser may change its mind."""
@@ -121,11 +129,16 @@ class Adviser:
             self._weigh()
         return Advice(scores - 1.0 / self.terms.n_classes, ~sure & self.worth_asking, tau)
 
+    def foresee(self, n: int, known: Scores | None) -> tuple[BoolArray, float]:
+        """About which of n queries people will probably be asked, and how near they must be. Changes nothing."""
+        asked = np.ones(n, dtype=bool) if known is None or not self.model.ready else ~known[1] & self.worth_asking
+        return asked, self.tau or DEFAULT_TAU
+
     def _weigh(self) -> None:
         """Whether the votes on a usual query would stand above their noise."""
         self._weighed = self.model.rounds
         self.density.known = self.model.count or None
-        K = self.density.records * NEAR_SHARE * self.voting
+        K = self.density.records * self.density.usual_share * self.voting
         self.worth_asking = self.sigma2() <= MOST_NOISE * self.kappa * sqrt(K)
 
     @property
@@ -134,14 +147,18 @@ class Adviser:
         return min(self.strength / self.first_strength, 1.0)
 
     def _choose(self, queries: Vectors) -> None:
-        """τ, from public rows or else from the first queries."""
+        """τ, from public rows or else from the first queries. In a very large store fewer shall be near."""
         look = 0 < self.answered <= _TAU_SETTLED and self.answered % LOOK_EVERY == 0  # all pairs: some milliseconds
         if self.terms.tau is None and (self.tau is None or look):
             public = self.model.public
             rows = self.density.queries() if self.answered else queries
             if public is not None and len(public) >= len(rows):
                 rows = as_vectors(public)
-            self.tau = self._choose_tau(rows) or self.tau
+            records = self.terms.expected_records or self.model.count or self.density.records
+            share = near_share(NEAR_SHARE, records)
+            tau = tau_from_queries(rows, self._kernel, share)
+            if tau is not None:
+                self.tau, self.density.usual_share = tau, share
 
     def question(self, query: Vectors, tau: int) -> Question:
         """How people will be asked about this query. All of it is public."""

@@ -7,6 +7,8 @@ noise: a wrong one costs accuracy, never privacy.
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 
 from indknn.core.calibrate import COUNT_EVERY, NEAR_SHARE
@@ -30,7 +32,14 @@ class Density:
         self._shares = 0.0
         self._counts = 0.0
         self._asked = 0
+        self.usual_share = NEAR_SHARE  # what τ was chosen for
         self.known: float | None = None  # how many records there are, where a count tells
+
+    def twin(self) -> Density:
+        """The same as it is now."""
+        other, pool = copy(self), self._pool
+        other._pool = Vectors(pool.values.copy(), pool.root_norm.copy(), pool.scale.copy())
+        return other
 
     def add(self, query: Vectors) -> None:
         """A query that was asked; the latest thousand are remembered."""
@@ -49,13 +58,13 @@ class Density:
         """The share of earlier queries near this one (at least a little above none), and their mean κ."""
         m, pool = min(self._seen, _KEPT), self._pool
         if not m:
-            return NEAR_SHARE, min(1.0, tau / GRID * _USUAL_EXCESS)
+            return self.usual_share, min(1.0, tau / GRID * _USUAL_EXCESS)
         dots = integer_dots(query.values, pool.values[:m])[0]
         root, scale = float(query.root_norm[0]), float(query.scale[0])
         every = self._kernel.values(dots, pool.root_norm[:m], pool.scale[:m], root, scale)
         near = every[every >= tau]
         kappa = (float(near.sum()) + min(GRID, tau * _USUAL_EXCESS)) / (len(near) + 1) / GRID
-        return (len(near) + 1.0) / (m + 1.0 / NEAR_SHARE), kappa
+        return (len(near) + 1.0) / (m + 1.0 / self.usual_share), kappa
 
     @property
     def count_due(self) -> bool:

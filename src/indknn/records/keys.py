@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from indknn.core.inputs import picked
 from indknn.types import IntArray, OwnerId, Vectors
 
 KeyArray: TypeAlias = npt.NDArray[np.uint64]
@@ -34,13 +36,13 @@ class Match:
         return np.flatnonzero(self.ids < 0)
 
     def pick(
-        self, vectors: Vectors, labels: IntArray, owners: list[OwnerId]
-    ) -> tuple[Vectors, IntArray, list[OwnerId], KeyArray]:
+        self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]
+    ) -> tuple[Vectors, IntArray, Sequence[OwnerId], KeyArray]:
         """The rows that are to be added, out of all."""
         rows = self.fresh
         if len(rows) == len(owners):
             return vectors, labels, owners, self.keys
-        return vectors[rows], labels[rows], [owners[i] for i in rows.tolist()], self.keys[rows]
+        return vectors[rows], labels[rows], picked(owners, rows), self.keys[rows]
 
 
 class RecordKeys:

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from indknn.core.quantise import ALIGNED, aligned_zeros
 from indknn.errors import InvalidInputError
 from indknn.records.indexes.scanner import MAX_FEATURES, CodeArray, Int32Array, Rows
 from indknn.types import BoolArray, Float32Array, FloatArray, Int8Array, IntArray, Vectors
 
 _FIRST_CAPACITY = 64
-_ALIGNED = 64  # a row that starts on a cache line is read without straddling two
+_MANY_BYTES = 1 << 24
 _ARRAYS = ("values", "squared", "roots", "scale", "codes")
 NO_SCALES: FloatArray = np.ones(1)  # stretches to any length
 
@@ -78,6 +79,9 @@ class Slots:
         n = len(vectors)
         recycled = [self._free.pop() for _ in range(min(n, len(self._free)))]
         fresh = n - len(recycled)
+        values = vectors.values
+        if vectors.spare and not self.used and values.nbytes >= _MANY_BYTES and values.ctypes.data % ALIGNED == 0:
+            self.values = values  # a copy would take as much memory again
         self._reserve(self.used + fresh)
         if not recycled:
             where: slice | IntArray = slice(self.used, self.used + n)
@@ -85,7 +89,8 @@ class Slots:
         else:
             where = slots = np.array([*recycled, *range(self.used, self.used + fresh)], dtype=np.int64)
         self.used += fresh
-        self.values[where] = vectors.values
+        if self.values is not values:
+            self.values[where] = values
         self.squared[where] = np.rint(vectors.root_norm * vectors.root_norm)  # a root of an integer: exact
         self.roots[where] = vectors.root_norm
         if self.with_scale:
@@ -105,12 +110,14 @@ class Slots:
         self._free.extend(slots.tolist())
 
     def _reserve(self, capacity: int) -> None:
-        have = len(self.values)
+        have = len(self.squared)
         if capacity <= have:
             return
         capacity = max(capacity, have + have // 2, _FIRST_CAPACITY)
         for name in _ARRAYS:
             old = getattr(self, name)
+            if len(old) == capacity:  # just taken over
+                continue
             new = aligned_zeros((capacity, *old.shape[1:]), old.dtype)
             new[: self.used] = old[: self.used]
             old[:] = 0  # the outgrown copy would otherwise keep forgotten features in freed memory
@@ -127,15 +134,6 @@ class Slots:
             new = aligned_zeros(state[name].shape, state[name].dtype)
             new[:] = state[name]
             setattr(self, name, new)
-
-
-def aligned_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Zeros that start on a cache line. Pages that are never written take no memory."""
-    kind = np.dtype(dtype)
-    size = int(np.prod(shape)) * kind.itemsize
-    raw = np.zeros(size + _ALIGNED, dtype=np.uint8)
-    start = -raw.ctypes.data % _ALIGNED
-    return raw[start : start + size].view(kind).reshape(shape)
 
 
 def _width(array: npt.NDArray[Any]) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
+from indknn.engine import MakeShard
 from indknn.errors import InvalidInputError
 from indknn.place import Place
 from indknn.server.app import create_app
@@ -65,10 +66,11 @@ def serve(
     open_on_loopback: bool = False,
     embed: Embed | None = None,
     ready: Callable[[str], None] = print,
+    make_shard: MakeShard | None = None,
 ) -> None:
     """Serve a store until SIGTERM or SIGINT. Everything that was charged is answered before this returns."""
     refuse_exposed(path, host, tls is not None, behind_proxy)
-    with Store(path, witness=witness) as store:
+    with Store(path, witness=witness, make_shard=make_shard) as store:
         app = create_app(store, keys=keys_path(path), options=options, open_on_loopback=open_on_loopback, embed=embed)
         if behind_proxy or not is_loopback(host):
             app.service.keys.is_open = False  # even if the file has gone since it was read

@@ -68,7 +68,7 @@ class Change:
             raise InvalidInputError(
                 f"X must have {public.shape[1]} features, as the public rows have, got {X.shape[1]}"
             )
-        state.engine = journaled_engine(settings, self.noise, state.journal, public)
+        state.engine = journaled_engine(settings, self.noise, state.journal, public, state.make_shard)
         state.draft = False
 
     def adopt(self, schema: Schema) -> None:
@@ -83,7 +83,7 @@ class Change:
         state.draft, state.schema = not classes, schema
         database.set_meta(state.db, "settings", json.dumps(settings.stored(draft=state.draft)))
         chain.append(state.db, "settings", n_features=width, classes=list(classes), schema=True)
-        state.engine = journaled_engine(settings, self.noise, state.journal)
+        state.engine = journaled_engine(settings, self.noise, state.journal, make_shard=state.make_shard)
 
     def give_less(self, settings: Settings, analyst: str) -> None:
         """These settings hold from here on, in which this analyst has less (`analysts.py`)."""
@@ -108,7 +108,7 @@ class Change:
         self,
         vectors: Vectors,
         labels: IntArray,
-        owners: list[OwnerId] | None,
+        owners: Sequence[OwnerId] | None,
         record_ids: Sequence[str | None] | None = None,
         match: Match | None = None,
         replaced: IntArray | None = None,
@@ -133,7 +133,7 @@ class Change:
         self.slots.append(match.ids & _SLOT)
         return match.ids
 
-    def _add(self, vectors: Vectors, labels: IntArray, owners: list[OwnerId], keys: KeyArray) -> IntArray:
+    def _add(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId], keys: KeyArray) -> IntArray:
         db, shard, ledger = self.state.db, self.state.engine.shard, self.state.engine.ledger
         newcomers = ledger.strangers(owners)
         back = {name: graves for name in newcomers if (graves := ledger.graves(name))} if ledger.tombstones else {}

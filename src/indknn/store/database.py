@@ -126,16 +126,21 @@ def read_public(db: Connection) -> Int8Array | None:
 
 
 def write_records(db: Connection, shard: Shard, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:
-    """The records just put into these slots."""
-    body = _blank(shard, slots, vectors.values.shape[1])
-    body["owner"], body["label"] = shard.owners_of(slots), pack_label(labels, shard.epochs_of(slots))
-    body["scale"], body["features"] = vectors.scale, vectors.values
-    _overwrite(db, slots, body)
+    """The records just put into these slots, some at a time: all of them as bytes would take much memory."""
+    for low in range(0, len(slots), _ROWS):
+        part = slice(low, low + _ROWS)
+        here, some = slots[part], vectors[part]
+        body = _blank(shard, here, some.values.shape[1])
+        body["owner"], body["label"] = shard.owners_of(here), pack_label(labels[part], shard.epochs_of(here))
+        body["scale"], body["features"] = some.scale, some.values
+        _overwrite(db, here, body)
 
 
 def clear_records(db: Connection, shard: Shard, slots: IntArray, n_features: int) -> None:
     """These slots were just freed: only the generation stays, one up."""
-    _overwrite(db, slots, _blank(shard, slots, n_features))
+    for low in range(0, len(slots), _ROWS):
+        here = slots[low : low + _ROWS]
+        _overwrite(db, here, _blank(shard, here, n_features))
 
 
 def _blank(shard: Shard, slots: IntArray, n_features: int) -> npt.NDArray[np.void]:

@@ -16,7 +16,7 @@ from typing import Self
 import apsw
 
 from indknn.core.noise import Noise, SecureNoise
-from indknn.engine import Engine
+from indknn.engine import Engine, MakeShard
 from indknn.errors import PrivacyError, StoreError
 from indknn.place import Place
 from indknn.settings import Settings
@@ -29,7 +29,10 @@ from indknn.store.opening import State, load
 
 
 class HeldStore:
-    """A store file that this process holds. With `read_only` nothing can be changed or answered."""
+    """A store file that this process holds. With `read_only` nothing can be changed or answered.
+
+    `make_shard` makes the shard that records are read into: one of a cluster has them in other processes.
+    """
 
     _state: State
 
@@ -43,6 +46,7 @@ class HeldStore:
         synchronous: str = "FULL",
         vfs: str | None = None,
         read_only: bool = False,
+        make_shard: MakeShard | None = None,
     ):
         if noise is not None and not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; use an estimator in memory")
@@ -51,6 +55,7 @@ class HeldStore:
         self.noise = SecureNoise() if noise is None else noise
         self.generation = 0
         self._options = {"synchronous": synchronous, "vfs": vfs, "read_only": read_only}
+        self._make_shard = make_shard
         self._lock, self._closed, self._background = RLock(), False, False
         self._process = os.getpid()  # a fork inherits the lock, and must not write
         self.home.hold(read_only=read_only)
@@ -210,7 +215,7 @@ class HeldStore:
 
     def _load(self) -> None:
         self._guard.refuse_if_moved()
-        self._state = load(self.home, self.noise, self._guard, **self._options)
+        self._state = load(self.home, self.noise, self._guard, self._make_shard, **self._options)
         self._state.journal.background = self._background
         self.schema = self._state.schema  # what the columns of tables are, which features may be then
         self.generation += 1

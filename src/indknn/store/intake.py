@@ -11,7 +11,15 @@ from unicodedata import is_normalized
 import numpy as np
 
 from indknn.core.advice import Profile
-from indknn.core.inputs import EACH_ROW, EACH_ROW_PREFIX, NEEDS_OWNERS, as_owner_list, as_record_ids, says_each_row
+from indknn.core.inputs import (
+    EACH_ROW,
+    EACH_ROW_PREFIX,
+    NEEDS_OWNERS,
+    Numbered,
+    as_owners,
+    as_record_ids,
+    says_each_row,
+)
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger import MemoryLedger
@@ -20,7 +28,7 @@ from indknn.types import IntArray, OwnerId, Vectors
 
 _WHOLE = re.compile(r"[+-]?[0-9]+\.0*|\+[0-9]+")
 _ODD = f"no space at an end, no 17.0 for 17, in Unicode NFC, not {EACH_ROW_PREFIX}..."
-Ready: TypeAlias = tuple[Vectors, IntArray, list[OwnerId] | None, list[str] | None, Match | None]
+Ready: TypeAlias = tuple[Vectors, IntArray, Sequence[OwnerId] | None, list[str] | None, Match | None]
 """Features, labels, owners (None for new people), record ids, and what of it is here already, if that is known."""
 
 
@@ -62,19 +70,18 @@ class Intake:
     def __call__(self, engine: Engine, X: Any, y: Any, owners: Any = None, record_ids: Any = None) -> Ready:
         """Records as they are kept, or an error that tells the row, counted from the first of all batches."""
         try:
-            vectors, labels = engine.settings.prepare(X, y)
+            vectors, labels = engine.settings.prepare(X, y, self.profile.see)
             names = people_of(owners, len(vectors), engine.ledger, self._vacant)
             chosen = as_record_ids(record_ids, len(vectors))
             match = engine.match(vectors, labels, names, chosen) if names is not None and not self._rows else None
         except InvalidInputError as error:
             raise InvalidInputError(f"{error}, counting from row {self._rows}" if self._rows else str(error)) from None
-        self.profile.see(np.asarray(X, dtype=np.float64))
         self._rows += len(vectors)
         self._vacant &= names is None
         return vectors, labels, names, chosen, match
 
 
-def people_of(owners: Any, n: int, ledger: MemoryLedger, vacant: bool) -> list[OwnerId] | None:
+def people_of(owners: Any, n: int, ledger: MemoryLedger, vacant: bool) -> Sequence[OwnerId] | None:
     """The owner of each of n rows. None where each is a new person's, which only a vacant store takes.
 
     Nobody can tell whether such a person is one who is here already, or who was charged before.
@@ -88,7 +95,9 @@ def people_of(owners: Any, n: int, ledger: MemoryLedger, vacant: bool) -> list[O
                 "the same: name the owners"
             )
         return None
-    names = as_owner_list(owners, length=n)
+    names = as_owners(owners, length=n)
+    if isinstance(names, Numbered):
+        return names
     for name in ledger.strangers([name for name in names if _is_odd(name)]):
         if not ledger.graves(name):
             raise InvalidInputError(f"owner {name!r} is new here, and must have a name of another form: {_ODD}")
@@ -101,7 +110,7 @@ def _is_odd(name: OwnerId) -> bool:
     return bool(alike) or name.startswith(EACH_ROW_PREFIX)
 
 
-def people_of_items(items: Sequence[Item], engine: Engine, each_row: bool) -> list[OwnerId] | None:
+def people_of_items(items: Sequence[Item], engine: Engine, each_row: bool) -> Sequence[OwnerId] | None:
     """The same for items that come one by one."""
     vacant = is_vacant(engine)
     if each_row:

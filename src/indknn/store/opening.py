@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from indknn.core.noise import Noise
-from indknn.engine import Engine, new_ledger
+from indknn.engine import Engine, MakeShard, new_ledger
 from indknn.errors import DamagedStoreError, StoreError
 from indknn.settings import Settings
 from indknn.store import chain, database
@@ -34,12 +34,14 @@ class State:
     draft: bool
     store_id: str
     schema: Schema | None = None
+    make_shard: MakeShard | None = None
 
 
 def load(
     home: Home,
     noise: Noise,
     guard: Guard,
+    make_shard: MakeShard | None = None,
     **options: Any,
 ) -> State:
     """Open the store and read everything."""
@@ -61,13 +63,13 @@ def load(
         journal = StoreJournal(db, ledger, guard)
         journal.touched = touched
         ledger.house = bool(database.get_meta(db, "house"))
-        engine = journaled_engine(settings, noise, journal, database.read_public(db))
+        engine = journaled_engine(settings, noise, journal, database.read_public(db), make_shard)
         database.read_records(db, settings.n_features, engine.shard)
         engine.shard.epoch = max(engine.shard.epoch, int(database.get_meta(db, "epoch") or 0))
         for scope, query, label, release in database.read_answers(db, settings.n_features):
             engine.predictor.remember(scope, query, label, release)
         schema = None if settings.schema is None else from_plain(settings.schema)
-        return State(home, db, books, engine, journal, draft, store_id, schema)
+        return State(home, db, books, engine, journal, draft, store_id, schema, make_shard)
     except BaseException as error:
         home.close(db)
         if isinstance(error, StoreError) or not isinstance(error, Exception):
@@ -91,10 +93,14 @@ def checked_books(db: Connection, home: Home) -> Books:
 
 
 def journaled_engine(
-    settings: Settings, noise: Noise, journal: StoreJournal, public: Int8Array | None = None
+    settings: Settings,
+    noise: Noise,
+    journal: StoreJournal,
+    public: Int8Array | None = None,
+    make_shard: MakeShard | None = None,
 ) -> Engine:
     """An engine that writes down what it answers, and the τ it chooses where none was given."""
-    engine = Engine(settings, noise, journal.ledger, journal, public)
+    engine = Engine(settings, noise, journal.ledger, journal, public, make_shard)
     if settings.tau is None and not settings.advised:
         journal.tau = lambda: None if engine.predictor.plan is None else engine.predictor.plan.tau
     return engine

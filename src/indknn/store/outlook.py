@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from indknn.core.calibrate import DEFAULT_TAU, NEAR_SHARE, PLANNED_QUERIES, SELECTED_SHARE, pairs_of, tau_from_queries
+from indknn.core.calibrate import DEFAULT_TAU, PLANNED_QUERIES, pairs_of, tau_from_queries
 from indknn.core.kernels import tau_on_grid
 from indknn.core.releases import Votes
 from indknn.errors import InvalidInputError
@@ -85,8 +85,7 @@ def crowd_of(settings: Settings, queries: Vectors) -> Crowd | None:
     kappa = pairs_of(queries, settings.kernel_)
     if kappa is None:
         return None
-    share = NEAR_SHARE if settings.advised else SELECTED_SHARE
-    tau = settings.tau or tau_from_queries(queries, settings.kernel_, share) or DEFAULT_TAU
+    tau = settings.tau or tau_from_queries(queries, settings.kernel_, settings.near_share) or DEFAULT_TAU
     near = kappa[kappa >= tau_on_grid(tau)] / GRID
     return Crowd(max(len(near), 1) / len(kappa), float((near * near).mean()) if len(near) else tau * tau)
 

@@ -35,6 +35,7 @@ class Store(HeldStore):
     """A durable store of records, with every person's ledger. One process owns it at a time.
 
     Use `Store.create` or `indknn.open`; it is a context manager. With `read_only` nothing can be changed or answered.
+    `make_shard` is `Cluster.new_shard` of a cluster that holds the records.
     """
 
     @classmethod

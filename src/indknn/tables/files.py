@@ -6,12 +6,12 @@ import csv
 import gzip
 import json
 from collections.abc import Iterator
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from indknn.errors import InvalidInputError
+from indknn.tables.arrow import needs_arrow
 from indknn.tables.values import Columns, as_list, columns_of
 
 ENDINGS = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".parquet", ".arrow", ".feather")
@@ -104,11 +104,3 @@ def _arrow(path: Path, rows: int) -> Iterator[Columns]:
         raise InvalidInputError(f"{path}: not a readable Arrow file ({error})") from None
     for low in range(0, len(table), rows):
         yield columns_of(table.slice(low, rows))
-
-
-def needs_arrow(module: str) -> Any:
-    """A module of pyarrow, or the line that installs it."""
-    try:
-        return import_module(module)
-    except ModuleNotFoundError:
-        raise InvalidInputError("parquet and Arrow files need pyarrow: pip install 'indknn[tables]'") from None

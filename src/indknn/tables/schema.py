@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.errors import InvalidInputError
+from indknn.tables.arrow import rows_in
 from indknn.tables.column import Column, Ignored
 from indknn.tables.values import Columns, as_list, columns_of, is_table, lookup_of
 from indknn.types import FloatArray
@@ -157,13 +158,13 @@ class Schema:
 
 
 def vectors_of(X: Any, schema: Schema | None) -> Any:
-    """A table by way of the schema. Without one, and for an array, X as it is: vectors.
+    """A table by way of the schema. Without one, and for an array, X as it is: vectors, or Arrow lists of numbers.
 
     An array has no names for its columns. It is taken for vectors that the schema has made elsewhere, which are longer
     than any row of the table.
     """
     if schema is None:
-        return X
+        return rows_in(X)
     if is_table(X):
         return schema.encode(schema.split(X).features)
     shape = np.shape(X)

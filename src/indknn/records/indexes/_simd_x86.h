@@ -160,15 +160,14 @@ AVX512 static void dots_avx512(const Rows *rows, const int64_t *slots, int64_t s
             acc[r] = _mm512_setzero_si512();
             fetch_ahead(rows, slots, i + r + 8, n);
         }
-        for (size_t j = 0; j < whole; j += 64) {
-            const __m512i b = _mm512_load_si512(q->narrow + j);
+        /* Row after row, so that memory is read in order: the hardware then looks ahead by itself. Four rows side by
+         * side with prefetches took twice as long on a Zen 4, where this takes as long as reading alone. */
 #pragma GCC unroll 4
-            for (int r = 0; r < 4; r++) {
-                if (!slots)
-                    PREFETCH(x[r] + j + AHEAD);
-                acc[r] = _mm512_dpbusd_epi32(acc[r], _mm512_xor_si512(_mm512_loadu_si512(x[r] + j), flip), b);
+        for (int r = 0; r < 4; r++)
+            for (size_t j = 0; j < whole; j += 64) {
+                const __m512i a = _mm512_xor_si512(_mm512_loadu_si512(x[r] + j), flip);
+                acc[r] = _mm512_dpbusd_epi32(acc[r], a, _mm512_load_si512(q->narrow + j));
             }
-        }
         if (tail) {
             const __m512i b = _mm512_load_si512(q->narrow + whole);
 #pragma GCC unroll 4

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.core import accounting
-from indknn.core.calibrate import PLANNED_QUERIES, tau_from_queries
+from indknn.core.calibrate import MANY_RECORDS, PLANNED_QUERIES, near_share, tau_from_queries
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError
@@ -159,9 +159,10 @@ def tune(
     return Tuning(target, sorted(trials, key=lambda t: -t.accuracy), m, people, asked, distinct)
 
 
-def possible(candidates: Sequence[Candidate], n_features: int) -> list[Candidate]:
-    """Those that a store with so many features can be."""
-    return [c for c in candidates if c.prior_share is None or n_features <= MAX_FEATURES]
+def possible(candidates: Sequence[Candidate], n_features: int, n: int) -> list[Candidate]:
+    """Those that a store of n records with so many features can be. In a very large one fewer shall be near."""
+    able = [c for c in candidates if c.prior_share is None or n_features <= MAX_FEATURES]
+    return [c if c.share is None else replace(c, share=near_share(c.share, n)) for c in able]
 
 
 def _settings(
@@ -180,6 +181,7 @@ def _settings(
         prior="none" if candidate.prior_share is None else "model",
         prior_share=candidate.prior_share or 0.9,
         free_repeats=False,
+        expected_records=target.n if target.n > MANY_RECORDS and candidate.share is None else None,
     )
     tau = None
     if candidate.share is not None:
