@@ -191,6 +191,7 @@ def test_commands_take_an_address(server, place, tmp_path):
         ["rewrite", place, "--receipt", str(tmp_path / "second.json")],
         ["verify", place, "--erased"],
         ["takeover", place],
+        ["doctor", place],
         ["export", place, "-o", str(tmp_path / "audit.jsonl")],
     ]
     for step in steps:
