@@ -71,9 +71,9 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
-# A warning is an error: a page that is in no menu, a link or an anchor that leads nowhere, a docstring that cannot be read.
+# A warning is an error (but not with --quiet): a page that is in no menu, a link or an anchor that leads nowhere, a docstring that cannot be read.
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open $(OUT)/site/index.html"
 
 reference: setup

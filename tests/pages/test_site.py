@@ -26,7 +26,8 @@ def site(tmp_path_factory):
     pytest.importorskip("mkdocs", reason="the site needs pip install '.[docs]'")
     pytest.importorskip("material", reason="the site needs pip install '.[docs]'")
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    # Not with --quiet: then warnings are not counted, and --strict does nothing.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
