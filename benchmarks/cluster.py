@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import medians
 
 from indknn.cluster import local_cluster
 from indknn.settings import Settings
 from indknn.store import Store
+from measure import medians
 
 D = 384
 NEAR = 0.1107  # of random directions in 384 dimensions, 1.5% are as near as this

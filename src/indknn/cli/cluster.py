@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +15,9 @@ import click
 from indknn.cli.files import as_json
 from indknn.cli.options import JSON, STORE
 from indknn.cluster import local_cluster
-from indknn.cluster.ray_hosts import NAMESPACE, connected, ray_cluster, refuse_exposed, shards_named
+from indknn.cluster.ray_hosts import LOOPBACK, NAMESPACE, QUIET, connected, ray_cluster, refuse_exposed, shards_named
 from indknn.engine import MakeShard
-from indknn.errors import IndKNNError, InvalidInputError
+from indknn.errors import InvalidInputError
 
 _TOKEN = click.option(
     "--token-file",
@@ -73,16 +72,17 @@ def start(address: str, port: int, join: str | None, token_file: Path | None, co
     """
     if token_file is None:
         refuse_exposed(f"{address}:{port}")
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {**os.environ, **QUIET, **(LOOPBACK if address == "127.0.0.1" else {})}
     if token_file is not None:
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file.resolve())}
     where = ["--address", join] if join else ["--head", "--port", str(port), "--include-dashboard=false"]
     limit = [] if cores is None else ["--num-cpus", str(cores)]
     program = "from ray.scripts.scripts import main; main()"
     arguments = ["start", "--block", "--disable-usage-stats", "--node-ip-address", address, *where, *limit]
-    ended = subprocess.run([sys.executable, "-c", program, *arguments], env=environment, check=False)
-    if ended.returncode:
-        raise IndKNNError(f"Ray ended with code {ended.returncode}")
+    sys.stdout.flush()
+    os.execve(
+        sys.executable, [sys.executable, "-c", program, *arguments], environment
+    )  # signals are Ray's from here on
 
 
 @cluster_group.command("status")

@@ -1,7 +1,7 @@
 """The coordinator's side of a cluster: one shard to whoever answers or writes, many hosts behind it.
 
 The coordinator keeps the books: who has which slot, what everybody has spent, which record is where. Hosts keep what is
-large: features and labels, and a copy of their own people's balances to decide with. Person p lives on host p mod N.
+large: features and labels, and a copy of their own people's balances to decide by. Person p lives on host p mod N.
 The sums of the hosts are added up here, and every debit is made here too, in the ledger that the journal writes down.
 So an answer is as durable and as atomic as with one shard, and what a host says can never overdraw anybody.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any, Protocol
 
 import numpy as np
@@ -75,7 +76,7 @@ class Cluster:
 
     def new_shard(self, settings: Settings, ledger: MemoryLedger) -> ClusterShard:
         """An empty shard over all hosts, which it takes over when it is first used."""
-        form = Form(settings.index, settings.kernel_, settings.n_features, settings.index_options)
+        form = Form(version("indknn"), settings.index, settings.kernel_, settings.n_features, settings.index_options)
         return ClusterShard(self, form, ledger)
 
     def begin(self, form: Form) -> str:
@@ -383,11 +384,17 @@ class ClusterShard(Shard):
         return self._ask(name, [arguments] * self._n)
 
     def _settle_up(self) -> None:
-        """Where a batch was cut short, hosts have charged what nobody was told: they go back to the books."""
+        """Where a batch was cut short, people were charged for answers that nobody heard. That is not undone.
+
+        A noisy count of that batch may have shaped what the model or an adviser does next. A store never comes here:
+        it reads everything anew from its file, and with it what all of them know.
+        """
         if self._unpaid:
-            columns = {scope: self.books.column(scope) for scope in self.books.scopes}
-            own = [({scope: units[k :: self._n] for scope, units in columns.items()},) for k in range(self._n)]
-            self._ask("set_balances", own)
+            if self.books.log is not None:
+                raise LedgerError("a batch was cut short, so memory and the store may differ: it must be read anew")
+            for k, columns in enumerate(self._ask("balances", [()] * self._n)):
+                for scope, (people, units) in columns.items():
+                    self.books.set_spent(people * self._n + k, scope, units)
             self._unpaid = 0
 
     def _ask(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -7,6 +7,7 @@ from what the coordinator sent. So a host that dies is filled again, and one tha
 from __future__ import annotations
 
 import os
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from indknn.records.shard import Admitted, Shard
 from indknn.types import FloatArray, Int8Array, IntArray, Vectors
 
 _NOBODY: IntArray = np.zeros(0, dtype=np.int64)
-_RECORDS = ("place", "drop", "set_balances", "bodies", "status")
+_RECORDS = ("place", "drop", "balances", "bodies", "status")
 CALLS = frozenset((*_RECORDS, "vote", "count", "settle", "derive", "fill", "gradient", "tally"))
 
 
@@ -37,6 +38,8 @@ class Host:
 
     def begin(self, incarnation: str, form: Form, threads: int | None) -> None:
         """Start empty, for a coordinator who from here on is the only one."""
+        if form.version != version("indknn"):
+            raise ShardError(f"this shard runs indknn {version('indknn')}, its coordinator {form.version}")
         index = make_index(form.index, form.kernel, form.n_features, **{"threads": threads, **form.options})
         self._ledger = MemoryLedger(0)
         self._ledger.log = {}
@@ -71,14 +74,12 @@ class Host:
         for scope in self._ledger.scopes:
             self._ledger.set_spent(gone, scope, np.zeros(len(gone), dtype=np.int64))
 
-    def set_balances(self, columns: dict[Scope, IntArray]) -> None:
-        """What everybody has spent: after a batch that did not come to its end, of which nothing has left."""
+    def balances(self) -> dict[Scope, tuple[IntArray, IntArray]]:
+        """Who has spent how much, by scope: for a coordinator who did not hear the end of a batch."""
         self._admitted = []
         self._ledger.log = {}
-        nothing = np.zeros(max(map(len, columns.values()), default=0), dtype=np.int64)
-        for scope in {*columns, *self._ledger.scopes}:
-            units = columns.get(scope, nothing)
-            self._ledger.set_spent(np.arange(len(units)), scope, units)
+        people = np.unique(self._shard.owners_of(self._shard.slots()))
+        return {scope: (people, self._ledger.spent_by(people, scope)) for scope in self._ledger.scopes}
 
     def bodies(self, slots: IntArray) -> tuple[Int8Array, FloatArray]:
         """The features and scales of records."""

@@ -19,7 +19,9 @@ Charges = list[tuple[IntArray, IntArray]]
 
 @dataclass(frozen=True)
 class Form:
-    """How the index of a shard is made."""
+    """How the index of a shard is made, and by which version: another one may speak another language."""
+
+    version: str
 
     index: str
     kernel: Kernel

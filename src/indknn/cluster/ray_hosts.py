@@ -18,6 +18,10 @@ from indknn.cluster.local import PATIENCE, checked_number
 from indknn.errors import IndKNNError, PrivacyError, ShardError
 
 NAMESPACE = "indknn"
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""What makes Ray listen on the loopback alone. Without it Ray listens on all addresses of a machine. It reads this when
+it is imported, so the environment must say it before."""
 
 
 def ray_cluster(
@@ -45,7 +49,12 @@ def ray_cluster(
 
 def connected(address: str | None) -> Any:
     """Ray, connected. A cluster that others can reach must ask for a token: whoever reaches it may run any code."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.update(QUIET)
+    if address is None or _is_loopback(address):
+        os.environ.update(LOOPBACK)
+    if address is None:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray  # noqa: PLC0415
     except ModuleNotFoundError:
@@ -55,7 +64,7 @@ def connected(address: str | None) -> Any:
     if not ray.is_initialized():
         how: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "error"}
         if address is None:
-            how |= {"_node_ip_address": "127.0.0.1", "include_dashboard": False}
+            how["include_dashboard"] = False
         try:
             ray.init(address=address or "local", **how)
         except (ConnectionError, RuntimeError) as error:
