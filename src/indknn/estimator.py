@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from indknn.store import Store
 
 
-_NUMBERS = [np.dtype(kind) for kind in ("f8", "f4", "f2", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")]
-"""What is taken as it comes; anything else becomes the first."""
-
-
 class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     """Private nearest-neighbour classifier with a privacy budget for every person.
 
@@ -136,14 +132,15 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         whether row 7 is still the same person, that is refused once anything has been spent with secure noise. A
         store wants to be told in words that every row is a new person: owners="each-row". `record_ids` are ids of
         your choice, for `partial_fit` to replace records by.
+
+        X may be a memory map (``np.load(..., mmap_mode="r")``), or an Arrow column of lists. It is read in blocks.
         """
         X, y, owners, record_ids = records_of(self._schema(), X, y, owners, record_ids)
         rows, targets = _check_records(X, y)
         names, ids = self._named(owners, len(rows)), as_record_ids(record_ids, len(rows))
         classes = self._given_classes()
         settings = self._settings(rows.shape[1], as_classes(targets if classes is None else classes))
-        profile = Profile()
-        records = settings.prepare(rows, targets, profile.see)
+        records = settings.prepare(rows, targets, (profile := Profile()).see)
         taken = about_labels() if classes is None and not hasattr(self, "_engine") else []
         self._start(X, settings, named=not (names is None or says_each_row(names)))
         self.new_record_ids_ = self._engine.replace_all(*records, names, ids)
@@ -173,8 +170,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         settings = self._settings(rows.shape[1], self._first_classes(classes)) if first else self._engine.settings
         if not first:
             validate_data(self, X, reset=False, skip_check_array=True)
-        profile = Profile()
-        records = settings.prepare(rows, targets, profile.see)
+        records = settings.prepare(rows, targets, (profile := Profile()).see)
         if first:
             self._start(X, settings, named=True)
         before = self._memory.ledger.n_owners
@@ -213,10 +209,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         Each `analyst` has a ledger of their own; that is sound as long as analysts do not pool their answers
         (`global_epsilon` bounds what they could learn if they did).
         """
-        check_is_fitted(self)
-        if not (analyst is None or isinstance(analyst, str)):
-            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
-        self._store_path()
+        self._refuse_to_answer(analyst)
         schema = self._schema(fitted=True)
         told, rows = about_queries(schema, X), vectors_of(X, schema)
         answers = self._engine.predict(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
@@ -229,12 +222,15 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         It is made of what `predict` releases anyway, the shared model and noisy votes. So it spends what `predict`
         does, and nothing for rows that were asked before.
         """
+        self._refuse_to_answer(analyst)
+        rows = vectors_of(X, self._schema(fitted=True))
+        return self._engine.predict_proba(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
+
+    def _refuse_to_answer(self, analyst: object) -> None:
         check_is_fitted(self)
         if not (analyst is None or isinstance(analyst, str)):
             raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
         self._store_path()
-        rows = vectors_of(X, self._schema(fitted=True))
-        return self._engine.predict_proba(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
 
     def privacy_spent(self, owners: Any = None, *, analyst: str | None = None) -> FloatArray:
         """ρ spent by each owner, forgotten ones included; all of `owners_` by default. For the curator only.
@@ -398,8 +394,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _check_records(X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Rows in the type that they have, if it is one of numbers. That they are finite is checked block by block."""
-    rows, targets = check_X_y(X, y, dtype=_NUMBERS, ensure_all_finite=False)
+    """Rows of numbers in the type that they have. That they are finite is checked block by block."""
+    kept = [np.dtype(kind) for kind in ("f8", "f4", "f2", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")]
+    rows, targets = check_X_y(X, y, dtype=kept, ensure_all_finite=False)  # any other type becomes the first
     check_classification_targets(targets)
     return rows, targets
 
