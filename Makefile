@@ -5,20 +5,25 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+DEMO := $(VENV)/.ready-demo
 OUT ?= out
+PORT ?= 8080
 
-.PHONY: help setup demo test test-fast coverage lint bench soak clean
+.PHONY: help setup demo serve-demo test test-fast coverage lint docs reference dist bench soak clean
 
 # What `make test-fast` leaves out: research, the console, crashes, and single tests marked `slow`.
 SLOW := audits baselines experiments plots console store/faults server/test_faults.py
 FAST := -m "not slow and not chromium" --ignore=src/indknn_lab $(addprefix --ignore=tests/,$(SLOW))
 
 help:
-	@echo "make demo        private predictions on real data, in a minute or two"
+	@echo "make demo        private predictions on real data, in a minute or two; a report in $(OUT)/demo.html"
+	@echo "make serve-demo  the same data behind a console in the browser, at port $(PORT)"
 	@echo "make test        all tests; the slowest 15 are listed"
 	@echo "make test-fast   the product without crashes and browsers, in less than a minute: for while you work"
 	@echo "make coverage    all tests, and which lines they reach: a page in $(OUT)/coverage"
 	@echo "make lint        ruff, mypy --strict, import-linter"
+	@echo "make docs        the documentation site, in $(OUT)/site; 'make reference' writes its generated pages anew"
+	@echo "make dist        wheel and sdist, in dist/"
 	@echo "make bench       benchmarks, as ratios to peers"
 	@echo "make soak        crash a store a few thousand times: kill -9, power cuts; kill a server a hundred times;"
 	@echo "                 play a thousand histories with and without one person"
@@ -34,8 +39,19 @@ $(STAMP): pyproject.toml setup.py $(wildcard src/indknn/core/*.c src/indknn/reco
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: setup
-	$(BIN)/indknn demo --out $(OUT)/demo.png
+# The demonstration needs less than the tests, so a fresh clone shows it sooner.
+$(DEMO): pyproject.toml setup.py
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -e $(STAMP) || echo "installing into $(VENV) ..."
+	@test -e $(STAMP) || $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[server]'
+	@touch $@
+
+demo: $(DEMO)
+	$(BIN)/indknn demo --out $(OUT)/demo.html
+
+serve-demo: $(DEMO)
+	@test -e $(OUT)/demo.store || $(BIN)/indknn demo --store $(OUT)/demo.store
+	$(BIN)/indknn serve $(OUT)/demo.store --port $(PORT)
 
 test: setup
 	$(BIN)/python -m pytest -q -n auto --durations=15
@@ -50,10 +66,21 @@ coverage: setup
 	done
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples tools
+	$(BIN)/ruff format --check src tests benchmarks examples tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+# A warning is an error: a page that is in no menu, a link or an anchor that leads nowhere, a docstring that cannot be read.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open $(OUT)/site/index.html"
+
+reference: setup
+	$(BIN)/python -m tools.reference
+
+dist: setup
+	$(BIN)/python -m build --outdir dist
 
 bench: setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'

@@ -8,7 +8,8 @@ data starts again, and a repeated query is charged as a new one. The endless mod
 gets the best of three σ2, and the rivals the best of a small grid, on the validation rows, which nobody pays for.
 
 Every point is kept in `--cache` as soon as it is there, and a run that was stopped goes on. The file that ships with
-the package is written from the points, by this script alone; `--only-write` does just that.
+the package is written from the points, by this script alone; `--only-write` does just that. Points of methods that were
+not measured this time (`--methods`) stay as they are in that file.
 """
 
 from __future__ import annotations
@@ -108,7 +109,14 @@ def algorithm3(case: Case, epsilon: float, loads: Sequence[int]) -> Points:
     def ask(T: int, rows: Any, factor: float) -> float:
         sigma2 = sigma2_for_store(budget(epsilon, DELTA), T, case.n, factor)
         model = IndKNNClassifier(
-            epsilon, DELTA, reuse="none", max_queries=T, sigma2=sigma2, random_state=case.seed, free_repeats=False
+            epsilon,
+            DELTA,
+            prior="none",
+            reuse="none",
+            max_queries=T,
+            sigma2=sigma2,
+            random_state=case.seed,
+            free_repeats=False,
         ).fit(*case.store())
         parts = np.array_split(rows, ceil(T / BATCH))
         return float(np.concatenate([model.predict(case.X[part]) == case.y[part] for part in parts]).mean())
@@ -190,8 +198,8 @@ METHODS: dict[str, Callable[[Case, float, Sequence[int]], Points]] = {
 
 
 STREAMS = (*QUERIES[:2], 30_000)  # which take long, being answered from the first query to the last
-LOADS = {"endless": STREAMS, "algorithm3": STREAMS, "private_knn": QUERIES, "noisy_sgd": RETRAININGS}
-LONG = {"endless", "algorithm3"}
+LOADS = {"endless": QUERIES, "algorithm3": STREAMS, "private_knn": QUERIES, "noisy_sgd": RETRAININGS}
+LONG = {"algorithm3"}
 """Those whose longest streams take long: they are run once."""
 
 
@@ -207,10 +215,12 @@ def passes() -> Iterator[tuple[int, str, Sequence[int]]]:
             yield seed, method, loads
 
 
-def measure(folder: Path, cache: Path) -> None:
+def measure(folder: Path, cache: Path, methods: Sequence[str]) -> None:
     """Every point that is not in the cache yet."""
     present = find_datasets(folder).present
     for seed, method, loads in passes():
+        if method not in methods:
+            continue
         for name, n in ((name, n) for name, sizes in SIZES.items() for n in sizes):
             case = Case.load(present[name][0], name, n, seed)
             for epsilon in EPSILONS:
@@ -223,10 +233,10 @@ def measure(folder: Path, cache: Path) -> None:
                 print(path.stem, [f"{accuracy:.3f}" for _, accuracy in points], flush=True)
 
 
-def assemble(cache: Path) -> dict[str, Any]:
-    """Medians over shuffles, in the order of a table."""
+def assemble(cache: Path, before: dict[str, Any]) -> dict[str, Any]:
+    """Medians over shuffles, in the order of a table; of a method that was not measured now, what was known before."""
     found: dict[tuple[Any, ...], list[float]] = {}
-    shapes: dict[str, dict[str, Any]] = {}
+    shapes: dict[str, dict[str, Any]] = dict(before["data"])
     for path in sorted(cache.glob("*.json")):
         run = json.loads(path.read_text())
         shapes[run["data"]] = {"title": TITLES[run["data"]], "features": run["features"], "classes": run["classes"]}
@@ -240,6 +250,9 @@ def assemble(cache: Path) -> dict[str, Any]:
         }
         for key, a in sorted(found.items())
     ]
+    anew = {(p["data"], p["method"]) for p in points}
+    points += [p for p in before["points"] if (p["data"], p["method"]) not in anew]
+    points.sort(key=lambda p: [p[key] for key in ("data", "method", "n", "epsilon", "load")])
     return {
         "written by": "benchmarks/advise.py",
         "load": "queries, for NoisySGD retrainings",
@@ -255,13 +268,14 @@ def main() -> None:
     parser.add_argument("--only-write", action="store_true")
     parser.add_argument("--cache", type=Path, default=Path("out/advise"))
     parser.add_argument("--out", type=Path, default=SHIPPED)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     options = parser.parse_args()
     warnings.simplefilter("ignore", PrivacyWarning)  # seeded on purpose
     if not options.only_write:
         if options.data is None:
             parser.error("--data is needed to measure anything")
-        measure(options.data, options.cache)
-    write_json(options.out, assemble(options.cache))
+        measure(options.data, options.cache, options.methods)
+    write_json(options.out, assemble(options.cache, json.loads(SHIPPED.read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,9 @@
 python benchmarks/server.py                  n = 50,000 at d = 64 and d = 768, 16 connections, 20 seconds each
 python benchmarks/server.py --seconds 5      quick
 python benchmarks/server.py --mode endless   the default of `indknn init`, instead of Algorithm 3
+python benchmarks/server.py --mode endless --fresh
+                                             from the first second of a store that was never asked: the shared model is
+                                             trained meanwhile
 python benchmarks/server.py --json           for machines
 
 Every query is new, one per request, and is durably charged before it is answered. Meanwhile records are added and
@@ -134,6 +137,7 @@ def drive(port: int, requests: Iterator[bytes], connections: int, seconds: float
     p50, p99 = (float(np.quantile(ordered, q)) for q in (0.5, 0.99))
     return {
         "qps": len(times) / took,
+        "first_ms": times[0] * 1e3,
         "p50_ms": p50 * 1e3,
         "p99_ms": p99 * 1e3,
         "p99_over_p50": p99 / p50,
@@ -182,14 +186,15 @@ def change(port: int, key: str, d: int, number: int) -> None:
             answer.read()
 
 
-def served(path: Path, d: int, keys: dict[str, str], connections: int, seconds: float) -> dict[str, Any]:
+def served(path: Path, d: int, keys: dict[str, str], connections: int, seconds: float, fresh: bool) -> dict[str, Any]:
     command = [sys.executable, "-m", "indknn", "serve", str(path), "--port", "0", "--name", "indknn"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
             port = int(server.stdout.readline().rsplit(":", 1)[1])
-            result = {"live": run_client(port, "live", d, keys, connections, min(seconds, 3.0))}
-            for what in ("raw", "json"):
+            result = {"raw": run_client(port, "raw", d, keys, connections, seconds)} if fresh else {}
+            result["live"] = run_client(port, "live", d, keys, connections, min(seconds, 3.0))
+            for what in () if fresh else ("raw", "json"):
                 run_client(port, what, d, keys, connections, 0.5)
                 result[what] = run_client(port, what, d, keys, connections, seconds)
         finally:
@@ -198,13 +203,15 @@ def served(path: Path, d: int, keys: dict[str, str], connections: int, seconds: 
     return result
 
 
-def measure(folder: Path, n: int, d: int, connections: int, seconds: float, mode: str) -> dict[str, Any]:
+def measure(folder: Path, n: int, d: int, asked: argparse.Namespace) -> dict[str, Any]:
     path = folder / f"{d}.store"
-    keys = build(path, n, d, mode)
-    result = {"alone": alone(path, d, min(seconds, 3.0)), **served(path, d, keys, connections, seconds)}
+    keys = build(path, n, d, asked.mode)
+    result: dict[str, Any] = {} if asked.fresh else {"alone": alone(path, d, min(asked.seconds, 3.0))}
+    result |= served(path, d, keys, asked.connections, asked.seconds, asked.fresh)
     verify = [sys.executable, "-m", "indknn", "verify", str(path)]
     result["verify"] = subprocess.run(verify, capture_output=True, text=True, check=False).stdout.strip()
-    result["raw_to_alone"] = result["raw"]["qps"] / result["alone"]["qps"]
+    if not asked.fresh:
+        result["raw_to_alone"] = result["raw"]["qps"] / result["alone"]["qps"]
     result["raw_to_live"] = result["raw"]["qps"] / result["live"]["qps"]
     return result
 
@@ -216,6 +223,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=50_000)
     parser.add_argument("--features", type=int, nargs="+", default=[64, 768])
     parser.add_argument("--mode", choices=sorted(MODES), default="algorithm3", help="how the store answers")
+    parser.add_argument("--fresh", action="store_true", help="from the first second, without asking the store before")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--folder", type=Path, help="where the stores are made; by default a temporary folder")
     for name, kind in (("--drive", str), ("--port", int), ("--d", int), ("--seed", int)):
@@ -226,10 +234,7 @@ def main() -> None:
         return
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=asked.folder))
     try:
-        result = {
-            f"{asked.records}x{d}": measure(folder, asked.records, d, asked.connections, asked.seconds, asked.mode)
-            for d in asked.features
-        }
+        result = {f"{asked.records}x{d}": measure(folder, asked.records, d, asked) for d in asked.features}
     finally:
         shutil.rmtree(folder)
     if asked.json:

@@ -1,12 +1,14 @@
 """The command line, as people type it."""
 
+import json
 import re
-import sys
 
 import pytest
 from click.testing import CliRunner
 
+from indknn.cli import demo
 from indknn.cli.app import app
+from indknn.cli.demonstration import FASHION_CLASSES
 
 
 def run(*words):
@@ -45,26 +47,35 @@ def test_bad_values_get_one_line_and_exit_code_2(words, complaint):
 
 
 @pytest.mark.slow
-def test_demo_tells_the_story_and_paints_the_picture(tmp_path):
-    out = tmp_path / "deep" / "demo.png"
+def test_demo_tells_the_story_and_writes_the_report(tmp_path):
+    out = tmp_path / "deep" / "demo.html"
     result = run("demo", "--queries", "300", "--out", str(out))
     assert result.exit_code == 0, result.output
-    found = re.findall(r"(0\.\d{3})  (?:accuracy|the paper's|its vote|plain)", result.output)
-    private, paper, vote, plain = map(float, found)
-    assert 0.7 < private < plain + 0.06
-    assert 0.6 < paper < vote + 0.06
-    assert 0.7 < vote < plain + 0.06
+    found = {name: float(share) for share, name in re.findall(r"^  (0\.\d{3})  (.+)$", result.output, re.M)}
+    assert 0.7 < found[demo.OURS] < found[demo.PLAIN] + 0.06
+    assert 0.6 < found[demo.PAPER] < found[demo.VOTE] + 0.06
+    assert 0.7 < found[demo.ONCE] < found[demo.PLAIN] + 0.06
+    assert 0.5 < found[demo.OFTEN] < found[demo.ONCE] + 0.03
     assert "nothing was refunded" in result.output
     assert "Nobody is above 100%" in result.output
-    assert out.read_bytes().startswith(b"\x89PNG")
+    page = out.read_text()
+    assert f"{found[demo.OURS]:.3f}" in page
+    assert "nothing was refunded" in page
+    assert "$" not in page
+    assert not re.search(r"https?://|<script|<link|<img", page)  # it loads nothing
 
 
-def test_demo_runs_without_matplotlib_and_says_what_the_picture_needs(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
-    out = tmp_path / "demo.png"
-    result = run("demo", "--queries", "20", "--out", str(out))
+@pytest.mark.slow
+def test_demo_leaves_a_store_to_click_through(tmp_path):
+    path = tmp_path / "deep" / "demo.store"
+    result = run("demo", "--store", str(path))
     assert result.exit_code == 0, result.output
-    assert "nothing was refunded" in result.output
-    assert "No picture: this needs 'matplotlib': pip install 'indknn[lab]'" in result.output
-    assert not out.exists()
+    assert run("verify", str(path)).exit_code == 0
+    known = json.loads(run("status", str(path), "--json").output)
+    assert (known["owners"], known["forgotten"], known["answers"]) == (4999, 1, 400)
+    label, numbers = path.with_suffix(".questions.txt").read_text().split("\n\n")[0].split(":\n")
+    assert label in FASHION_CLASSES
+    assert len(numbers.split()) == 64
+    again = run("demo", "--store", str(path))
+    assert again.exit_code == 2
+    assert "exists already" in again.output

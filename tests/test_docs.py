@@ -13,7 +13,7 @@ from indknn.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
-PAGES += sorted((ROOT / "docs").glob("*.md"))
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
 CODE = [path for folder in ("src", "tests") for kind in ("*.py", "*.c", "*.h") for path in (ROOT / folder).rglob(kind)]
 PACKAGES = [ROOT / "src" / "indknn", ROOT / "src" / "indknn_lab"]
 

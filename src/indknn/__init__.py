@@ -14,9 +14,8 @@ from indknn.core.accounting import budget, epsilon
 from indknn.errors import IndKNNError, InvalidInputError, PrivacyError, PrivacyWarning, UnknownOwnerError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from indknn.estimator import IndKNNClassifier
+    from indknn.place import Place
     from indknn.store import Store
 
 __version__ = version("indknn")
@@ -34,8 +33,8 @@ __all__ = [
 ]
 
 
-def open(path: str | Path, **options: Any) -> Store:  # noqa: A001  (as in gzip.open)
-    """Open a durable store; see `indknn.store.Store`. It is closed by `close()` or a `with` block."""
+def open(path: str | Place, **options: Any) -> Store:  # noqa: A001  (as in gzip.open)
+    """Open a durable store, a file or postgresql://...; see `indknn.store.Store`. `close()` or `with` closes it."""
     try:
         from indknn.store import Store  # noqa: PLC0415
     except ModuleNotFoundError as missing:

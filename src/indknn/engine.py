@@ -6,10 +6,10 @@ writes down what this one does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,10 +34,18 @@ from indknn.records.shard import Shard
 from indknn.settings import Settings
 from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Vectors
 
+MakeShard: TypeAlias = Callable[[Settings, MemoryLedger], Shard]
+"""Makes the empty shard of an engine. One of a cluster has its records elsewhere."""
+
 
 def new_index(settings: Settings) -> Index:
     """An empty index."""
     return make_index(settings.index, settings.kernel_, settings.n_features, **settings.index_options)
+
+
+def new_shard(settings: Settings, ledger: MemoryLedger) -> Shard:
+    """An empty shard in this process."""
+    return Shard(new_index(settings), ledger)
 
 
 def new_ledger(settings: Settings, key: bytes | None = None) -> MemoryLedger:
@@ -87,11 +95,13 @@ class Engine:
         ledger: MemoryLedger | None = None,
         journal: Journal | None = None,
         public: Int8Array | None = None,
+        make_shard: MakeShard | None = None,
     ):
         self.settings = settings
         self.noise = noise
+        self.make_shard = new_shard if make_shard is None else make_shard
         self.ledger = new_ledger(settings) if ledger is None else ledger
-        self.shard = Shard(new_index(settings), self.ledger)
+        self.shard = self.make_shard(settings, self.ledger)
         self.predictor = Predictor(
             [self.shard],
             partial(plan_from_queries, settings.kernel_, settings.plan, settings.near_share)
@@ -105,6 +115,7 @@ class Engine:
             make_crowd=self._new_crowd if settings.sigma2 is None else None,
             plan_for=self._plan_for,
             free_repeats=settings.free_repeats,
+            nested=settings.index == "exact",
             journal=journal,
         )
 
@@ -221,7 +232,7 @@ class Engine:
     def restarted(self, settings: Settings, noise: Noise) -> Engine:
         """An empty engine under other settings for the same people, who keep what they have spent."""
         fresh = new_ledger(settings)
-        successor = Engine(settings, noise, self.ledger)  # may refuse: nothing changed yet
+        successor = Engine(settings, noise, self.ledger, make_shard=self.make_shard)  # may refuse: nothing changed yet
         with self.shard.lock:
             self.shard.forget(self.shard.slots())
             self.ledger.budget, self.ledger.global_budget = fresh.budget, fresh.global_budget

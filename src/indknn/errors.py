@@ -8,8 +8,10 @@
     ├── LedgerError                             the ledger's own invariant failed; nothing was released
     └── StoreError                              the file cannot be read, written or trusted
         ├── StoreLockedError                    another process has it
+        ├── FencedError                         another process has taken it over; this one must stop
         ├── StaleStoreError                     it is older than its witness: a restored backup
-        └── DamagedStoreError                   its contents are not what its audit trail says
+        ├── DamagedStoreError                   its contents are not what its audit trail says
+        └── ShardError                          a shard of a cluster is gone, or has another coordinator
 
     PrivacyWarning (a UserWarning)              legal, but the answers are not private
 
@@ -52,12 +54,20 @@ class StoreLockedError(StoreError):
     """Another process has the store open."""
 
 
+class FencedError(StoreError):
+    """Another process has taken the store over. This one can write nothing any more, and must stop."""
+
+
 class StaleStoreError(StoreError):
     """The store is not the one that its witness saw last: budgets may have been spent that it does not know."""
 
 
 class DamagedStoreError(StoreError):
     """The contents of the store are not what its audit trail says, or cannot be read."""
+
+
+class ShardError(StoreError):
+    """A shard of a cluster is gone, does not answer, or has another coordinator. Nothing was answered."""
 
 
 class PrivacyWarning(UserWarning):

@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
+from indknn.cluster import shard_maker
 from indknn.core.advice import Profile, about_answers, about_delta, about_labels, tell
 from indknn.core.inputs import (
     NEEDS_OWNERS,
@@ -30,6 +31,7 @@ from indknn.core.parameters import numpydoc
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError, PrivacyWarning
 from indknn.ledger.figures import guarantee, statement
+from indknn.place import Place, place_of
 from indknn.settings import PARAMETERS, Settings
 from indknn.tables.advice import about_queries
 from indknn.tables.schema import Schema, records_of, vectors_of
@@ -64,6 +66,8 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     schema : Schema, dict, path or None
         What the columns of a table are (`indknn.tables`). Then X may be a pandas, polars or Arrow frame, and columns
         are found by name. In ``fit`` it may hold label, owner and record id as well. None: X holds vectors.
+    shards : int, Cluster or None
+        Search in so many processes on this machine, or in the shards of an `indknn.cluster.Cluster`. None: in this one.
 
     Attributes
     ----------
@@ -119,6 +123,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         store: str | Path | None = None,
         public: npt.ArrayLike | None = None,
         schema: Any = None,
+        shards: Any = None,
     ):
         for name, value in locals().copy().items():
             if name != "self":
@@ -187,7 +192,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if (owners is None) == (records is None):
             raise InvalidInputError("forget takes either owners or records=..., got both or neither")
-        self._store_path()
+        self._store_place()
         names = [] if owners is None else as_owner_list(owners)
         ids = [] if records is None else as_record_numbers(records)
         if isinstance(self._engine, Engine):
@@ -209,7 +214,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         Each `analyst` has a ledger of their own; that is sound as long as analysts do not pool their answers
         (`global_epsilon` bounds what they could learn if they did).
         """
-        self._refuse_to_answer(analyst)
+        self._check_asking(analyst)
         schema = self._schema(fitted=True)
         told, rows = about_queries(schema, X), vectors_of(X, schema)
         answers = self._engine.predict(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
@@ -222,15 +227,15 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         It is made of what `predict` releases anyway, the shared model and noisy votes. So it spends what `predict`
         does, and nothing for rows that were asked before.
         """
-        self._refuse_to_answer(analyst)
+        self._check_asking(analyst)
         rows = vectors_of(X, self._schema(fitted=True))
         return self._engine.predict_proba(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
 
-    def _refuse_to_answer(self, analyst: object) -> None:
+    def _check_asking(self, analyst: Any) -> None:
         check_is_fitted(self)
         if not (analyst is None or isinstance(analyst, str)):
             raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
-        self._store_path()
+        self._store_place()
 
     def privacy_spent(self, owners: Any = None, *, analyst: str | None = None) -> FloatArray:
         """ρ spent by each owner, forgotten ones included; all of `owners_` by default. For the curator only.
@@ -340,7 +345,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _named(self, owners: Any, rows: int) -> Any:
         """The owners' names; or nothing, or the word that every row is a new person."""
-        if self._store_path() is not None and owners is None:
+        if self._store_place() is not None and owners is None:
             raise InvalidInputError(NEEDS_OWNERS)
         return owners if owners is None or says_each_row(owners) else as_owners(owners, length=rows)
 
@@ -350,11 +355,11 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         now = self._engine.ledger.n_owners if isinstance(self._engine, Engine) else 0
         return profile.advice(settings.center_) + about_delta(settings.delta, people, now)
 
-    def _store_path(self) -> Path | None:
+    def _store_place(self) -> Place | None:
         """Where the records are kept, which stays where it was when this object was fitted."""
         if not isinstance(self.store, str | Path | None):
             raise InvalidInputError(f"store must be a path or None, got {self.store!r}")
-        path, old = None if self.store is None else Path(self.store).resolve(), getattr(self, "_engine", None)
+        path, old = None if self.store is None else place_of(self.store), getattr(self, "_engine", None)
         if old is not None and path != getattr(old, "path", None):
             before = getattr(old, "path", None)
             raise InvalidInputError(f"store must stay {before} once this object was fitted, got {self.store!r}")
@@ -362,22 +367,26 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _opened(self, settings: Settings, noise: Noise, old: Engine | Store | None) -> Engine | Store:
         """What holds the records: an engine in memory, or the store file, which is made or opened."""
-        path = self._store_path()
+        path = self._store_place()
         if path is None:
-            engine = old.restarted(settings, noise) if isinstance(old, Engine) else Engine(settings, noise)
+            if isinstance(old, Engine):
+                engine = old.restarted(settings, noise)
+            else:
+                engine = Engine(settings, noise, make_shard=shard_maker(self.shards))
             if self.public is not None:
                 engine.declare_public(vectors_of(self.public, self._schema()))
             return engine
         from indknn.store import Store  # noqa: PLC0415  (an extra)
+        from indknn.store.home import home_of  # noqa: PLC0415
 
         if not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; random_state must be None")
-        if old is None and not path.exists():
-            made = Store.create(path, settings)
+        if old is None and not home_of(path).exists():
+            made = Store.create(path, settings, make_shard=shard_maker(self.shards))
             if self.public is not None:
                 made.declare_public(vectors_of(self.public, self._schema()))
             return made
-        opened = old if isinstance(old, Store) else Store(path)
+        opened = old if isinstance(old, Store) else Store(path, make_shard=shard_maker(self.shards))
         kept = replace(opened.settings, tau=settings.tau) if settings.tau is None else opened.settings
         if kept != settings:
             if old is None:

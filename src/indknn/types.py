@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -43,12 +43,6 @@ class Vectors:
 
     def __getitem__(self, rows: slice | IntArray) -> Vectors:
         return Vectors(self.values[rows], self.root_norm[rows], self.scale[rows])
-
-
-class RowSource(Protocol):
-    """An array, or something like one, of which some rows are wanted at a time."""
-
-    def __getitem__(self, rows: IntArray, /) -> npt.NDArray[Any]: ...
 
 
 @dataclass(frozen=True)

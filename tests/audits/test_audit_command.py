@@ -18,10 +18,12 @@ from indknn_lab.audits.probes import Verdict
 from indknn_lab.audits.scenarios import scenarios
 
 
-def small(monkeypatch):
+def small(monkeypatch, clock=lambda: 0.0):
     """A second or two instead of two minutes: less of everything, and no clock."""
     cheap = {"exact books": CHECKS["exact books"], "scales": CHECKS["scales"]}
     monkeypatch.setattr(probes.failed_checks, "__defaults__", (cheap,))
+    monkeypatch.setattr(runner, "CHECKS", cheap)
+    monkeypatch.setattr(runner, "PROBES", probes.PROBES[:1])
     monkeypatch.setattr(runner, "MUTANTS", [m for m in MUTANTS if m.name in {"float32 ledger", "half noise"}])
     monkeypatch.setattr(runner, "TRIALS", 10)
     monkeypatch.setattr(runner, "scenarios", lambda: scenarios()[1:3])
@@ -30,7 +32,18 @@ def small(monkeypatch):
     monkeypatch.setattr(runner, "one_run", lambda canaries, seed, error: one_run(300, seed, error))
     monkeypatch.setattr(runner, "membership", lambda people, seed, error: membership(300, seed, error))
     monkeypatch.setattr(runner, "timing", lambda answers, error: [])
-    return runner.run(0.05, seed=1)
+    return runner.run(0.05, seed=1, clock=clock)
+
+
+class Hasty:
+    """A clock that goes on by so many seconds whenever somebody looks."""
+
+    def __init__(self, step):
+        self.step, self.now = step, 0.0
+
+    def __call__(self):
+        self.now += self.step
+        return self.now
 
 
 def test_report_files_and_exit_codes(monkeypatch, tmp_path):
@@ -72,11 +85,30 @@ def test_bad_minutes_are_refused():
     assert "minutes must be between" in result.output
 
 
+@pytest.mark.parametrize("step", [0.05, 0.4, 9.0])
+def test_what_there_is_no_time_for_is_listed(monkeypatch, step):
+    """The audit has three seconds. The clock is told, not read: the slower the audit, the more it has to leave out."""
+    clock = Hasty(step)
+    report = small(monkeypatch, clock)
+    assert report.problems == []
+    text = reports.summary(report)
+    assert all(f"Left out for want of time: {line}." in text for line in report.left_out)
+    names = {m.name for m in report.scenarios} | {v.mutant for v in report.mutants}
+    told = {name for line in report.left_out for name in line.split(": ", maxsplit=1)[1].split("; ")}
+    wanted = {"votes", "counts", "many trials, votes", "many trials, gradients", "float32 ledger", "half noise"}
+    assert wanted - told == names
+    assert (report.membership is None) == ("membership" in told)
+    assert clock.now <= 3.0 + 40 * step  # what is left is only counted
+    if step == 9.0:
+        assert not names
+    reports.html(report)
+
+
 @pytest.mark.slow
 def test_the_short_audit_passes(monkeypatch, tmp_path):
     """What `indknn audit --minutes 1` runs: no claim exceeded, no mutant left. The other mutants have their own tests."""
     monkeypatch.setattr(runner, "MUTANTS", [mutant for mutant in MUTANTS if mutant.probes])
-    report = runner.run(1.0, seed=1)
+    report = runner.run(1.0, seed=1, clock=lambda: 0.0)
     reports.write(report, tmp_path)
     assert report.problems == []
     assert report.strongest.tightness > 0.5

@@ -90,7 +90,7 @@ def test_other_models_make_other_units_of_what_uses_models_alone(digest, monkeyp
 def test_units_of_other_methods_do_not_depend_on_the_product(tmp_path, make_features, monkeypatch):
     make_features(tmp_path, "agnews-toy")
     item = EndlessFigures(find(tmp_path, quick=True), None)
-    methods = ("default", "votes", "noisy_sgd")
+    methods = ("open", "votes", "noisy_sgd")
     before = [item.trial("figures", "agnews", m, 1.0).name for m in methods]
     real = endless.behaviour
     monkeypatch.setattr(endless, "behaviour", lambda *, models: "changed" if models else real(models=models))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from indknn.errors import StoreError
-from indknn.store import Store, chain, database, journal, verify
+from indknn.store import Store, chain, database, filehome, journal
 from indknn.store.verify import Snapshot, problems
 from server.serving import INFER, application, make_store, question, rows
 
@@ -24,7 +24,7 @@ def copied(store, meanwhile=lambda: None):
 
 @pytest.fixture
 def in_pieces(monkeypatch):
-    monkeypatch.setattr(verify, "_PAGES", 2)
+    monkeypatch.setattr(filehome, "_PAGES", 2)
 
 
 def test_a_store_is_copied_in_pieces_and_checked_while_it_goes_on(store, in_pieces):

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from conftest import blobs
 from indknn.cli.app import app
 from indknn.store import Store
+from indknn.store.schema import VERSION
 
 X, Y = blobs(460, 3, 5, seed=3)
 
@@ -183,8 +184,13 @@ def test_the_witness_from_the_command_line(folder, store):
 def test_doctor(store):
     report = json.loads(ok("doctor", store, "--json"))
     assert all(line["ok"] for line in report)
+    found = {line["what"]: line["found"] for line in report}
+    assert {"indknn", "machine", "packages", "scanner", "SQLite", "noise", "file format"} <= set(found)
+    assert found["file format"].startswith(f"schema {VERSION}, ")
+    assert "p0" not in json.dumps(report)  # nothing about people
     store.chmod(0o644)
     assert run("doctor", store).exit_code == 1
+    assert "free space" not in ok("doctor", "postgresql://db.example/people")  # nothing is opened, and no disk is ours
 
 
 def test_damage_is_found(folder, store):

@@ -19,7 +19,7 @@ from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
 from indknn.core.releases import ModelOnly, Votes
 from indknn.ledger import Scope
-from indknn.models.adviser import Adviser, Question
+from indknn.models.adviser import Advice, Adviser, Question
 from indknn.models.shared_model import Scores
 from indknn.records.shard import Shard
 from indknn.types import Selection, Vectors
@@ -49,17 +49,53 @@ def answers_by_models(
         advice = adviser.advise(block, None if known is None else (known[0][start:end], known[1][start:end]))
         asked, tau = np.flatnonzero(advice.ask), tau_on_grid(advice.tau)
         neighbours = scan(block if len(asked) == end - start else block[asked], tau)
+        foretold: list[Question] = []
+        if any(shard.ahead for shard in shards):
+            near_all = list(neighbours)
+            neighbours, foretold = iter(near_all), _foretell(block, near_all, plan, adviser, advice, shards, analyst)
+        told = iter(foretold)
         for i in range(end - start):
             query = block if end - start == 1 else block[slice(i, i + 1)]
             scores, release = advice.scores[i], _BY_MODEL
             if advice.ask[i]:
-                near, question = next(neighbours), adviser.question(query, tau)
+                near, question = next(neighbours), next(told, None) or adviser.question(query, tau)
                 now = replace(plan, tau=advice.tau, sigma2=question.sigma2)
                 release = votes = _noisy_votes(near, now, question, adviser, shards, noise, analyst)
                 scores = adviser.mixed(scores, votes)
             adviser.note(query, release)
             yield Answer(start + i, int(scores.argmax()), release, scores)
         start = end
+
+
+def _foretell(
+    block: Vectors,
+    near: Sequence[Sequence[Selection]],
+    plan: Plan,
+    adviser: Adviser,
+    advice: Advice,
+    shards: Sequence[Shard],
+    analyst: Scope,
+) -> list[Question]:
+    """Tell the shards how the queries of a block will be asked, as far as that is public now: up to the next count.
+
+    The votes themselves change the adviser's mind only between blocks, so a twin that never hears them can tell.
+    """
+    twin, tau, found = adviser.twin(), tau_on_grid(advice.tau), []
+    silent = np.zeros(plan.n_classes, dtype=np.int64)
+    for i, ask in enumerate(advice.ask.tolist()):
+        query, release = block[slice(i, i + 1)], _BY_MODEL
+        if ask:
+            question = twin.question(query, tau)
+            if question.counted:
+                break
+            now, K = replace(plan, tau=advice.tau, sigma2=question.sigma2), twin.expected(question.share)
+            found.append((question, (now, analyst, K)))
+            release = Votes(K, now.scale2(K), 0, question.share, question.kappa, silent)
+        if i + 1 < len(block):
+            twin.note(query, release)
+    for k, shard in enumerate(shards):
+        shard.foretell([one[k] for one in near[: len(found)]], [told for _, told in found])
+    return [question for question, _ in found]
 
 
 def _noisy_votes(

@@ -6,7 +6,7 @@ Read it beside `core/mechanism.py`. Everybody who takes part is charged before t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,12 +16,49 @@ from indknn.core.mechanism import MAX_SIGMA2, Plan
 from indknn.core.noise import Noise
 from indknn.core.releases import NoisyVotes
 from indknn.ledger import Scope
-from indknn.records.shard import Shard
+from indknn.records.shard import Admitted, Shard
 from indknn.types import GRID, IntArray, Selection
 
 
+@dataclass(frozen=True)
+class Counted:
+    """A query between its count and its votes: who takes part in each shard, the noisy K, the plan with its σ2."""
+
+    admitted: list[Admitted]
+    K: int
+    plan: Plan
+
+
+def count_first(
+    near: Sequence[Sequence[Selection]],
+    questions: Sequence[tuple[Plan, Scope]],
+    crowds: Sequence[Crowd | None],
+    shards: Sequence[Shard],
+    noise: Noise,
+) -> list[Counted]:
+    """Lines 4 to 7 of a whole batch, and then lines 8 and 9 of all of it: two round trips, however many queries.
+
+    The counts are one Gaussian release. What it costs a person depends on their own records and ledger, and every
+    charge is checked against what is left. So it is as valid as one query after the other, though not the same:
+    whoever runs short in the middle of a batch has paid for being counted first.
+    """
+    each = [shard.count_all([one[k] for one in near], questions) for k, shard in enumerate(shards)]
+    counted = []
+    for (plan, _), crowd, *admitted in zip(questions, crowds, *each, strict=True):
+        K = mechanism.noisy_count(sum(some.total for some in admitted), plan, noise)
+        counted.append(Counted(admitted, K, _with_sigma2(plan, crowd, K)))
+    for k, shard in enumerate(shards):
+        shard.settle_all([one.admitted[k] for one in counted], [c.K for c in counted], [c.plan for c in counted])
+    return counted
+
+
+def _with_sigma2(plan: Plan, crowd: Crowd | None, K: int) -> Plan:
+    sigma2 = plan.sigma2 if crowd is None else min(crowd.sigma2(K / GRID), MAX_SIGMA2)
+    return plan if sigma2 == plan.sigma2 else replace(plan, sigma2=sigma2)
+
+
 def answer_by_vote(
-    near: Sequence[Selection],
+    near: Sequence[Selection] | Counted,
     plan: Plan,
     shards: Sequence[Shard],
     noise: Noise,
@@ -34,14 +71,16 @@ def answer_by_vote(
     `released` are votes of earlier answers. With a `crowd` the noise on votes follows from the counts so far.
     """
     # Lines 4 to 7: whoever can pay for being counted takes part and is charged; the noisy count K is released.
-    admitted, total = [], 0
-    for shard, found in zip(shards, near, strict=True):
-        some = shard.admit(found, plan, analyst)
-        admitted.append(some)
-        total += some.total
-    K = mechanism.noisy_count(total, plan, noise)
-    if crowd is not None:
-        plan = replace(plan, sigma2=min(crowd.sigma2(K / GRID), MAX_SIGMA2))
+    if isinstance(near, Counted):
+        admitted, K, plan = near.admitted, near.K, near.plan
+    else:
+        admitted, total = [], 0
+        for shard, found in zip(shards, near, strict=True):
+            some = shard.admit(found, plan, analyst)
+            admitted.append(some)
+            total += some.total
+        K = mechanism.noisy_count(total, plan, noise)
+        plan = _with_sigma2(plan, crowd, K)
     # Lines 8 and 9: votes are clipped to what each person has left, and charged.
     votes = np.zeros(plan.n_classes, dtype=np.int64)
     for shard, some in zip(shards, admitted, strict=True):

@@ -8,15 +8,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from threading import RLock
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from indknn.answering import schedule
 from indknn.answering.by_models import Scan, answers_by_models
-from indknn.answering.by_vote import answer_by_vote
+from indknn.answering.by_vote import Counted, answer_by_vote, count_first
 from indknn.answering.requests import Journal, Reply, Request
+from indknn.answering.scans import ScansAhead, joined
 from indknn.answering.schedule import Scheduled
 from indknn.answering.transcript import Answer, Transcript, keys_of
 from indknn.core.calibrate import Crowd
@@ -34,6 +36,8 @@ from indknn.records.indexes.scanner import MAX_QUERIES
 from indknn.records.shard import Shard
 from indknn.types import FloatArray, Int8Array, Selection, Vectors
 
+Near: TypeAlias = Sequence[Selection] | Counted
+"""Who is near a query, shard by shard; where questions travel, who was counted already."""
 _TOGETHER = 1024  # queries whose scores are looked up at once
 
 
@@ -48,6 +52,7 @@ class Predictor(Scheduled):
     `make_crowd` makes what adapts the noise on votes to the counts released, or is None for a fixed one.
     `plan_for` changes the plan for an analyst who was given less.
     `free_repeats` answers a query that the analyst has asked before from the transcript.
+    `nested` says that a larger τ selects a part of what a smaller one does, as an exact index does.
     Without a `journal`, memory is all there is.
     """
 
@@ -64,6 +69,7 @@ class Predictor(Scheduled):
         make_crowd: Callable[[Scope], Crowd] | None = None,
         plan_for: Callable[[Plan, Scope], Plan] | None = None,
         free_repeats: bool = True,
+        nested: bool = False,
         journal: Journal | None = None,
     ):
         self.shards = list(shards)
@@ -71,6 +77,7 @@ class Predictor(Scheduled):
         self._make_plan = None if isinstance(plan, Plan) else plan
         self.noise = noise
         self.free_repeats = free_repeats
+        self._nested = nested
         self.journal = journal
         self.lock = RLock()
         self._process = os.getpid()
@@ -90,16 +97,21 @@ class Predictor(Scheduled):
         Everything is charged and noted, but not yet durable: with a journal, nothing may leave before it is.
         """
         with self.locked():
-            new, scan = self._new_queries(requests), self._scan
+            new = self._new_queries(requests)
+            scan: Scan = self._scan
             if self.model is not None:
                 self._train_if_due(requests)
             parts = [_rows(r.queries, fresh) for r, (_, fresh) in zip(requests, new, strict=True)]
             known = self._looked_at(parts)
+            together: Iterator[Near] = iter(())
             if self.model is None:  # all requests share one scan: it knows records, and no budgets
-                together = self._scan(_joined(parts), self._fixed_tau(requests[0].queries))
-                scan = lambda queries, tau: together  # noqa: E731
+                together = near = self._scan(joined(parts), self._fixed_tau(requests[0].queries))
+                if all(shard.ahead for shard in self.shards):
+                    together = self._counted_first(requests, parts, near)
+            elif len(requests) > 1 and not any(shard.ahead for shard in self.shards):
+                scan = self._scans_ahead(requests, parts, known)
             return [
-                self._reply(request, keys, fresh, part, scan, scores)
+                self._reply(request, keys, fresh, part, together, scan, scores)
                 for request, (keys, fresh), part, scores in zip(requests, new, parts, known, strict=True)
             ]
 
@@ -126,14 +138,33 @@ class Predictor(Scheduled):
         """
         if self.model is None or not self.model.ready or sum(map(len, parts)) > _TOGETHER:
             return [None] * len(parts)
-        scores, sure = self.model.scores(_joined(parts).values)
+        scores, sure = self.model.scores(joined(parts).values)
         ends = np.cumsum([len(part) for part in parts]).tolist()
         return [
             (scores[end - len(part) : end], sure[end - len(part) : end]) for part, end in zip(parts, ends, strict=True)
         ]
 
+    def _scans_ahead(self, requests: Sequence[Request], parts: list[Vectors], known: list[Scores | None]) -> Scan:
+        """One scan of all queries about which people will probably be asked."""
+        wanted: list[tuple[Vectors, int]] = []
+        for request, part, scores in zip(requests, parts, known, strict=True):
+            adviser = self.adviser(request.analyst)
+            if adviser is not None and len(part):
+                ask, tau = adviser.foresee(len(part), scores)
+                wanted.append((part if ask.all() else part[np.flatnonzero(ask)], tau_on_grid(tau)))
+        ahead = ScansAhead(self._scan, nested=self._nested)
+        ahead.look_up([(queries, tau) for queries, tau in wanted if len(queries)])
+        return ahead
+
     def _reply(
-        self, request: Request, keys: list[bytes], fresh: list[int], queries: Vectors, scan: Scan, known: Scores | None
+        self,
+        request: Request,
+        keys: list[bytes],
+        fresh: list[int],
+        queries: Vectors,
+        together: Iterator[Near],
+        scan: Scan,
+        known: Scores | None,
     ) -> Reply:
         """Answer one request, each new query charged and noted as it comes."""
         analyst = request.analyst
@@ -141,7 +172,7 @@ class Predictor(Scheduled):
         labels: dict[int, int] = {}
         likely: dict[int, FloatArray] = {}
         if adviser is None:
-            answers = self._answers_by_vote(queries, scan, transcript, analyst)
+            answers = self._answers_by_vote(queries, together, transcript, analyst)
         else:
             plan = self._analysts_plan(queries, analyst)
             answers = answers_by_models(queries, scan, plan, adviser, self.shards, self.noise, analyst, known)
@@ -173,10 +204,9 @@ class Predictor(Scheduled):
         return from_votes(answer.release, answer.label, self.plan.n_classes)
 
     def _answers_by_vote(
-        self, queries: Vectors, scan: Scan, transcript: Transcript, analyst: Scope
+        self, queries: Vectors, neighbours: Iterator[Near], transcript: Transcript, analyst: Scope
     ) -> Iterator[Answer]:
-        plan, tau = self._analysts_plan(queries, analyst), self._fixed_tau(queries)
-        neighbours, released = scan(queries, tau), None
+        plan, tau, released = self._analysts_plan(queries, analyst), self._fixed_tau(queries), None
         for position in range(len(queries.values)):
             if transcript.pool is not None:
                 released = transcript.votes(_rows(queries, [position]), tau, plan.n_classes)
@@ -184,6 +214,17 @@ class Predictor(Scheduled):
             yield Answer(
                 position, *answer_by_vote(near, plan, self.shards, self.noise, analyst, released, transcript.crowd)
             )
+
+    def _counted_first(
+        self, requests: Sequence[Request], parts: list[Vectors], near: Iterator[Sequence[Selection]]
+    ) -> Iterator[Near]:
+        """Where questions travel: a block of queries is counted, whoever asked them, before any of it is settled."""
+        asking = [request.analyst for request, part in zip(requests, parts, strict=True) for _ in range(len(part))]
+        for start in range(0, len(asking), MAX_QUERIES):
+            some = asking[start : start + MAX_QUERIES]
+            questions = [(self._analysts_plan(requests[0].queries, analyst), analyst) for analyst in some]
+            crowds = [self._transcript(analyst).crowd for analyst in some]
+            yield from count_first(list(islice(near, len(some))), questions, crowds, self.shards, self.noise)
 
     def probabilities(self, queries: Vectors, analyst: Scope = None) -> FloatArray:
         """How likely each class is for queries that were answered, from what was released: nobody is charged."""
@@ -286,13 +327,3 @@ class Predictor(Scheduled):
 def _rows(queries: Vectors, positions: list[int]) -> Vectors:
     """Those of the queries; the very same object where that is all of them."""
     return queries if len(positions) == len(queries.values) else queries[np.array(positions, dtype=np.int64)]
-
-
-def _joined(parts: list[Vectors]) -> Vectors:
-    if len(parts) == 1:
-        return parts[0]
-    return Vectors(
-        np.concatenate([part.values for part in parts]),
-        np.concatenate([part.root_norm for part in parts]),
-        np.concatenate([part.scale for part in parts]),
-    )

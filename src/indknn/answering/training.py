@@ -42,6 +42,8 @@ def round_of_training(
         while derived.incomplete(due):
             yield Progress(made, model.follow)
         if due == "step":
+            while _more_of_gradient(model, shards, derived.of(due)):
+                yield Progress(made, model.follow)
             released(_gradient(model, shards, noise, derived.of(due)))
             made += 1
         else:
@@ -62,15 +64,20 @@ class _Derivations:
         if due == "count":
             return None
         if self._due != due:
-            model = self._model
-            rule = model.cells if due == "card" else lambda values, labels: model.map.apply(values)
-            self._due, self._found = due, [Derived(shard, rule) for shard in self._shards]
+            rule = self._model.rule(due)
+            self._due, self._found = due, [shard.derived(rule) for shard in self._shards]
         return self._found
 
     def incomplete(self, due: Due) -> bool:
         """Look at some more records; whether there were any left."""
         left = [derived.fill() for derived in self.of(due) or ()]
         return any(left)
+
+
+def _more_of_gradient(model: SharedModel, shards: Sequence[Shard], rows: list[Derived] | None) -> bool:
+    """Compute a part of the next gradient; whether there was more to do."""
+    step = model.weights, CLIP, model.scale, accounting.to_units(model.reserve), SHARED
+    return any(shard.prepare_gradient(each, *step) for shard, each in zip(shards, rows or (), strict=True))
 
 
 def _gradient(model: SharedModel, shards: Sequence[Shard], noise: Noise, rows: list[Derived] | None) -> Gradient:

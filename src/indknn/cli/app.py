@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from indknn import __version__
+from indknn.cli.cluster import cluster_group
+from indknn.cli.doctor import doctor
 from indknn.cli.extract import extract_command
 from indknn.cli.lab import WithLab
-from indknn.cli.options import parameter_options
+from indknn.cli.options import parameter_options, wanted
 from indknn.cli.progress import stages
 from indknn.cli.schema import schema_group
 from indknn.cli.serve import serve_command
@@ -62,23 +64,38 @@ def app() -> None:
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("out/demo.png"),
+    default=Path("out/demo.html"),
     show_default=True,
-    help="Where the picture goes.",
+    help="Where the report goes, a page of HTML.",
 )
-def demo_command(queries: int, epsilon: float, tau: float, sigma2: float, out: Path) -> None:
-    """Answer queries on Fashion-MNIST privately, show who paid what, forget somebody.
+@click.option(
+    "--store", type=click.Path(path_type=Path, dir_okay=False), help="Only make a store of the same data there."
+)
+def demo_command(queries: int, epsilon: float, tau: float, sigma2: float, out: Path, store: Path | None) -> None:
+    """Answer queries on Fashion-MNIST privately, beside private training; show who paid what; forget somebody.
 
     50,000 images play private records, one per person; 10,000 others are public queries. The defaults of
     tau and sigma2 come from earlier experiments on this data, which, as in the paper, nobody paid for.
     The noise is real, so every run differs a little.
+
+    \b
+    Examples:
+      indknn demo
+      indknn demo --store demo.store && indknn serve demo.store
     """
+    if store is not None:
+        with wanted("store"):
+            from indknn.cli.demonstration.served import make_store  # noqa: PLC0415
+        questions = make_store(store)
+        click.echo(f"{store} is ready: indknn serve {store}\nQuestions to paste into the console: {questions}")
+        return
     from indknn.cli import demo  # noqa: PLC0415  (scikit-learn takes a second to load)
 
     with stages() as show:
         result = demo.run(queries=queries, epsilon=epsilon, tau=tau, sigma2=sigma2, progress=show)
     click.echo(demo.story(result))
-    click.echo(demo.picture(result, out))
+    demo.write_report(result, out)
+    click.echo(f"Report: {out}")
 
 
 @app.command("budget")
@@ -104,7 +121,7 @@ def _add_store_commands() -> None:
     """The commands that need apsw; without it they say so."""
     try:
         from indknn.cli import inspection, stores  # noqa: PLC0415
-        from indknn.cli.doctor import doctor  # noqa: PLC0415
+        from indknn.cli.databases import rewrite, takeover  # noqa: PLC0415
         from indknn.cli.forecast import forecast_command  # noqa: PLC0415
         from indknn.cli.keys import keys  # noqa: PLC0415
         from indknn.cli.train import train  # noqa: PLC0415
@@ -115,11 +132,13 @@ def _add_store_commands() -> None:
         return
     changing = (stores.init, stores.add, train, stores.predict, stores.forget, stores.purge)
     looking = (inspection.show_status, inspection.show_owner, inspection.export, inspection.verify)
-    for command in (*changing, *looking, doctor, forecast_command, tune_command, keys):
+    for command in (*changing, *looking, forecast_command, tune_command, keys, rewrite, takeover):
         app.add_command(command)
 
 
 _add_store_commands()
+app.add_command(doctor)
 app.add_command(serve_command)
+app.add_command(cluster_group)
 app.add_command(schema_group)
 app.add_command(extract_command)

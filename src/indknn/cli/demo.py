@@ -1,156 +1,214 @@
-"""The whole idea in a minute: private answers, who paid what, a person forgotten, nothing refunded."""
+"""The whole idea in a minute: private answers beside rivals, who paid what, another analyst, a person who leaves."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import floor, sqrt
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.neighbors import KNeighborsClassifier
 
-from indknn.cli.demonstration import load_fashion_mini
-from indknn.cli.options import wanted
+from indknn import __version__
+from indknn.cli.demonstration import Dataset, load_fashion_mini
+from indknn.cli.demonstration.report import page
+from indknn.cli.demonstration.training import train
 from indknn.errors import InvalidInputError
 from indknn.estimator import IndKNNClassifier
 from indknn.ledger.figures import epsilon_of
 from indknn.settings import PARAMETERS
-from indknn.types import FloatArray
+from indknn.types import Float32Array, FloatArray
 
 DELTA: float = PARAMETERS["delta"].default
-_BATCH = 50
-_PUBLIC = 1000
-_BINS = 10
-_BAR = 40
+TRAININGS = 52
+"""If somebody leaves in every week of a year."""
+_BATCH, _PUBLIC, _BOB, _BINS, _BAR = 50, 1000, 200, 10, 40
+_LABELS = np.arange(10)  # of Fashion-MNIST: public
 
 Progress = Callable[[str, int, int], None]
+Answer = Callable[[Float32Array], npt.NDArray[np.int_]]
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demonstration found. `share` is what each person has spent, as a share of the budget."""
+    """What the demonstration found. `share` is what each person has spent with Alice, as a share of the budget."""
 
     epsilon: float
     budget: float
-    correct: FloatArray
-    paper_correct: FloatArray
-    plain_accuracy: float
-    vote_accuracy: float
+    accuracy: dict[str, float]
+    queries: int
     share: FloatArray
-    person: int
+    bob_accuracy: float
+    bob_median: float
+    together: float
+    """ρ that the person who spent most has spent with both analysts."""
+    person: str
+    seconds: float
     rho_before: float
     rho_forgotten: float
     rho_back: float
 
     @property
-    def accuracy(self) -> float:
-        """Of the private answers."""
-        return float(self.correct.mean())
+    def median(self) -> float:
+        """The share that the median person has spent with Alice."""
+        return float(np.median(self.share))
+
+    @property
+    def counts(self) -> list[int]:
+        """People by tenth of the budget."""
+        return [int(n) for n in np.histogram(self.share, bins=_BINS, range=(0.0, 1.0))[0]]
+
+    @property
+    def verdict(self) -> str:
+        """Whether forgetting refunded anything."""
+        same = self.rho_back == self.rho_before == self.rho_forgotten
+        return "nothing was refunded" if same else "THIS IS A BUG"
+
+
+OURS = "indknn"
+PAPER = "the paper's Algorithm 3"
+ONCE = "private training, once"
+OFTEN = f"private training, {TRAININGS} times"
+VOTE = "the vote without privacy"
+PLAIN = "plain kNN without privacy"
+KINDS = {OURS: "ours", PAPER: "ours", ONCE: "rival", OFTEN: "rival", VOTE: "none", PLAIN: "none"}
 
 
 def run(*, queries: int, epsilon: float, tau: float, sigma2: float, progress: Progress) -> DemoResult:
-    """Answer queries privately from 50,000 records; then forget one person, and let them come back.
+    """Answer queries privately from 50,000 records, beside rivals; then another analyst asks, and one person leaves.
 
     `tau` and `sigma2` are for the paper's Algorithm 3, which is run beside the default.
     """
     data = load_fashion_mini()
     if not 1 <= queries <= len(data.y_test):
         raise InvalidInputError(f"queries must be between 1 and {len(data.y_test)}, got {queries}")
-    Q, truth = data.X_test[:queries], data.y_test[:queries]
-    labels = np.arange(10)  # of Fashion-MNIST: public
-    model = IndKNNClassifier(epsilon, DELTA, classes=labels, public=data.X_test[-_PUBLIC:])
-    paper = IndKNNClassifier(epsilon, DELTA, classes=labels, max_queries=queries, tau=tau, sigma2=sigma2, reuse="none")
-    correct, paper_correct = np.zeros(queries), np.zeros(queries)
-    for one, right, name in ((model, correct, "private answers"), (paper, paper_correct, "Algorithm 3")):
+    public = data.X_test[-_PUBLIC:]
+    model = IndKNNClassifier(epsilon, DELTA, classes=_LABELS, public=public)
+    paper = IndKNNClassifier(epsilon, DELTA, classes=_LABELS, max_queries=queries, tau=tau, sigma2=sigma2, reuse="none")
+    for one in (model, paper):
         one.fit(data.X_train, data.y_train)
-        for low in range(0, queries, _BATCH):
-            batch = slice(low, low + _BATCH)
-            right[batch] = one.predict(Q[batch]) == truth[batch]
-            progress(name, min(low + _BATCH, queries), queries)
+    mu, center = sqrt(2 * model.budget_), public.mean(axis=0)
+    trained = [train(data.X_train, data.y_train, len(_LABELS), mu / sqrt(times), center) for times in (1, TRAININGS)]
     plain = KNeighborsClassifier(n_neighbors=15, metric="cosine").fit(data.X_train, data.y_train)
-    one_hot = np.eye(len(model.classes_), dtype=np.float32)[data.y_train]
-    plain_correct, vote_correct = np.zeros(queries), np.zeros(queries)
-    for low in range(0, queries, _BATCH):
-        batch = slice(low, low + _BATCH)
-        plain_correct[batch] = plain.predict(Q[batch]) == truth[batch]
-        kappa = Q[batch] @ data.X_train.T
-        vote_correct[batch] = ((kappa * (kappa >= tau)) @ one_hot).argmax(axis=1) == truth[batch]
-        progress("the same without privacy", min(low + _BATCH, queries), queries)
-    spent = model.privacy_spent()
-    person = int(model.owners_[spent.argmax()])
+    one_hot = np.eye(len(_LABELS), dtype=np.float32)[data.y_train]
+
+    def vote(Q: Float32Array) -> npt.NDArray[np.int_]:
+        kappa = Q @ data.X_train.T
+        return np.asarray(((kappa * (kappa >= tau)) @ one_hot).argmax(axis=1))
+
+    methods: dict[str, Answer] = {
+        OURS: lambda Q: model.predict(Q, analyst="alice"),
+        PAPER: paper.predict,
+        ONCE: trained[0].predict,
+        OFTEN: trained[1].predict,
+        VOTE: vote,
+        PLAIN: plain.predict,
+    }
+    asked = slice(0, queries)
+    accuracy = {name: _accuracy(name, answer, data, asked, progress) for name, answer in methods.items()}
+    for_alice = model.privacy_spent(analyst="alice")
+    bobs = slice(len(data.y_test) - _PUBLIC - _BOB, len(data.y_test) - _PUBLIC)
+    bob = _accuracy("another analyst", lambda Q: model.predict(Q, analyst="bob"), data, bobs, progress)
+    together = model.privacy_spent()
+    person = str(model.owners_[for_alice.argmax()])
+    (before,) = model.privacy_spent([person])
+    start = time.perf_counter()
     model.forget([person])
+    seconds = time.perf_counter() - start
     (forgotten,) = model.privacy_spent([person])
-    model.partial_fit(data.X_train[[person]], data.y_train[[person]], owners=[person])
+    model.partial_fit(data.X_train[[int(person)]], data.y_train[[int(person)]], owners=[person])
     (back,) = model.privacy_spent([person])
     return DemoResult(
         epsilon=epsilon,
         budget=model.budget_,
-        correct=correct,
-        paper_correct=paper_correct,
-        plain_accuracy=float(plain_correct.mean()),
-        vote_accuracy=float(vote_correct.mean()),
-        share=spent / model.budget_,
+        accuracy=accuracy,
+        queries=queries,
+        share=for_alice / model.budget_,
+        bob_accuracy=bob,
+        bob_median=float(np.median(together - for_alice)) / model.budget_,
+        together=float(together.max()),
         person=person,
-        rho_before=float(spent[person]),
+        seconds=seconds,
+        rho_before=float(before),
         rho_forgotten=float(forgotten),
         rho_back=float(back),
     )
 
 
+def _accuracy(name: str, answer: Answer, data: Dataset, asked: slice, progress: Progress) -> float:
+    Q, truth = data.X_test[asked], data.y_test[asked]
+    right = 0
+    for low in range(0, len(Q), _BATCH):
+        batch = slice(low, low + _BATCH)
+        right += int((answer(Q[batch]) == truth[batch]).sum())
+        progress(name, min(low + _BATCH, len(Q)), len(Q))
+    return right / len(Q)
+
+
+def _epsilon(rho: float) -> str:
+    found = epsilon_of(rho, DELTA, "gdp")
+    return "unknown" if found is None else f"{found:.2f}"
+
+
 def story(r: DemoResult) -> str:
     """The result in plain words."""
-    counts, edges = np.histogram(r.share, bins=_BINS, range=(0.0, 1.0))
+    most = max(*r.counts, 1)
     bars = "\n".join(
-        f"  {low:4.0%} to {high:4.0%}  {'█' * round(_BAR * n / counts.max()):<{_BAR}} {n:,}"
-        for n, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
+        f"  {10 * i:3d}% to {10 * i + 10:3d}%  {'█' * round(_BAR * n / most):<{_BAR}} {n:,}"
+        for i, n in enumerate(r.counts)
     )
-    median = epsilon_of(float(np.median(r.share)) * r.budget, DELTA, "gdp")
+    table = "\n".join(f"  {share:.3f}  {name}" for name, share in r.accuracy.items())
     return f"""
-{len(r.correct):,} queries were answered from the records of {len(r.share):,} people.
+{r.queries:,} queries of Alice were answered from the records of {len(r.share):,} people. How many answers are right:
 
-  {r.accuracy:.3f}  accuracy with privacy, epsilon = {r.epsilon:g}, however many queries follow
-  {r.paper_correct.mean():.3f}  the paper's Algorithm 3, planned for just these queries
-  {r.vote_accuracy:.3f}  its vote without noise and budgets
-  {r.plain_accuracy:.3f}  plain kNN (k = 15), no privacy
+{table}
 
-Every person was promised epsilon = {r.epsilon:g} at delta = {DELTA:g} (by the filter gdp) against the one analyst
-who asked: a budget of B = {r.budget:.4f}. Each paid exactly for what their record contributed. Spent so far, as a share
-of B:
+Private answers and private training promise epsilon = {r.epsilon:g} at delta = {DELTA:g} (by the filter gdp) against
+one analyst: a budget of B = {r.budget:.4f}. If people leave and a model is trained {TRAININGS} times, the same epsilon
+must pay for all trainings.
+
+Training charges everybody all of B. Here each person paid exactly for what their record contributed:
 
 {bars}
 
-The median person has spent {np.median(r.share):.0%} of B, which is epsilon = {median:.2f}.
-Nobody is above 100%: the largest share is {np.floor(r.share.max() * 1e6) / 1e4:.4f}%.
+The median person has spent {r.median:.0%} of B, which is epsilon = {_epsilon(r.median * r.budget)}.
+Nobody is above 100%: the largest share is {floor(r.share.max() * 1e6) / 1e4:.4f}%.
 
-Person {r.person} asks to be forgotten. Their record is gone at once, without retraining.
+Bob asks {_BOB} queries of his own: {r.bob_accuracy:.3f} are right. The model is paid for, so the median person
+pays {r.bob_median:.2%} of B. Both analysts together have seen what costs at most epsilon = {_epsilon(r.together)} of
+anybody.
+
+Person {r.person} asks to be forgotten. Their record is gone in {r.seconds * 1e3:.1f} ms, and nothing is trained again.
   {r.rho_before:.6f}  spent before
   {r.rho_forgotten:.6f}  spent after being forgotten (kept under a keyed hash of the name)
-  {r.rho_back:.6f}  spent after coming back: {_verdict(r)}
+  {r.rho_back:.6f}  spent after coming back: {r.verdict}
 """
 
 
-def picture(r: DemoResult, path: Path) -> str:
-    """Draw accuracy over the queries and the histogram of spent budgets; where the PNG is, or what is missing."""
-    try:
-        with wanted("lab"):
-            from matplotlib.figure import Figure  # noqa: PLC0415
-    except InvalidInputError as error:
-        return f"No picture: {error}"
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    asked = np.arange(1, len(r.correct) + 1)
-    left.plot(asked, np.cumsum(r.correct) / asked, color="tab:blue", label=f"private, ε = {r.epsilon:g}")
-    left.plot(asked, np.cumsum(r.paper_correct) / asked, color="tab:cyan", label="Algorithm 3")
-    left.axhline(r.plain_accuracy, color="tab:gray", linestyle="--", label="plain kNN, no privacy")
-    left.axhline(r.vote_accuracy, color="tab:gray", linestyle=":", label="same vote, no noise")
-    left.set(xlabel="queries answered", ylabel="accuracy so far", ylim=(0, 1), title="Private answers")
-    left.legend(loc="lower right")
-    right.hist(100 * r.share, bins=40, range=(0, 100), color="tab:orange")
-    right.set(xlabel="% of the budget spent", ylabel="people", title="Who paid what")
+def write_report(r: DemoResult, path: Path) -> None:
+    """The same as a page of HTML."""
+    facts = {
+        "people": f"{len(r.share):,}",
+        "epsilon": f"{r.epsilon:g}",
+        "delta": f"{DELTA:g}",
+        "queries": f"{r.queries:,}",
+        "median": f"{r.median:.0%}",
+        "median_epsilon": _epsilon(r.median * r.budget),
+        "bob_queries": f"{_BOB}",
+        "bob_accuracy": f"{r.bob_accuracy:.3f}",
+        "bob_median": f"{r.bob_median:.2%}",
+        "together": _epsilon(r.together),
+        "person": r.person,
+        "seconds": f"{r.seconds * 1e3:.1f} ms",
+        "before": f"{r.rho_before:.6f}",
+        "forgotten": f"{r.rho_forgotten:.6f}",
+        "back": f"{r.rho_back:.6f}",
+        "verdict": r.verdict,
+        "version": __version__,
+    }
+    bars = [(name, share, KINDS[name]) for name, share in r.accuracy.items()]
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    return f"Picture: {path}"
-
-
-def _verdict(r: DemoResult) -> str:
-    return "nothing was refunded" if r.rho_back == r.rho_before == r.rho_forgotten else "THIS IS A BUG"
+    path.write_text(page("Private predictions, in a minute", facts, bars, r.counts), encoding="utf-8")

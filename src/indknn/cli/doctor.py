@@ -1,4 +1,4 @@
-"""Whether this machine is fit to keep a store."""
+"""Whether this machine is fit to keep a store, and what a report about a bug should say of it."""
 
 from __future__ import annotations
 
@@ -8,26 +8,39 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import click
-import numpy as np
 
 from indknn import __version__
-from indknn.cli.options import JSON, show
+from indknn.cli.options import JSON, StorePlace, show
 from indknn.core.noise import SecureNoise
+from indknn.place import Address, Place
+from indknn.records.indexes.choose import make_scanner
+from indknn.records.indexes.scanner_native import levels
 
 _SYNCS = 20
+_PACKAGES = (
+    "numpy", "scipy", "scikit-learn", "apsw", "psycopg", "ray", "click", "fastapi", "uvicorn", "pyarrow", "onnxruntime",
+)  # fmt: skip
+_HEADER = b"SQLite format 3\x00"
 
 
 @click.command("doctor")
-@click.argument("store", type=click.Path(path_type=Path), required=False)
+@click.argument("store", type=StorePlace(), required=False)
 @JSON
 @click.pass_context
-def doctor(ctx: click.Context, store: Path | None, in_json: bool) -> None:
+def doctor(ctx: click.Context, store: Place | None, in_json: bool) -> None:
     """Check this machine, and a store's surroundings if one is named. Exit code 1 if something is unfit.
 
-    The store itself is not opened: for its contents there is `indknn verify`.
+    Paste what it prints into a report of a bug: it says nothing about people. The store itself is not opened; for
+    its contents there is `indknn verify`.
+
+    \b
+    Example:
+      indknn doctor people.store
     """
     found = list(checks(store))
     facts = [{"ok": ok, "what": what, "found": seen} for ok, what, seen in found]
@@ -35,9 +48,16 @@ def doctor(ctx: click.Context, store: Path | None, in_json: bool) -> None:
     ctx.exit(0 if all(ok for ok, _, _ in found) else 1)
 
 
-def checks(store: Path | None) -> Iterator[tuple[bool, str, str]]:
+def checks(store: Place | None) -> Iterator[tuple[bool, str, str]]:
     """What was looked at: fit or not, what, and what was seen."""
-    yield True, "indknn", f"{__version__}, Python {platform.python_version()}, NumPy {np.__version__}"
+    yield True, "indknn", f"{__version__}, Python {platform.python_version()}"
+    yield (
+        True,
+        "machine",
+        f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} cores, {_memory()}",
+    )
+    yield True, "packages", ", ".join(_versions())
+    yield True, "scanner", f"{make_scanner().name} of {list(levels())}; built: {', '.join(_native_modules()) or 'none'}"
     try:
         import apsw  # noqa: PLC0415
 
@@ -50,6 +70,8 @@ def checks(store: Path | None) -> Iterator[tuple[bool, str, str]]:
         "noise",
         f"2,000 draws: mean {z.mean():+.3f}, spread {z.std():.3f}",
     )
+    if isinstance(store, Address):
+        return  # its disk is another machine's
     folder = (store.parent if store is not None else Path()).resolve()
     if not folder.is_dir():
         yield False, "folder", f"{folder} does not exist"
@@ -60,6 +82,39 @@ def checks(store: Path | None) -> Iterator[tuple[bool, str, str]]:
     if store is not None and store.exists():
         mode = stat.S_IMODE(store.stat().st_mode)
         yield not mode & 0o077, "permissions", f"{mode:o}" + (": others can read it; chmod 600" if mode & 0o077 else "")
+        yield (*_file_format(store),)
+
+
+def _memory() -> str:
+    try:
+        return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / (1 << 30):.1f} GiB of memory"
+    except (AttributeError, OSError, ValueError):  # not on every system
+        return "memory unknown"
+
+
+def _versions() -> Iterator[str]:
+    for name in _PACKAGES:
+        try:
+            yield f"{name} {version(name)}"
+        except PackageNotFoundError:
+            continue
+
+
+def _native_modules() -> list[str]:
+    """The C extensions that were built with this installation."""
+    files = Path(__file__).parents[1].rglob("_*")
+    return sorted({file.name.partition(".")[0] for file in files if file.name.endswith(tuple(EXTENSION_SUFFIXES))})
+
+
+def _file_format(store: Path) -> tuple[bool, str, str]:
+    """Read from the first bytes, as SQLite writes them, so that nothing is opened or locked."""
+    with store.open("rb") as file:
+        head = file.read(100)
+    known = head.startswith(_HEADER)
+    found = (
+        f"schema {int.from_bytes(head[60:64], 'big')}, {store.stat().st_size >> 10:,} KiB" if known else "not a store"
+    )
+    return known, "file format", found
 
 
 def _sync(folder: Path) -> tuple[bool, str, str]:

@@ -10,6 +10,7 @@ from indknn.cli.options import JSON, STORE, WITNESS, show
 from indknn.errors import InvalidInputError
 from indknn.ledger.figures import ledger_words
 from indknn.models.forecast import Forecast, forecast
+from indknn.place import Place
 from indknn.store import Store
 from indknn.store.outlook import stream
 
@@ -24,7 +25,7 @@ _DAYS = {"hour": 1 / 24, "day": 1.0, "week": 7.0, "month": 365.25 / 12, "year": 
 @WITNESS
 @JSON
 def forecast_command(
-    store: Path, analyst: str | None, rate: str | None, records: int | None, witness: Path | None, in_json: bool
+    store: Place, analyst: str | None, rate: str | None, records: int | None, witness: Path | None, in_json: bool
 ) -> None:
     """Tell how many more queries there can be, and how good the answers will be.
 

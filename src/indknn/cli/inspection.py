@@ -14,6 +14,7 @@ import click
 from indknn.cli.options import JSON, STORE, WITNESS, show
 from indknn.errors import DamagedStoreError
 from indknn.ledger.figures import exact, statement
+from indknn.place import Address, Place
 from indknn.store import Store
 from indknn.store.chain import entries
 from indknn.store.reports import status
@@ -21,10 +22,12 @@ from indknn.store.verify import problems
 
 
 @contextmanager
-def _looking(path: Path, witness: Path | None, new_witness: bool = False) -> Iterator[Store]:
+def _looking(path: Place, witness: Path | None, new_witness: bool = False) -> Iterator[Store]:
     """A store, open to look at; also where neither it nor its folder can be written."""
-    read_only = path.is_file() and not all(os.access(p, os.W_OK) for p in (path.resolve(), path.resolve().parent))
-    if read_only:
+    read_only = isinstance(path, Address)  # whoever writes goes on meanwhile
+    if isinstance(path, Path) and path.is_file():
+        read_only = not all(os.access(p, os.W_OK) for p in (path.resolve(), path.resolve().parent))
+    if read_only and isinstance(path, Path):
         click.echo(f"{path} cannot be written: nothing notices another process that changes it now", err=True)
     with Store(path, witness=witness, new_witness=new_witness, read_only=read_only) as opened:
         yield opened
@@ -34,7 +37,7 @@ def _looking(path: Path, witness: Path | None, new_witness: bool = False) -> Ite
 @STORE
 @WITNESS
 @JSON
-def show_status(store: Path, witness: Path | None, in_json: bool) -> None:
+def show_status(store: Place, witness: Path | None, in_json: bool) -> None:
     """Show how much people have spent. For the curator, not for those who query."""
     with _looking(store, witness) as opened:
         facts = status(opened)
@@ -68,7 +71,7 @@ def _known(number: int | None) -> str:
 @click.argument("owner")
 @WITNESS
 @JSON
-def show_owner(store: Path, owner: str, witness: Path | None, in_json: bool) -> None:
+def show_owner(store: Place, owner: str, witness: Path | None, in_json: bool) -> None:
     """Show a person's own statement, which may be given to them: what was spent is rounded up to a whole 1/50 of B."""
     with _looking(store, witness) as opened:
         facts = statement(opened.engine, owner)
@@ -98,7 +101,7 @@ def _account(facts: dict[str, Any]) -> str:
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="A .jsonl file.")
 @click.option("--what", type=click.Choice(["audit", "answers", "spent"]), default="audit", show_default=True)
 @WITNESS
-def export(store: Path, out: Path, what: str, witness: Path | None) -> None:
+def export(store: Place, out: Path, what: str, witness: Path | None) -> None:
     """Write out the audit trail, the answers given, or what each person has spent, a JSON object a line.
 
     The answers are public to the analyst who got them; what people spent is for the curator only.
@@ -132,9 +135,12 @@ def _rows(store: Store, what: str) -> Iterator[dict[str, Any]]:
 @click.option(
     "--new-witness", is_flag=True, help="Start the witness anew: only if you know that this is the latest copy."
 )
+@click.option("--erased", is_flag=True, help="Also: whether old bytes of those who were forgotten are gone.")
 @JSON
 @click.pass_context
-def verify(ctx: click.Context, store: Path, witness: Path | None, new_witness: bool, in_json: bool) -> None:
+def verify(
+    ctx: click.Context, store: Place, witness: Path | None, new_witness: bool, erased: bool, in_json: bool
+) -> None:
     """Check the audit trail, the answers and their debits, all budgets, and memory against disk.
 
     Exit code 1 if anything is wrong.
@@ -143,6 +149,7 @@ def verify(ctx: click.Context, store: Path, witness: Path | None, new_witness: b
     try:
         with _looking(store, witness, new_witness) as opened:
             found = list(problems(opened))
+            found += [f"erased: {doubt}" for doubt in (opened.home.old_bytes(opened.db) if erased else ())]
             length = sum(1 for _ in entries(opened.db))
     except DamagedStoreError as error:  # it refuses to open a file that is not as it should be
         found = [str(error)]

@@ -9,6 +9,7 @@ import click
 
 from indknn.cli.options import JSON, STORE, show
 from indknn.errors import InvalidInputError, StoreLockedError
+from indknn.place import Place, place_of
 from indknn.store import Store, keyfile
 
 
@@ -35,7 +36,7 @@ def keys() -> None:
 @click.option("--max-queries", type=int, help="Answers that this analyst may be given in all.")
 @click.option("--epsilon", type=float, help="Less than the store's, for all that this analyst is ever told.")
 @JSON
-def create(store: Path, role: str, name: str, epsilon: float | None, in_json: bool, **limits: Any) -> None:
+def create(store: Place, role: str, name: str, epsilon: float | None, in_json: bool, **limits: Any) -> None:
     """Make a key. It is printed once and kept nowhere: the file holds a keyed hash.
 
     \b
@@ -48,7 +49,7 @@ def create(store: Path, role: str, name: str, epsilon: float | None, in_json: bo
     if epsilon is not None:  # first of all: a key whose limit was not written must not be
         _give_less(store, role, name, epsilon)
     key, text = keyfile.create(keyfile.keys_path(store), role, name, **limits)
-    keyfile.remember_keys(store.resolve())
+    keyfile.remember_keys(place_of(store))
     _show_new(key, text, in_json)
 
 
@@ -56,7 +57,7 @@ def create(store: Path, role: str, name: str, epsilon: float | None, in_json: bo
 @STORE
 @click.argument("key", metavar="ID")
 @JSON
-def rotate(store: Path, key: str, in_json: bool) -> None:
+def rotate(store: Place, key: str, in_json: bool) -> None:
     """Make a new key in the place of one, for the same holder with the same limits. The old one is revoked."""
     _refuse_missing(store)
     _show_new(*keyfile.rotate(keyfile.keys_path(store), key), in_json)
@@ -65,7 +66,7 @@ def rotate(store: Path, key: str, in_json: bool) -> None:
 @keys.command("list")
 @STORE
 @JSON
-def show_keys(store: Path, in_json: bool) -> None:
+def show_keys(store: Place, in_json: bool) -> None:
     """List the keys, the revoked ones too. The keys themselves are not known to anybody but their holders."""
     _refuse_missing(store)
     found = keyfile.read_key_file(keyfile.keys_path(store))
@@ -86,7 +87,7 @@ def _line(row: dict[str, Any]) -> str:
 @STORE
 @click.argument("key", metavar="ID|NAME")
 @JSON
-def revoke(store: Path, key: str, in_json: bool) -> None:
+def revoke(store: Place, key: str, in_json: bool) -> None:
     """Revoke a key by its id, or all keys of a name. A running server refuses them within a second."""
     _refuse_missing(store)
     gone = keyfile.revoke(keyfile.keys_path(store), key)
@@ -94,7 +95,7 @@ def revoke(store: Path, key: str, in_json: bool) -> None:
     show(facts, in_json, *(f"revoked {k.id} ({k.role} {k.name})" for k in gone))
 
 
-def _give_less(store: Path, role: str, name: str, epsilon: float) -> None:
+def _give_less(store: Place, role: str, name: str, epsilon: float) -> None:
     keyfile.check_may_ask(role)
     try:
         with Store(store) as opened:
@@ -108,6 +109,6 @@ def _show_new(key: keyfile.Key, text: str, in_json: bool) -> None:
     show(facts, in_json, f"key {key.id} for {key.name} ({key.role}); it is shown this once:", text)
 
 
-def _refuse_missing(store: Path) -> None:
-    if not store.is_file():
+def _refuse_missing(store: Place) -> None:
+    if isinstance(store, Path) and not store.is_file():
         raise InvalidInputError(f"{store} does not exist; make a store with: indknn init {store}")

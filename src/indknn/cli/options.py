@@ -12,11 +12,24 @@ import click
 from indknn.cli.files import Columns, as_json
 from indknn.core.parameters import Parameter
 from indknn.errors import InvalidInputError
+from indknn.place import is_address, place_of
 from indknn.settings import PARAMETERS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-STORE = click.argument("store", type=click.Path(path_type=Path))
+
+class StorePlace(click.Path):
+    """A file, or the address of a PostgreSQL database."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """What was typed; an address with a password in it is refused."""
+        return place_of(value) if is_address(str(value)) else super().convert(value, param, ctx)
+
+
+STORE = click.argument("store", type=StorePlace())
 FILE = click.argument("file", type=click.Path(path_type=Path))
 JSON = click.option("--json", "in_json", is_flag=True, help="Print JSON.")
 WITNESS = click.option("--witness", type=click.Path(path_type=Path), help="A file elsewhere that detects old copies.")

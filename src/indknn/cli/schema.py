@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from indknn.cli.files import class_names
-from indknn.cli.options import JSON, STORE, WITNESS, show
+from indknn.cli.options import JSON, STORE, WITNESS, StorePlace, show
 from indknn.errors import IndKNNError, InvalidInputError
+from indknn.place import Place
 from indknn.store import Store
 from indknn.store.paid import SHARE, earlier_counts, pay_for_counts, price_of, refuse_if_late
 from indknn.tables import infer, read_schema
@@ -48,9 +49,7 @@ def schema_group() -> None:
 @click.option("--record-id", "record_id", help="Column of your own ids. Default: record_id, if there is one.")
 @click.option("--extractor", help="The model for columns of text: its name or its folder.")
 @click.option("--classes", help="The labels that can occur, as a,b,c. Without it: with a public sample, its labels.")
-@click.option(
-    "--paid", type=click.Path(path_type=Path), metavar="STORE", help="Charge the people of the file in STORE."
-)
+@click.option("--paid", type=StorePlace(), metavar="STORE", help="Charge the people of the file in STORE.")
 @click.option("--yes", is_flag=True, help="With --paid: charge without asking.")
 @WITNESS
 def infer_command(
@@ -58,7 +57,7 @@ def infer_command(
     out: Path | None,
     extractor: str | None,
     classes: str | None,
-    paid: Path | None,
+    paid: Place | None,
     yes: bool,
     witness: Path | None,
     **named: str | None,
@@ -109,7 +108,7 @@ def infer_command(
 
 
 def _paid(
-    table: Columns, roles: dict[str, str | None], classes: tuple[Any, ...], paid: Path, yes: bool, witness: Path | None
+    table: Columns, roles: dict[str, str | None], classes: tuple[Any, ...], paid: Place, yes: bool, witness: Path | None
 ) -> Inferred:
     """From noisy counts, which are paid for now or were before."""
     owner = roles["owner"]
@@ -138,7 +137,7 @@ def _paid(
 @click.argument("schema", type=click.Path(path_type=Path))
 @WITNESS
 @JSON
-def adopt_command(store: Path, schema: Path, witness: Path | None, in_json: bool) -> None:
+def adopt_command(store: Place, schema: Path, witness: Path | None, in_json: bool) -> None:
     """Give a new store its schema, as init --schema does: once, before its first records.
 
     \b

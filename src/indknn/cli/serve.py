@@ -11,6 +11,7 @@ import numpy as np
 
 from indknn.cli.options import STORE, WITNESS, wanted
 from indknn.errors import InvalidInputError
+from indknn.place import Place
 from indknn.types import FloatArray
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
@@ -34,6 +35,8 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
     metavar="HOURS",
     help="How often to look for newcomers whom the shared model does not know. inf: never.",
 )
+@click.option("--shards", type=int, help="Search in so many processes on this machine, or with --ray on Ray.")
+@click.option("--ray", metavar="ADDRESS", help="Have the shards on Ray at this address; see `indknn cluster`.")
 @WITNESS
 @click.option("--tls-cert", type=_FILE, help="A certificate (PEM), with --tls-key.")
 @click.option("--tls-key", type=_FILE, help="Its private key (PEM).")
@@ -46,7 +49,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--max-connections", default=1000, show_default=True, help="Connections at once.")
 @click.option("--keep-requests", default=30, show_default=True, help="Days for which an id repeats its request.")
 def serve_command(
-    store: Path,
+    store: Place,
     host: str,
     port: int,
     witness: Path | None,
@@ -56,6 +59,8 @@ def serve_command(
     open_on_loopback: bool,
     name: str | None,
     texts: str | None,
+    shards: int | None,
+    ray: str | None,
     **options: Any,
 ) -> None:
     """Answer over HTTP from a store. One process owns it; stop it with SIGTERM and it finishes what was charged.
@@ -68,26 +73,30 @@ def serve_command(
     Examples:
       indknn serve people.store
       indknn serve people.store --tick 0.05 --witness /other/disk/people.witness
+      indknn serve people.store --shards 4
       indknn serve people.store --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
     with wanted("server"):
+        from indknn.cli.cluster import shards_of  # noqa: PLC0415
         from indknn.server.options import Options, name_of  # noqa: PLC0415
         from indknn.server.serve import serve  # noqa: PLC0415
     if (tls_cert is None) != (tls_key is None):
         raise InvalidInputError("--tls-cert and --tls-key belong together: give both or none")
     tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
-    serve(
-        store,
-        host=host,
-        port=port,
-        options=Options(name=name or name_of(store), **options),
-        witness=witness,
-        tls=tls,
-        behind_proxy=behind_proxy,
-        open_on_loopback=open_on_loopback,
-        embed=None if texts is None else _sentences(texts),
-        ready=lambda url: click.echo(f"{store} at {url}"),
-    )
+    with shards_of(store, shards, ray) as make_shard:
+        serve(
+            store,
+            host=host,
+            port=port,
+            options=Options(name=name or name_of(store), **options),
+            witness=witness,
+            make_shard=make_shard,
+            tls=tls,
+            behind_proxy=behind_proxy,
+            open_on_loopback=open_on_loopback,
+            embed=None if texts is None else _sentences(texts),
+            ready=lambda url: click.echo(f"{store} at {url}"),
+        )
 
 
 def _sentences(model: str) -> Callable[[list[str]], FloatArray]:

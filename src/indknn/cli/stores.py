@@ -44,6 +44,7 @@ from indknn.core.advice import about_answers, about_labels, tell
 from indknn.core.inputs import EACH_ROW
 from indknn.errors import InvalidInputError
 from indknn.ledger.figures import guarantee
+from indknn.place import Place
 from indknn.settings import PARAMETERS, Settings
 from indknn.store import Store
 from indknn.tables.advice import Outside
@@ -68,7 +69,7 @@ _BATCH = 256
 @FEATURES
 @JSON
 def init(
-    store: Path,
+    store: Place,
     in_json: bool,
     classes: str | None,
     schema: Path | None,
@@ -112,7 +113,7 @@ def init(
 @WITNESS
 @JSON
 def add(
-    store: Path,
+    store: Place,
     file: Path,
     label: str,
     owner: str,
@@ -182,7 +183,7 @@ def _records(file: Path, named: Columns, store: Store, each_row: bool, count: An
 @WITNESS
 @JSON
 def predict(
-    store: Path,
+    store: Place,
     file: Path,
     out: Path,
     analyst: str | None,
@@ -248,7 +249,7 @@ def _answered(store: Store, piece: Piece, request: str, analyst: str | None, pro
 @click.option("--receipt", type=click.Path(path_type=Path), help="Write the receipt to this file as well.")
 @WITNESS
 @JSON
-def forget(store: Path, owners: tuple[str, ...], receipt: Path | None, witness: Path | None, in_json: bool) -> None:
+def forget(store: Place, owners: tuple[str, ...], receipt: Path | None, witness: Path | None, in_json: bool) -> None:
     """Remove every record of these people, and print a receipt.
 
     What they spent stays on the books under a keyed hash.
@@ -274,7 +275,7 @@ def forget(store: Path, owners: tuple[str, ...], receipt: Path | None, witness: 
 @STORE
 @WITNESS
 @JSON
-def purge(store: Path, witness: Path | None, in_json: bool) -> None:
+def purge(store: Place, witness: Path | None, in_json: bool) -> None:
     """Drop all answers and the shared model, for all analysts. People pay again for new ones.
 
     Everybody who asks again can see that a purge happened. Do it on a schedule, never because one person was

@@ -14,6 +14,7 @@ from indknn.cli.options import JSON, STORE, WITNESS, show
 from indknn.cli.progress import stages
 from indknn.errors import InvalidInputError
 from indknn.models.shared_model import MOST_ROWS
+from indknn.place import Place
 from indknn.store import Store
 from indknn.tables.schema import Schema
 from indknn.types import FloatArray
@@ -23,7 +24,7 @@ from indknn.types import FloatArray
 @STORE
 @WITNESS
 @JSON
-def train(store: Path, witness: Path | None, in_json: bool) -> None:
+def train(store: Place, witness: Path | None, in_json: bool) -> None:
     """Train the shared model, or look whether newcomers call for another round.
 
     Everybody is charged for their own gradient, from the part of their budget that is for the model; whoever it gets

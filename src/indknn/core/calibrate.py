@@ -107,10 +107,12 @@ def tau_from_queries(queries: Vectors, kernel: Kernel, share: float = SELECTED_S
 def pairs_of(queries: Vectors, kernel: Kernel, most: int = _MAX_QUERIES) -> IntArray | None:
     """κ on the grid for the pairs of the first few hundred distinct queries; None if they are too few to tell."""
     queries = queries[slice(0, most)]
-    _, first = np.unique(queries.values, axis=0, return_index=True)
+    first: dict[bytes, int] = {}
+    for i, row in enumerate(queries.values):
+        first.setdefault(row.tobytes(), i)
     if len(first) < MIN_QUERIES:
         return None
-    distinct = queries[np.sort(first)]
+    distinct = queries[np.array(list(first.values()), dtype=np.int64)]
     dots = integer_dots(distinct.values, distinct.values)
     kappa = [
         np.delete(kernel.values(dot, distinct.root_norm, distinct.scale, float(root), float(scale)), i)

@@ -20,15 +20,18 @@ rounded up, for the noise that is really drawn.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import isqrt
 
 import numpy as np
 
+from indknn.core import native
 from indknn.core.accounting import MAX_UNITS, UNIT
 from indknn.core.noise import Noise
 from indknn.errors import InvalidInputError
 from indknn.types import GRID, BoolArray, FloatArray, IntArray
 
+_votes = native.load("indknn.core._votes")
 _CHARGE_SLACK = 1.0 + 2.0**-32
 """Covers the rounding of float64 in sums of squares and in charges: a charge is never below the exact one."""
 
@@ -77,14 +80,18 @@ class Plan:
         if cap is not None and cap < 1:
             raise InvalidInputError(f"max_records_per_query must be None or at least 1, got {cap!r}")
 
-    @property
+    @cached_property
     def scale1(self) -> int:
         """σ1 on the grid, rounded up."""
         return ceil_sqrt(*_squared(self.sigma1))
 
+    @cached_property
+    def _squared2(self) -> tuple[int, int]:
+        return _squared(self.sigma2)
+
     def scale2(self, K: int) -> int:
         """σ2·sqrt(K) on the grid, rounded up, the noise on the votes, for a released K in grid units."""
-        num, den = _squared(self.sigma2)
+        num, den = self._squared2
         return ceil_sqrt(num * K, den * GRID)
 
 
@@ -156,6 +163,12 @@ def group(owners: IntArray, label: IntArray, kappa: IntArray, plan: Plan) -> Gro
 
 def count(group: Group, remaining: IntArray, plan: Plan) -> Count:
     """Lines 4 and 7: an owner takes part if its budget covers m²/(2σ1²), and is charged just that."""
+    if _votes is not None:
+        charges, per_square = np.empty_like(remaining), _per_square(plan.scale1)
+        given = map(native.whole, (group.m, remaining))
+        able, total = _votes.count(*given, charges, GRID, per_square, MAX_UNITS)
+        if able:
+            return Count(group, total, charges)
     shift = group.m.astype(np.float64) * GRID
     charges = charge_units(shift * shift, plan.scale1)
     able = remaining >= charges
@@ -175,6 +188,8 @@ def settle(group: Group, remaining: IntArray, K: int, plan: Plan) -> Settlement:
     `remaining` is what the participants have left after they were counted.
     """
     scale = plan.scale2(K)
+    if _votes is not None:
+        return _settle_in_one_pass(group, remaining, scale, plan)
     whole, limit = group.entry_vote, largest_squared_shift(remaining, scale)
     if plan.contrast:  # rounding votes down can lengthen P F by up to sqrt(c) units of the grid; and c/2 are added
         limit = np.maximum(np.sqrt(limit) - 2.0 * np.sqrt(plan.n_classes), 0.0) ** 2
@@ -207,9 +222,12 @@ def charge_units(squared_shift: FloatArray, scale: int) -> IntArray:
     >>> charge_units(np.array([0.0, 1.0]), 1).tolist() == [0, UNIT // 2 + 2**17]
     True
     """
-    per_square = UNIT / (2.0 * float(scale) * float(scale))
-    units = np.ceil(squared_shift * (per_square * _CHARGE_SLACK))
+    units = np.ceil(squared_shift * _per_square(scale))
     return np.minimum(units, float(MAX_UNITS)).astype(np.int64)
+
+
+def _per_square(scale: int) -> float:
+    return UNIT / (2.0 * float(scale) * float(scale)) * _CHARGE_SLACK
 
 
 def largest_squared_shift(units: IntArray, scale: int) -> FloatArray:
@@ -253,6 +271,16 @@ def _squared_norms(group: Group, vote: IntArray, plan: Plan) -> FloatArray:
     # shift is F - t for the best integer t, |P F|² and up to c/4 long.
     rounded = (norms > 0.0) * (plan.n_classes // 2)
     return np.maximum(norms - totals * totals / plan.n_classes, 0.0) + norms * 2.0**-46 + rounded
+
+
+def _settle_in_one_pass(group: Group, remaining: IntArray, scale: int, plan: Plan) -> Settlement:
+    """The same as in `settle`, to the bit, in C."""
+    votes, charges = np.zeros(plan.n_classes, dtype=np.int64), np.zeros(len(remaining), dtype=np.int64)
+    who = native.whole(group.entry_owner) if len(group.entry_vote) != len(group.owners) else b""
+    rates = _per_square(scale), 2.0 * float(scale) * float(scale) / UNIT, _CHARGE_SLACK * _CHARGE_SLACK
+    given = map(native.whole, (group.entry_label, group.entry_vote, remaining))
+    _votes.settle(who, *given, votes, charges, plan.contrast, *rates, MAX_UNITS)
+    return Settlement(votes, charges)
 
 
 def _squared(sigma: float) -> tuple[int, int]:

@@ -14,20 +14,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from fractions import Fraction
-from importlib import import_module
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from indknn.core import native
 from indknn.errors import InvalidInputError
 from indknn.types import IntArray
 
-_sampler: Any = None
-if os.environ.get("INDKNN_NATIVE") != "0":
-    with suppress(ImportError):
-        _sampler = import_module("indknn.core._sampler")
+_sampler = native.load("indknn.core._sampler")
 
 _FAST_SCALES = 1 << 59
 _DIGIT_BITS = 64

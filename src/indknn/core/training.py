@@ -19,7 +19,7 @@ import numpy as np
 from indknn.core.mechanism import charge_units, largest_squared_shift
 from indknn.core.noise import Noise
 from indknn.core.statistics import Contribution
-from indknn.types import FloatArray, Int8Array, IntArray, RowSource
+from indknn.types import FloatArray, Int8Array, IntArray
 
 STEP_GRID = 1 << 26
 """Gradients are whole numbers in units of 1/STEP_GRID."""
@@ -74,7 +74,7 @@ def probabilities(rows: FloatArray, lengths: FloatArray, weights: Weights) -> Fl
 
 
 def gradient(
-    values: RowSource, labels: IntArray, owners: IntArray, limits: IntArray, weights: Weights, clip: float, scale: int
+    values: Int8Array, labels: IntArray, owners: IntArray, limits: IntArray, weights: Weights, clip: float, scale: int
 ) -> Contribution:
     """The sum over these records, who pays for it and how much.
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from indknn.core import native
 from indknn.core.accounting import MAX_UNITS
 from indknn.core.inputs import Numbered, number_in
 from indknn.errors import LedgerError, UnknownOwnerError
@@ -21,6 +22,8 @@ from indknn.ledger.base import SHARED, Scope
 from indknn.ledger.old_names import old_forms
 from indknn.ledger.roster import Roster
 from indknn.types import IntArray, OwnerId
+
+_votes = native.load("indknn.core._votes")
 
 
 @dataclass(frozen=True)
@@ -218,13 +221,15 @@ class MemoryLedger:
 
     def remaining(self, slots: IntArray, scope: Scope) -> IntArray:
         """What each may still spend in this scope, with whatever else bounds it."""
-        analysts = [one for one in self._spent if one != SHARED]
+        left = np.empty(len(slots), dtype=np.int64)
+        if self._in_one_pass(scope) and _votes.room(*self._columns(slots, scope), left):
+            return left
         shared, own = self._sum_of([SHARED], slots), self._sum_of([scope], slots)
         if self.house:
             # What one was told shapes what all see, now and later. So no order of questions may take more than one.
-            own = self._sum_of(analysts, slots)
+            own = self._sum_of(self._analysts, slots)
         elif scope == SHARED:
-            own = np.max([self._spent[one][slots] for one in analysts], axis=0)
+            own = np.max([self._spent[one][slots] for one in self._analysts], axis=0)
         room = self.limit(scope) - (shared if scope == SHARED else own)
         # Nothing more, unless the parts of the budget were divided in another way when it was spent.
         room = np.minimum(room, self.budget_of(scope) - shared - own)
@@ -235,13 +240,27 @@ class MemoryLedger:
 
     def charge(self, slots: IntArray, units: IntArray, scope: Scope, *, joining: bool = True) -> None:
         """Charge distinct slots, all or none. With `joining` they took part in one more release."""
-        if (slots < 0).any() or (units < 0).any() or (units > self.remaining(slots, scope)).any():
+        if self._in_one_pass(scope):
+            joined = self._queries if joining else np.zeros(0, dtype=np.int32)
+            done = _votes.charge(*self._columns(slots, scope), native.whole(units), joined)
+        else:
+            done = not ((slots < 0).any() or (units < 0).any() or (units > self.remaining(slots, scope)).any())
+            if done:
+                self._in(scope)[slots] += units
+                self._queries[slots] += joining
+        if not done:
             raise LedgerError("a charge does not fit the remaining budget; nothing was charged or released")
-        self._in(scope)[slots] += units
-        if joining:
-            self._queries[slots] += 1
         if self.log is not None:
             self.log.setdefault(scope, []).append((slots, units))
+
+    def set_spent(self, slots: IntArray, scope: Scope, units: IntArray) -> None:
+        """What these slots have spent, told by whoever keeps the books of this ledger: it is one of a cluster's."""
+        self._grow(int(slots.max(initial=-1)) + 1)
+        self._in(scope)[slots] = units
+
+    def spent_by(self, slots: IntArray, scope: Scope) -> IntArray:
+        """What these slots have spent in this scope."""
+        return self._in(scope)[slots]
 
     def queries(self, owners: Sequence[OwnerId]) -> IntArray:
         """In how many queries each has taken part."""
@@ -306,12 +325,23 @@ class MemoryLedger:
             self._spent[scope] = np.zeros_like(self._spent[None])
         return self._spent[scope]
 
+    def _in_one_pass(self, scope: Scope) -> bool:
+        """Whether nothing bounds a charge but one column and the shared one, and C can do it."""
+        plain = scope != SHARED and not self.house and self.global_budget is None
+        return _votes is not None and plain and scope in self._spent
+
+    def _columns(self, slots: IntArray, scope: Scope) -> tuple[Any, ...]:
+        shared = self._spent.get(SHARED, b"")
+        return self._spent[scope], shared, native.whole(slots), self.limit(scope), self.budget_of(scope)
+
+    @property
+    def _analysts(self) -> list[Scope]:
+        return [scope for scope in self._spent if scope != SHARED]
+
     def _sum_of(self, scopes: Iterable[Scope], slots: IntArray) -> IntArray:
-        total = np.zeros(len(slots), dtype=np.int64)
-        for scope in scopes:
-            if scope in self._spent:
-                total = np.minimum(total + self._spent[scope][slots], MAX_UNITS)  # hundreds must not wrap around
-        return total
+        parts = [self._spent[scope].take(slots) for scope in scopes if scope in self._spent]
+        # Hundreds must not wrap around.
+        return reduce(lambda a, b: np.minimum(a + b, MAX_UNITS), parts) if parts else np.zeros(len(slots), np.int64)
 
     def digest(self, owner: OwnerId) -> bytes:
         """A keyed hash of the name: without the key nobody can test whether a given person was here."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import sqrt
 
@@ -102,6 +103,12 @@ class Adviser:
         self._looked_at, self._weighed = 0, -1
         self._lately: deque[tuple[Int8Array, FloatArray]] = deque(maxlen=LATELY)
 
+    def twin(self) -> Adviser:
+        """The same as it is now, to try out what the next answers will be."""
+        other = copy(self)
+        other.density, other._lately = self.density.twin(), deque(maxlen=LATELY)
+        return other
+
     def until_change(self) -> int:
         """How many answers may come before the adviser may change its mind."""
         return LOOK_EVERY - self.answered % LOOK_EVERY
@@ -121,6 +128,11 @@ class Adviser:
         if self._weighed != self.model.rounds:
             self._weigh()
         return Advice(scores - 1.0 / self.terms.n_classes, ~sure & self.worth_asking, tau)
+
+    def foresee(self, n: int, known: Scores | None) -> tuple[BoolArray, float]:
+        """About which of n queries people will probably be asked, and how near they must be. Changes nothing."""
+        every = np.ones(n, dtype=bool)
+        return ~known[1] & self.worth_asking if known is not None else every, self.tau or DEFAULT_TAU
 
     def _weigh(self) -> None:
         """Whether the votes on a usual query would stand above their noise."""

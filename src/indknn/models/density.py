@@ -7,6 +7,8 @@ noise: a wrong one costs accuracy, never privacy.
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 
 from indknn.core.calibrate import COUNT_EVERY, NEAR_SHARE
@@ -32,6 +34,12 @@ class Density:
         self._asked = 0
         self.usual_share = NEAR_SHARE  # what τ was chosen for
         self.known: float | None = None  # how many records there are, where a count tells
+
+    def twin(self) -> Density:
+        """The same as it is now."""
+        other, pool = copy(self), self._pool
+        other._pool = Vectors(pool.values.copy(), pool.root_norm.copy(), pool.scale.copy())
+        return other
 
     def add(self, query: Vectors) -> None:
         """A query that was asked; the latest thousand are remembered."""

@@ -14,12 +14,13 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from indknn.core.releases import Gradient, PublicRows, Release, TallyRelease
-from indknn.core.training import INTERCEPT, STEP_GRID, Weights, probabilities, rows_of, step_scale
+from indknn.core.training import INTERCEPT, STEP_GRID, Weights, step_scale
 from indknn.errors import StoreError
-from indknn.models.card import BINS, CELLS, SURE, Card, bins, cells, edges
+from indknn.models.card import BINS, CELLS, SURE, Card, bins, edges
 from indknn.models.feature_map import LEAST_ROWS, FeatureMap, feature_map
 from indknn.models.neighbours import Neighbours
 from indknn.models.probabilities import fitting_power
+from indknn.models.rules import CardRule, FeatureRule
 from indknn.types import GRID, BoolArray, FloatArray, Int8Array, IntArray
 
 Scores: TypeAlias = tuple[FloatArray, BoolArray]
@@ -225,7 +226,7 @@ class SharedModel:
         if self.card is None:
             return plain, np.zeros(len(values), dtype=bool)
         sure = (self.card.surely_right() >= SURE)[bins(plain, self._edges)]
-        return (self._smoothed(plain, values) if self.card.smooth else plain), sure
+        return (self._card_rule.smoothed(plain, values) if self.card.smooth else plain), sure
 
     def n_cells(self, due: Due) -> int:
         """Of a report card, or of a count: those whom the model knows, and newcomers; the first time by label."""
@@ -233,16 +234,18 @@ class SharedModel:
 
     def cells(self, values: Int8Array, labels: IntArray) -> IntArray:
         """The cell of each record on a report card, each record by itself."""
-        plain = self._plain(values)
-        return cells(plain, self._smoothed(plain, values), labels, self._edges)
+        return self._card_rule(values, labels)
+
+    def rule(self, due: Due) -> FeatureRule | CardRule:
+        """What a gradient or a report card must know of every record."""
+        return self._card_rule if due == "card" else FeatureRule(self.map)
+
+    @property
+    def _card_rule(self) -> CardRule:
+        return CardRule(self.map, self.weights, self._neighbours, self._edges)
 
     def _plain(self, values: Int8Array) -> FloatArray:
-        return probabilities(*rows_of(self.map.apply(values)), self.weights)
-
-    def _smoothed(self, plain: FloatArray, values: Int8Array) -> FloatArray:
-        if self._neighbours is None:
-            return plain
-        return np.asarray(0.5 * (plain + self._neighbours.average(values)), dtype=np.float64)
+        return self._card_rule.plain(values)
 
 
 def _log_shares(counts: FloatArray, sigma: float) -> FloatArray:

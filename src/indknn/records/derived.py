@@ -1,7 +1,7 @@
 """Values that follow from each record alone, computed once and kept while a round of training needs them.
 
-Of very many records they are not kept, but computed again for each step: rows as wide as the features would take as
-much memory as the store itself.
+Of very many records they are not kept, but computed whenever they are asked for: rows as wide as the features would
+take as much memory as the store itself.
 """
 
 from __future__ import annotations
@@ -12,25 +12,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from indknn.types import Int8Array, IntArray, RowSource
+from indknn.types import Int8Array, IntArray
 
 if TYPE_CHECKING:
     from indknn.records.shard import Shard
+    from indknn.records.slices import GradientSlices
 
 Rule: TypeAlias = Callable[[Int8Array, IntArray], npt.NDArray[Any]]
 """From the features and labels of records to a value or a row for each, every record by itself."""
-PORTION = 8192
+PORTION = 1024
+"""Records that are looked at at a time: some milliseconds of work."""
 MOST_KEPT = 1 << 30
 """Bytes that are kept at most."""
-
-
-class _Computed:
-    def __init__(self, shard: Shard, rule: Rule, slots: IntArray):
-        self._shard, self._rule, self._slots = shard, rule, slots
-
-    def __getitem__(self, rows: IntArray, /) -> npt.NDArray[Any]:
-        slots = self._slots[rows]
-        return self._rule(self._shard.values_of(slots), self._shard.labels_of(slots))
 
 
 class Derived:
@@ -41,50 +34,53 @@ class Derived:
         self._rule = rule
         self._known = np.zeros(0, dtype=np.int64)  # the generation of the record that the value is of, -1 for none
         self._values: npt.NDArray[Any] | None = None
-        self._next = 0  # slots below this were looked at, unless they were used again
+        self._width: int | None = None  # bytes for each record, once that is known
+        self._todo = np.zeros(0, dtype=np.int64)  # records that were missing when all were last compared
+        self.slices: GradientSlices | None = None  # of the step that is being made with these values
 
     def fill(self, most: int = PORTION) -> bool:
         """Look at some more records; whether there were any left."""
         if self._too_many():
             return False
-        while self._next < self._shard.used:
-            slots = self._missing(self._shard.slots(self._next, self._next + most))
-            self._next += most
-            if len(slots):
-                self._look_at(slots)
-                return True
-        slots = self._missing(self._shard.slots())[:most]
-        self._look_at(slots)
+        if not len(self._todo):
+            self._todo = self._missing(self._shard.slots())
+        slots, self._todo = self._todo[:most], self._todo[most:]
+        self._look_at(self._missing(slots[self._shard.owners_of(slots) >= 0]))  # some may be gone, or known by now
         return bool(len(slots))
-
-    def rows(self, slots: IntArray) -> RowSource:
-        """The values of these records, to be asked for some at a time."""
-        return _Computed(self._shard, self._rule, slots) if self._too_many() else self.of(slots)
-
-    def _too_many(self) -> bool:
-        none = np.zeros(0, dtype=np.int64)
-        sample = self._rule(self._shard.values_of(none), self._shard.labels_of(none))
-        return self._shard.used * sample.itemsize * int(np.prod(sample.shape[1:])) > MOST_KEPT
 
     def of(self, slots: IntArray) -> npt.NDArray[Any]:
         """The values of these records."""
+        if self._too_many():
+            return self._found(slots)
         missing = self._missing(slots)
         for first in range(0, max(len(missing), 1), PORTION):
             self._look_at(missing[first : first + PORTION])
         assert self._values is not None
-        return self._values if len(slots) == len(self._values) else self._values[slots]
+        return np.asarray(self._values[slots])
+
+    def _found(self, slots: IntArray) -> npt.NDArray[Any]:
+        return self._rule(self._shard.values_of(slots), self._shard.labels_of(slots))
+
+    def _too_many(self) -> bool:
+        if self._width is None:
+            sample = self._found(np.zeros(0, dtype=np.int64))
+            self._width = sample.itemsize * int(np.prod(sample.shape[1:]))
+        return len(self._shard) * self._width > MOST_KEPT
 
     def _missing(self, slots: IntArray) -> IntArray:
-        room = self._shard.used - len(self._known)
+        room = int(slots.max(initial=-1)) + 1 - len(self._known)
         if room > 0:
             self._known = np.concatenate([self._known, np.full(room, -1)])
         stale = self._known[slots] != self._shard.generations(slots)
         return np.asarray(slots[stale], dtype=np.int64)
 
     def _look_at(self, slots: IntArray) -> None:
-        found = self._rule(self._shard.values_of(slots), self._shard.labels_of(slots))
+        found = self._found(slots)
         if self._values is None or len(self._values) < len(self._known):
-            wider = np.zeros((len(self._known), *found.shape[1:]), dtype=found.dtype)
+            room = len(self._known)
+            if self._values is not None:
+                room = max(room, len(self._values) + len(self._values) // 8)  # or every newcomer would copy all of them
+            wider = np.zeros((room, *found.shape[1:]), dtype=found.dtype)
             if self._values is not None:
                 wider[: len(self._values)] = self._values
             self._values = wider

@@ -17,15 +17,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indknn.core import mechanism, statistics, training
+from indknn.core import mechanism, statistics
 from indknn.core.mechanism import Plan
 from indknn.core.statistics import Contribution
 from indknn.core.training import Weights
 from indknn.errors import InvalidInputError, LedgerError
 from indknn.ledger import Ledger, Scope
-from indknn.records.derived import Derived
+from indknn.records.derived import Derived, Rule
 from indknn.records.indexes import Index
 from indknn.records.keys import KeyArray, Match, RecordKeys
+from indknn.records.slices import Arguments, GradientSlices
 from indknn.records.slots import NO_SCALES
 from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors
 
@@ -55,6 +56,8 @@ class Shard:
     """
 
     max_epoch = MAX_EPOCH
+    ahead = False
+    """Whether questions travel, so that a batch should be told beforehand and counted before any vote."""
 
     def __init__(self, index: Index, ledger: Ledger):
         self.index = index
@@ -119,7 +122,7 @@ class Shard:
             raise InvalidInputError(f"record id {name!r} is of a record of another owner than {owners[foreign[0]]!r}")
         pairs = zip(self._bodies(vectors[rows], labels[rows]), self._bodies_at(slots), strict=True)
         same = np.array([given == here for given, here in pairs], dtype=bool)
-        ids[rows[same]] = self._ids(slots[same])
+        ids[rows[same]] = self.ids_at(slots[same])
         nameless = np.flatnonzero(~keys.any(axis=1))
         copies = self._copies(vectors[nameless], labels[nameless], people[nameless])
         return Match(ids, slots[~same], copies, keys)
@@ -129,18 +132,22 @@ class Shard:
     ) -> IntArray:
         """Store the records; their numbers. Everything was validated before."""
         with self._changing():
-            owner_slots = self.ledger.enrol(owners)
-            slots = self.index.add(vectors)
-            self._reserve(_RECORD_ARRAYS, int(slots.max(initial=-1)) + 1)
-            self._reserve({"_head": -1}, int(owner_slots.max(initial=-1)) + 1)
-            self._label[slots] = labels
-            self._owner[slots] = owner_slots
-            self._epoch[slots] = self.epoch
+            slots = self.place(vectors, labels, self.ledger.enrol(owners), self.epoch)
             if keys is not None and keys.any():
                 named = keys.any(axis=1)
                 self.keys.set(slots[named], keys[named])
-            self._link(slots, owner_slots)
-            return self._ids(slots)
+            return self.ids_at(slots)
+
+    def place(self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, epochs: IntArray | int) -> IntArray:
+        """Store records of people who have slots already; the slot of each record."""
+        slots = self.index.add(vectors)
+        self._reserve(_RECORD_ARRAYS, int(slots.max(initial=-1)) + 1)
+        self._reserve({"_head": -1}, int(owner_slots.max(initial=-1)) + 1)
+        self._label[slots] = labels
+        self._owner[slots] = owner_slots
+        self._epoch[slots] = epochs
+        self._link(slots, owner_slots)
+        return slots
 
     def forget(self, slots: IntArray) -> dict[int, OwnerId]:
         """Remove the records in these slots. Who has none left is forgotten: their slots and names are returned.
@@ -148,17 +155,22 @@ class Shard:
         What they spent stays on the books (rule 4).
         """
         with self._changing():
-            slots = np.unique(slots)
-            doomed, gone = set(slots.tolist()), {}
-            for owner in np.unique(self._owner[slots]).tolist():
-                kept = [slot for slot in self._records_of(owner) if slot not in doomed]
-                self._head[owner] = kept[0] if kept else -1
-                self._next[kept] = [*kept[1:], -1][: len(kept)]
-                if not kept:
-                    gone[owner] = self.ledger.name_of(owner)
-            self._drop(slots)
+            gone = {owner: self.ledger.name_of(owner) for owner in self.drop(slots)}
             self.ledger.retire(np.array(list(gone), dtype=np.int64))
             return gone
+
+    def drop(self, slots: IntArray) -> list[int]:
+        """Remove the records in these slots; the slots of the owners who have none left."""
+        slots = np.unique(slots)
+        doomed, gone = set(slots.tolist()), []
+        for owner in np.unique(self._owner[slots]).tolist():
+            kept = [slot for slot in self._records_of(owner) if slot not in doomed]
+            self._head[owner] = kept[0] if kept else -1
+            self._next[kept] = [*kept[1:], -1][: len(kept)]
+            if not kept:
+                gone.append(owner)
+        self._drop(slots)
+        return gone
 
     def slots_of_owners(self, owners: Sequence[OwnerId]) -> IntArray:
         """The slots of all records of these owners."""
@@ -166,14 +178,9 @@ class Shard:
         slots = [slot for owner in here[here >= 0].tolist() for slot in self._records_of(owner)]
         return np.array(slots, dtype=np.int64)
 
-    @property
-    def used(self) -> int:
-        """Slots below this have held a record."""
-        return self.index.slots.used
-
-    def slots(self, low: int = 0, high: int | None = None) -> IntArray:
-        """The slots of all records, or of those in the slots from `low` up to `high`."""
-        return np.flatnonzero(self._owner[low:high] >= 0) + low
+    def slots(self) -> IntArray:
+        """The slots of all records."""
+        return np.flatnonzero(self._owner >= 0)
 
     def slots_of_records(self, ids: Sequence[int]) -> IntArray:
         """The slots of these records."""
@@ -208,7 +215,7 @@ class Shard:
 
     def record_ids(self) -> IntArray:
         """The ids of all records held, by slot."""
-        return self._ids(self.slots())
+        return self.ids_at(self.slots())
 
     def scan(self, queries: Vectors, tau: int) -> list[Selection]:
         """Which records each query selects."""
@@ -229,6 +236,16 @@ class Shard:
             group, total = count.group, count.total
         return Admitted(total, group, scope)
 
+    def foretell(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope, int]]) -> None:
+        """These queries will be settled with these plans and K. It helps where questions travel (`ahead`)."""
+
+    def count_all(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope]]) -> list[Admitted]:
+        """Admit and count all of these queries before any of them is settled."""
+        return [self.admit(one, *question) for one, question in zip(near, questions, strict=True)]
+
+    def settle_all(self, admitted: Sequence[Admitted], Ks: Sequence[int], plans: Sequence[Plan]) -> None:
+        """These queries, which were counted, will be settled with these K and plans. As with `foretell`."""
+
     def settle(self, admitted: Admitted, K: int, plan: Plan) -> IntArray:
         """Line 8 and 9: charge the clipped votes, then give their sums per class."""
         group, scope = admitted.group, admitted.scope
@@ -236,15 +253,28 @@ class Shard:
         self.ledger.charge(group.owners, settled.charges, scope)
         return settled.votes
 
+    def derived(self, rule: Rule) -> Derived:
+        """What a rule says of each record, computed once and kept."""
+        return Derived(self, rule)
+
     def gradient(
         self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope
     ) -> IntArray:
         """The gradient of a model over all records, charged. Everybody keeps `reserve` of what they have left."""
-        slots = self.slots()
-        owners = self.owners_of(slots)
-        limits = np.maximum(self.ledger.remaining(owners, scope) - reserve, 0)
-        given = training.gradient(rows.rows(slots), self.labels_of(slots), owners, limits, weights, clip, scale)
-        return self._pay(given, scope)
+        slices = self._slices(rows, Arguments(weights, clip, scale, reserve), scope)
+        rows.slices = None
+        return self._pay(slices.contribution(), scope)
+
+    def prepare_gradient(
+        self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope
+    ) -> bool:
+        """Compute a part of what `gradient` will need; whether there was more to do. Nobody pays for it yet."""
+        return self._slices(rows, Arguments(weights, clip, scale, reserve), scope).more()
+
+    def _slices(self, rows: Derived, step: Arguments, scope: Scope) -> GradientSlices:
+        if rows.slices is None or not rows.slices.step.same(step):
+            rows.slices = GradientSlices(self, rows, step, lambda owners: self.ledger.remaining(owners, scope))
+        return rows.slices
 
     def tally(self, cells: Derived | None, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
         """How many records are in which cell, charged: at most `price` each.
@@ -310,20 +340,20 @@ class Shard:
         rows = np.flatnonzero(people >= 0)
         if not len(rows):
             return 0
-        known: dict[int, set[bytes]] = {}
-        for person in np.unique(people[rows]).tolist():
-            slots = np.fromiter(islice(self._records_of(person), _COMPARED), dtype=np.int64)
-            known[person] = set(self._bodies_at(slots))
+        slots = [list(islice(self._records_of(person), _COMPARED)) for person in np.unique(people[rows]).tolist()]
+        held = np.array([slot for some in slots for slot in some], dtype=np.int64)
+        known = set(zip(self._owner[held].tolist(), self._bodies_at(held), strict=True))
         bodies = self._bodies(vectors[rows], labels[rows])
-        return sum(body in known[person] for body, person in zip(bodies, people[rows].tolist(), strict=True))
+        return sum(one in known for one in zip(people[rows].tolist(), bodies, strict=True))
 
     def _bodies_at(self, slots: IntArray) -> list[bytes]:
-        return _bodies(self.values_of(slots), self._label[slots], self.index.slots.scales(slots))
+        return bodies(self.values_of(slots), self._label[slots], self.index.slots.scales(slots))
 
     def _bodies(self, vectors: Vectors, labels: IntArray) -> list[bytes]:
-        return _bodies(vectors.values, labels, vectors.scale if self.index.slots.with_scale else NO_SCALES)
+        return bodies(vectors.values, labels, vectors.scale if self.index.slots.with_scale else NO_SCALES)
 
-    def _ids(self, slots: IntArray) -> IntArray:
+    def ids_at(self, slots: IntArray) -> IntArray:
+        """The numbers of the records in these slots."""
         return self._generation[slots].astype(np.int64) << _SLOT_BITS | slots
 
     def _slot_of(self, record: int) -> int:
@@ -342,7 +372,7 @@ class Shard:
                 setattr(self, name, np.concatenate([old, np.full(extra, empty, dtype=old.dtype)]))
 
 
-def _bodies(values: Int8Array, labels: npt.NDArray[Any], scales: FloatArray) -> list[bytes]:
+def bodies(values: Int8Array, labels: npt.NDArray[Any], scales: FloatArray) -> list[bytes]:
     """The bytes of each record, as far as anything depends on them."""
     body = np.zeros(len(values), dtype=[("label", "<i4"), ("scale", "<f8"), ("values", "i1", (values.shape[1],))])
     body["label"], body["scale"], body["values"] = labels, scales, values

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 from indknn.errors import InvalidInputError
+from indknn.place import Place
 
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 
 
-def name_of(store: Path) -> str:
+def name_of(store: Place) -> str:
     """The name of the model that a store is served as, unless another is chosen: that of its file.
 
     >>> name_of(Path("data/people (2026).store"))

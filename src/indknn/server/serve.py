@@ -13,7 +13,9 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
+from indknn.engine import MakeShard
 from indknn.errors import InvalidInputError
+from indknn.place import Place
 from indknn.server.app import create_app
 from indknn.server.connections import BACKLOG, Connections, allowed
 from indknn.server.gateway import Gateway
@@ -38,7 +40,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def refuse_exposed(store: Path, host: str, tls: bool, behind_proxy: bool) -> None:
+def refuse_exposed(store: Place, host: str, tls: bool, behind_proxy: bool) -> None:
     """Refuse to serve others, beyond loopback or through a proxy, without keys or with keys sent in the clear."""
     if is_loopback(host) and not behind_proxy:
         return
@@ -53,7 +55,7 @@ def refuse_exposed(store: Path, host: str, tls: bool, behind_proxy: bool) -> Non
 
 
 def serve(
-    path: Path,
+    path: Place,
     *,
     host: str = "127.0.0.1",
     port: int = 8080,
@@ -64,10 +66,11 @@ def serve(
     open_on_loopback: bool = False,
     embed: Embed | None = None,
     ready: Callable[[str], None] = print,
+    make_shard: MakeShard | None = None,
 ) -> None:
     """Serve a store until SIGTERM or SIGINT. Everything that was charged is answered before this returns."""
     refuse_exposed(path, host, tls is not None, behind_proxy)
-    with Store(path, witness=witness) as store:
+    with Store(path, witness=witness, make_shard=make_shard) as store:
         app = create_app(store, keys=keys_path(path), options=options, open_on_loopback=open_on_loopback, embed=embed)
         if behind_proxy or not is_loopback(host):
             app.service.keys.is_open = False  # even if the file has gone since it was read

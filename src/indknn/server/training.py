@@ -16,6 +16,7 @@ from indknn.store import Store
 from indknn.store.rounds import go_on
 
 _LOG = logging.getLogger(__name__)
+_SOME = 0.01  # seconds that whoever comes meanwhile may have to wait
 
 
 class Training:
@@ -30,11 +31,13 @@ class Training:
 
     def piece(self) -> bool:
         """Do some milliseconds of work, if there is any; whether there was."""
+        end = time.monotonic() + _SOME
         try:
             if self._pieces is None:
                 self._pieces = self._due()
-            if self._pieces is not None and next(self._pieces, None) is not None:
-                return True
+            while self._pieces is not None and next(self._pieces, None) is not None:
+                if time.monotonic() >= end:
+                    return True
         except Exception:  # the store reads itself anew; what was being released is lost, and was not told
             _LOG.exception("a piece of training failed")
         self._pieces = None

@@ -140,11 +140,20 @@ class Worker:
             try:
                 return self._jobs.get_nowait()
             except Empty:
-                if not self._training.piece():
+                if not self._train():
                     with suppress(Exception):  # a thread that dies would leave everybody waiting
                         self.store.fold_if_long()
                     with suppress(Empty):
                         return self._jobs.get(timeout=self._training.pause())
+
+    def _train(self) -> bool:
+        """Train for some milliseconds; whether there was anything to do. Releases are written by the other thread."""
+        busy = self._training.piece()
+        with suppress(Exception):
+            batch = self.store.compute([])
+            if batch.journal.owed:
+                self._commits.put(Done(batch))
+        return busy
 
     def _compute(self) -> None:
         item = self._next()
@@ -161,7 +170,7 @@ class Worker:
             if item is _NOTHING:
                 item = self._next()
             else:
-                self._training.piece()  # or it would never end where somebody always waits
+                self._train()  # or it would never end where somebody always waits
         self._commits.put(None)
 
     def _waiting(self, first: Job) -> tuple[list[Job], Any]:

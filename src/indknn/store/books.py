@@ -2,7 +2,8 @@
 
 Every row of every table has a keyed hash. The sums of these hashes, one per table, say exactly which rows there are: a
 row that was changed, dropped, added or put back in an older form changes a sum. Triggers keep the sums up to date while
-this process writes, so no writer can forget it. Each entry of the audit trail holds a digest of the sums as they were
+this process writes, so no writer can forget it; a database that cannot call this process has one door for all writes
+(`postgres/door.py`), which tells of them. Each entry of the audit trail holds a digest of the sums as they were
 when it was written. Opening a store reads every row once and compares.
 
 The key lies in the file. So this finds damage and careless edits by itself, and deliberate ones together with a
@@ -15,6 +16,8 @@ import hashlib
 from typing import Any
 
 import apsw
+
+from indknn.store.home import BookedConnection, Connection, scan
 
 TABLES = {
     "meta": ("name", "value"),
@@ -40,12 +43,19 @@ _MODULUS = 1 << 256
 class Books:
     """The sums over the rows of an open file. `digest` is what the audit trail holds of them."""
 
-    def __init__(self, db: apsw.Connection, key: bytes):
-        self._db = db
+    def __init__(self, db: Connection, key: bytes):
+        self._db: Connection = db
         self._sums = dict.fromkeys(TABLES, 0)
         self._hashers = {name: hashlib.blake2b(key=key, digest_size=32, person=name.encode()) for name in TABLES}
         self._digester = hashlib.blake2b(key=key, digest_size=32, person=b"books")
-        functions: dict[str, Any] = {"entered": self._entered, "struck": self._struck, "books_digest": self.digest}
+        if isinstance(db, apsw.Connection):
+            self._set_triggers(db)
+        else:
+            assert isinstance(db, BookedConnection), "nothing would tell the books what is written"
+            db.keep(self)
+
+    def _set_triggers(self, db: apsw.Connection) -> None:
+        functions: dict[str, Any] = {"entered": self.entered, "struck": self.struck, "books_digest": self.digest}
         for name, function in functions.items():
             db.create_scalar_function(name, function)
         db.pragma("recursive_triggers", 1)  # or REPLACE would delete rows unseen
@@ -59,7 +69,7 @@ class Books:
         """Take the sums from the rows that are in the file; their digest."""
         for table, columns in TABLES.items():
             total, hasher = 0, self._hashers[table]
-            for row in self._db.execute(f"SELECT {', '.join(columns)} FROM main.{table}"):
+            for row in scan(self._db, f"SELECT {', '.join(columns)} FROM {table}"):
                 total += _hashed(hasher, _counted(table, row))
             self._sums[table] = total % _MODULUS
         return self.digest()
@@ -72,11 +82,17 @@ class Books:
                 whole.update(total.to_bytes(32, "little"))
         return whole.hexdigest()
 
-    def _entered(self, table: str, *row: Any) -> None:
+    def entered(self, table: str, *row: Any) -> None:
+        """A row was written."""
         self._sums[table] = (self._sums[table] + _hashed(self._hashers[table], _counted(table, row))) % _MODULUS
 
-    def _struck(self, table: str, *row: Any) -> None:
+    def struck(self, table: str, *row: Any) -> None:
+        """A row was deleted, or is about to be overwritten."""
         self._sums[table] = (self._sums[table] - _hashed(self._hashers[table], _counted(table, row))) % _MODULUS
+
+    def emptied(self, table: str) -> None:
+        """All rows of a table were deleted."""
+        self._sums[table] = 0
 
 
 def _counted(table: str, row: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import apsw
+from indknn.store.home import Connection
 
 GENESIS = bytes(32)
 
@@ -46,7 +46,7 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def append(db: apsw.Connection, kind: str, **facts: Any) -> Entry:
+def append(db: Connection, kind: str, **facts: Any) -> Entry:
     """Add an entry, inside the transaction that does what it tells and as its last statement.
 
     It holds a digest of all rows (`books.py`). Times never run backwards, even if the clock does.
@@ -63,20 +63,20 @@ def append(db: apsw.Connection, kind: str, **facts: Any) -> Entry:
     return entry
 
 
-def entries(db: apsw.Connection, first: int = 1) -> Iterator[Entry]:
+def entries(db: Connection, first: int = 1) -> Iterator[Entry]:
     """The chain from a position on."""
     query = "SELECT position, at, kind, body, hash FROM audit WHERE position >= ? ORDER BY position"
     for row in db.execute(query, (first,)):
         yield Entry(*row)
 
 
-def last(db: apsw.Connection) -> Entry:
+def last(db: Connection) -> Entry:
     """The newest entry."""
     row: Any = db.execute("SELECT * FROM audit ORDER BY position DESC LIMIT 1").fetchone()
     return Entry(*row)
 
 
-def breaks(db: apsw.Connection) -> Iterator[str]:
+def breaks(db: Connection) -> Iterator[str]:
     """What is wrong with the chain, if anything."""
     previous, expected = GENESIS, 1
     for entry in entries(db):

@@ -9,7 +9,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,7 +68,7 @@ class Change:
             raise InvalidInputError(
                 f"X must have {public.shape[1]} features, as the public rows have, got {X.shape[1]}"
             )
-        state.engine = journaled_engine(settings, self.noise, state.journal, public)
+        state.engine = journaled_engine(settings, self.noise, state.journal, public, state.make_shard)
         state.draft = False
 
     def adopt(self, schema: Schema) -> None:
@@ -84,7 +83,7 @@ class Change:
         state.draft, state.schema = not classes, schema
         database.set_meta(state.db, "settings", json.dumps(settings.stored(draft=state.draft)))
         chain.append(state.db, "settings", n_features=width, classes=list(classes), schema=True)
-        state.engine = journaled_engine(settings, self.noise, state.journal)
+        state.engine = journaled_engine(settings, self.noise, state.journal, make_shard=state.make_shard)
 
     def give_less(self, settings: Settings, analyst: str) -> None:
         """These settings hold from here on, in which this analyst has less (`analysts.py`)."""
@@ -179,13 +178,12 @@ class Change:
         database.clear_records(db, shard, slots, engine.settings.n_features)
         database.write_record_keys(db, shard, slots)
         database.blank_owners(db, gone)
-        for digest in map(ledger.digest, gone.values()):
-            database.write_tombstone(db, digest, ledger.tombstones[digest])
+        database.write_tombstones(db, {d: ledger.tombstones[d] for d in map(ledger.digest, gone.values())})
         self._touch(gone)
         self.fold()
         self.erased += len(slots)
         chain.append(db, "forget", records=len(slots), owners=len(gone))
-        forget_names(Path(db.filename), set(gone.values()).difference(staying))
+        forget_names(self.state.home.keys, set(gone.values()).difference(staying))
         return gone
 
     def purge(self) -> None:
@@ -217,6 +215,7 @@ ERASED = {
     "released": "answers and the model released before are kept: they are differentially private. Scheduled purges "
     "drop them, for everybody at once",
 }
+REWRITTEN = "rewritten, and the log that held it is gone"
 PURGED = {
     "dropped": "all answers and the model released before; they are made anew when asked for, and people pay again",
     "public": "everybody who asks again can see that a purge happened, so it must not be tied to one person's erasure",

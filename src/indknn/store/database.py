@@ -23,6 +23,7 @@ from indknn.ledger.memory import MemoryLedger, Tombstone
 from indknn.records.shard import Shard
 from indknn.store.codec import BLOCK, Debits, decode_name, encode_name, pack_label, record_type, unpack_label
 from indknn.store.files import sync_file
+from indknn.store.home import Connection, scan
 from indknn.store.schema import check, migrate
 from indknn.types import Int8Array, IntArray, OwnerId, Vectors
 
@@ -108,23 +109,23 @@ def _log(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
-def get_meta(db: apsw.Connection, name: str) -> Any:
+def get_meta(db: Connection, name: str) -> Any:
     """A value by name; None where there is none."""
     return db.execute("SELECT value FROM meta WHERE name = ?", (name,)).get
 
 
-def set_meta(db: apsw.Connection, name: str, value: Any) -> None:
+def set_meta(db: Connection, name: str, value: Any) -> None:
     """Set a value by name."""
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+    db.execute("INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", (name, value))
 
 
-def read_public(db: apsw.Connection) -> Int8Array | None:
+def read_public(db: Connection) -> Int8Array | None:
     """The declared public rows, if there are any."""
     body = get_meta(db, "public")
     return None if body is None else PublicRows.read(body).values
 
 
-def write_records(db: apsw.Connection, shard: Shard, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:
+def write_records(db: Connection, shard: Shard, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:
     """The records just put into these slots, some at a time: all of them as bytes would take much memory."""
     for low in range(0, len(slots), _ROWS):
         part = slice(low, low + _ROWS)
@@ -135,7 +136,7 @@ def write_records(db: apsw.Connection, shard: Shard, slots: IntArray, vectors: V
         _overwrite(db, here, body)
 
 
-def clear_records(db: apsw.Connection, shard: Shard, slots: IntArray, n_features: int) -> None:
+def clear_records(db: Connection, shard: Shard, slots: IntArray, n_features: int) -> None:
     """These slots were just freed: only the generation stays, one up."""
     for low in range(0, len(slots), _ROWS):
         here = slots[low : low + _ROWS]
@@ -148,19 +149,19 @@ def _blank(shard: Shard, slots: IntArray, n_features: int) -> npt.NDArray[np.voi
     return body
 
 
-def _overwrite(db: apsw.Connection, slots: IntArray, body: npt.NDArray[np.void]) -> None:
+def _overwrite(db: Connection, slots: IntArray, body: npt.NDArray[np.void]) -> None:
     text, size = body.tobytes(), body.dtype.itemsize
     rows = zip(slots.tolist(), (text[i : i + size] for i in range(0, len(text), size)), strict=True)
     db.executemany("INSERT INTO records VALUES (?, ?) ON CONFLICT (slot) DO UPDATE SET body = excluded.body", rows)
 
 
-def read_records(db: apsw.Connection, n_features: int, shard: Shard) -> None:
+def read_records(db: Connection, n_features: int, shard: Shard) -> None:
     """Fill an empty shard, slot by slot."""
     kind = record_type(n_features)
     n = int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM records").get)
     head = np.zeros(n, dtype=record_type(0))
     values = np.zeros((n, n_features), dtype=np.int8)
-    rows, done = db.execute("SELECT slot, body FROM records ORDER BY slot"), 0
+    rows, done = scan(db, "SELECT slot, body FROM records ORDER BY slot"), 0
     while part := list(islice(rows, _ROWS)):  # in pieces that stay in the cache
         slots, bodies = zip(*part, strict=True)
         if slots != tuple(range(done, done + len(part))) or set(map(len, bodies)) != {kind.itemsize}:
@@ -180,19 +181,18 @@ def read_records(db: apsw.Connection, n_features: int, shard: Shard) -> None:
         shard.keys.restore(block, digests)
 
 
-def scope_id(db: apsw.Connection, scope: Scope) -> int:
+def scope_id(db: Connection, scope: Scope) -> int:
     """The number of an analyst, given on first sight."""
     name = "" if scope is None else _SHARED if scope == SHARED else "=" + scope
     found = db.execute("SELECT id FROM scopes WHERE name = ?", (name,)).get
     if found is None:
-        db.execute("INSERT INTO scopes (name) VALUES (?)", (name,))
-        found = db.last_insert_rowid()
+        found = db.execute("INSERT INTO scopes (name) VALUES (?) RETURNING id", (name,)).get
     return int(found)
 
 
-def read_scopes(db: apsw.Connection) -> dict[int, Scope]:
+def read_scopes(db: Connection) -> dict[int, Scope]:
     """Analysts by number."""
-    rows = db.execute("SELECT id, name FROM scopes")
+    rows = db.execute("SELECT id, name FROM scopes ORDER BY id")
     return {number: SHARED if name == _SHARED else name[1:] if name else None for number, name in rows}
 
 
@@ -205,7 +205,7 @@ class Accounts:
     touched: set[tuple[Scope, int]]
 
 
-def read_accounts(db: apsw.Connection) -> Accounts:
+def read_accounts(db: Connection) -> Accounts:
     """Snapshot and replay."""
     scopes, capacity = read_scopes(db), int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM owners").get)
     size = -(-capacity // BLOCK) * BLOCK
@@ -225,23 +225,23 @@ def read_accounts(db: apsw.Connection) -> Accounts:
     return Accounts(spent, queries, touched)
 
 
-def read_tombstones(db: apsw.Connection) -> dict[bytes, Tombstone]:
+def read_tombstones(db: Connection) -> dict[bytes, Tombstone]:
     """What the forgotten had spent, by keyed hash."""
     scopes = read_scopes(db)
     return {
         digest: Tombstone({scopes[int(number)]: units for number, units in json.loads(body).items()}, count)
-        for digest, body, count in db.execute("SELECT digest, spent, queries FROM tombstones")
+        for digest, body, count in db.execute("SELECT digest, spent, queries FROM tombstones ORDER BY digest")
     }
 
 
-def read_names(db: apsw.Connection) -> Iterator[tuple[int, OwnerId]]:
+def read_names(db: Connection) -> Iterator[tuple[int, OwnerId]]:
     """Those who have records, by slot."""
-    for slot, name in db.execute("SELECT slot, name FROM owners"):
+    for slot, name in db.execute("SELECT slot, name FROM owners ORDER BY number"):
         if name.strip(b"\0"):
             yield slot, decode_name(name, slot)
 
 
-def read_ledger(db: apsw.Connection, ledger: MemoryLedger) -> set[tuple[Scope, int]]:
+def read_ledger(db: Connection, ledger: MemoryLedger) -> set[tuple[Scope, int]]:
     """Fill an empty ledger. Returns the blocks that debits have touched since the snapshot."""
     accounts, number = read_accounts(db), int(get_meta(db, "next_number") or 0)
     old_names = get_meta(db, "old_names") is not None
@@ -263,61 +263,69 @@ def snapshot(ledger: MemoryLedger, blocks: Iterable[tuple[Scope, int]]) -> list[
     ]
 
 
-def write_balances(db: apsw.Connection, balances: Iterable[Balance], last: int) -> None:
+def write_balances(db: Connection, balances: Iterable[Balance], last: int) -> None:
     """Fold: balances that cover all debits up to answer number `last` take their place."""
     for b in balances:
         db.execute(
-            "INSERT INTO balances VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET spent = excluded.spent",
+            "INSERT INTO balances VALUES (?, ?, ?) ON CONFLICT (scope, block) DO UPDATE SET spent = excluded.spent",
             (scope_id(db, b.scope), b.block, b.spent),
         )
         db.execute(
-            "INSERT INTO participation VALUES (?, ?) ON CONFLICT DO UPDATE SET queries = excluded.queries",
+            "INSERT INTO participation VALUES (?, ?) ON CONFLICT (block) DO UPDATE SET queries = excluded.queries",
             (b.block, b.queries),
         )
     db.execute("DELETE FROM debits")
     set_meta(db, "folded", last)
 
 
-def write_owners(db: apsw.Connection, named: Iterable[tuple[int, Any]]) -> None:
+def write_owners(db: Connection, named: Iterable[tuple[int, Any]]) -> None:
     """Owners who have just come, by slot."""
     rows = ((slot, encode_name(name, slot)) for slot, name in named)
     db.executemany("INSERT INTO owners (slot, name) VALUES (?, ?)", rows)
 
 
-def blank_owners(db: apsw.Connection, slots: Iterable[int]) -> None:
+def blank_owners(db: Connection, slots: Iterable[int]) -> None:
     """The names that have these slots are overwritten; all but the newest row of a slot already were."""
     blank = """UPDATE owners SET name = zeroblob(length(name))
                WHERE number = (SELECT max(number) FROM owners WHERE slot = ?)"""
     db.executemany(blank, ((slot,) for slot in slots))
 
 
-def write_record_keys(db: apsw.Connection, shard: Shard, slots: IntArray) -> None:
+def write_record_keys(db: Connection, shard: Shard, slots: IntArray) -> None:
     """The hashes of record ids in the blocks of these slots, overwritten where they are."""
     write = "INSERT INTO record_keys VALUES (?, ?) ON CONFLICT (block) DO UPDATE SET digests = excluded.digests"
     db.executemany(write, shard.keys.blocks_of(slots).items())
 
 
-def read_joined(db: apsw.Connection) -> dict[bytes, dict[Scope, int]]:
+def read_joined(db: Connection) -> dict[bytes, dict[Scope, int]]:
     """What those who were two people had spent when that was found out, by keyed hash, if it was above a budget."""
     scopes = read_scopes(db)
     rows = db.execute("SELECT digest, spent FROM joined")
     return {digest: {scopes[int(n)]: units for n, units in json.loads(body).items()} for digest, body in rows}
 
 
-def write_joined(db: apsw.Connection, digest: bytes, spent: dict[Scope, int]) -> None:
+def write_joined(db: Connection, digest: bytes, spent: dict[Scope, int]) -> None:
     """Somebody who was two people, with what they had spent when that was found out."""
     body = {str(scope_id(db, scope)): units for scope, units in spent.items() if units}
-    db.execute("INSERT OR REPLACE INTO joined VALUES (?, ?)", (digest, json.dumps(body)))
+    write = "INSERT INTO joined VALUES (?, ?) ON CONFLICT (digest) DO UPDATE SET spent = excluded.spent"
+    db.execute(write, (digest, json.dumps(body)))
 
 
-def write_tombstone(db: apsw.Connection, digest: bytes, tombstone: Tombstone) -> None:
-    """What is kept of one who was forgotten."""
-    spent = {str(scope_id(db, scope)): units for scope, units in tombstone.spent.items() if units}
-    row = (digest, json.dumps(spent), tombstone.queries)
-    db.execute("INSERT OR REPLACE INTO tombstones VALUES (?, ?, ?)", row)
+def write_tombstones(db: Connection, tombstones: dict[bytes, Tombstone]) -> None:
+    """What is kept of those who were forgotten, by keyed hash."""
+    scopes = {scope for tombstone in tombstones.values() for scope, units in tombstone.spent.items() if units}
+    numbers = {scope: str(scope_id(db, scope)) for scope in sorted(scopes, key=str)}
+    update = "spent = excluded.spent, queries = excluded.queries"
+    db.executemany(
+        f"INSERT INTO tombstones VALUES (?, ?, ?) ON CONFLICT (digest) DO UPDATE SET {update}",
+        (
+            (digest, json.dumps({numbers[scope]: units for scope, units in t.spent.items() if units}), t.queries)
+            for digest, t in tombstones.items()
+        ),
+    )
 
 
-def read_answers(db: apsw.Connection, n_features: int) -> Iterator[tuple[Scope, Vectors | None, int, Release | None]]:
+def read_answers(db: Connection, n_features: int) -> Iterator[tuple[Scope, Vectors | None, int, Release | None]]:
     """The transcript, in order. A sum over records has no query."""
     scopes = read_scopes(db)
     rows = db.execute(
@@ -332,7 +340,7 @@ def read_answers(db: apsw.Connection, n_features: int) -> Iterator[tuple[Scope, 
         yield scopes[number], Vectors(values, root_norms(values), np.array([scale])), label, release
 
 
-def purge_answers(db: apsw.Connection) -> None:
+def purge_answers(db: Connection) -> None:
     """Overwrite all queries and all that was released; who was charged how much stays."""
     db.execute("UPDATE answers SET query = zeroblob(length(query)), scale = 0.0, release = zeroblob(length(release))")
     db.execute("UPDATE answers SET label = ?, release = NULL", (PURGED,))

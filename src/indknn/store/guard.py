@@ -4,35 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import apsw
-
-from indknn.errors import StaleStoreError, StoreError
+from indknn.errors import StaleStoreError
 from indknn.store import chain, database
 from indknn.store.files import Witness
+from indknn.store.home import Connection, Home
 
 
 class Guard:
-    """The place of an open file, and its witness if it has one."""
+    """The place of an open store, and its witness if it has one."""
 
-    def __init__(self, path: Path, witness: Path | None, new_witness: bool):
-        self._path = path
-        self._place = _place_of(path)
+    def __init__(self, home: Home, witness: Path | None, new_witness: bool):
+        self._path = home.place
+        self.refuse_if_moved = home.refuse_if_moved
         self._witness = None if witness is None else Witness(witness)
         self.has_witness = witness is not None
         self._new_witness = new_witness
         self._store_id = ""
-
-    def refuse_if_moved(self) -> None:
-        """Before anything is written or read anew: what goes into a file that is no longer here would be lost."""
-        if _place_of(self._path) != self._place:
-            raise StoreError(f"{self._path} was moved, deleted or replaced while it was open; stop, and open it again")
 
     def saw(self, entry: chain.Entry) -> None:
         """Have the witness remember this entry of the audit trail."""
         if self._witness is not None:
             self._witness.write(self._store_id, entry.position, entry.hash)
 
-    def check(self, db: apsw.Connection, store_id: str) -> None:
+    def check(self, db: Connection, store_id: str) -> None:
         """Refuse a file that does not contain what its witness saw, or that has a witness which is not here."""
         self._store_id = store_id
         known = database.get_meta(db, "witnessed") is not None
@@ -55,7 +49,7 @@ class Guard:
                 newest = chain.append(db, "witness")
             self.saw(newest)
 
-    def _compare(self, db: apsw.Connection, seen: dict[str, object]) -> None:
+    def _compare(self, db: Connection, seen: dict[str, object]) -> None:
         if seen["store"] != self._store_id:
             raise StaleStoreError(f"the witness is of store {seen['store']}, but {self._path} is {self._store_id}")
         found = db.execute("SELECT hash FROM audit WHERE position = ?", (int(str(seen["position"])),)).get
@@ -64,12 +58,3 @@ class Guard:
                 f"{self._path} does not contain entry {seen['position']} of its audit trail, seen at {seen['at']}: "
                 "it is an old copy, and budgets were spent since that it does not know of"
             )
-
-
-def _place_of(path: Path) -> tuple[int, int] | None:
-    """Which file is at this path now; None if there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

@@ -16,26 +16,29 @@ from typing import Self
 import apsw
 
 from indknn.core.noise import Noise, SecureNoise
-from indknn.engine import Engine
+from indknn.engine import Engine, MakeShard
 from indknn.errors import PrivacyError, StoreError
+from indknn.place import Place
 from indknn.settings import Settings
-from indknn.store import chain, database
+from indknn.store import chain
 from indknn.store.books import Books
 from indknn.store.change import Change
-from indknn.store.files import Lock
 from indknn.store.guard import Guard
+from indknn.store.home import Connection, home_of
 from indknn.store.opening import State, load
-from indknn.store.space import Space
 
 
 class HeldStore:
-    """A store file that this process holds. With `read_only` nothing can be changed or answered."""
+    """A store file that this process holds. With `read_only` nothing can be changed or answered.
+
+    `make_shard` makes the shard that records are read into: one of a cluster has them in other processes.
+    """
 
     _state: State
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Place,
         *,
         witness: str | Path | None = None,
         new_witness: bool = False,
@@ -43,29 +46,27 @@ class HeldStore:
         synchronous: str = "FULL",
         vfs: str | None = None,
         read_only: bool = False,
+        make_shard: MakeShard | None = None,
     ):
         if noise is not None and not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; use an estimator in memory")
-        self.path = Path(path).resolve()  # a link to a store is that store, with one lock
+        self.home = home_of(path)
+        self.path = self.home.place
         self.noise = SecureNoise() if noise is None else noise
         self.generation = 0
         self._options = {"synchronous": synchronous, "vfs": vfs, "read_only": read_only}
+        self._make_shard = make_shard
         self._lock, self._closed, self._background = RLock(), False, False
         self._process = os.getpid()  # a fork inherits the lock, and must not write
-        if self.path.is_dir():
-            raise StoreError(f"{self.path} is a folder; a store is a file")
-        if not self.path.exists():
-            raise StoreError(f"{self.path} does not exist; make a store with: indknn init {self.path}")
-        self._file_lock = Lock(self.path, read_only)
-        self._space = Space(self.path)
-        self._guard = Guard(self.path, None if witness is None else Path(witness), new_witness)
+        self.home.hold(read_only=read_only)
+        self._guard = Guard(self.home, None if witness is None else Path(witness), new_witness)
         try:
             self._load()
         except BaseException:
-            self._file_lock.release()
+            self.home.release()
             raise
         if not read_only:
-            self._space.fill(self._state.engine, self._fold_bytes)
+            self.home.keep_room(self._state.engine, self._fold_bytes)
 
     def __enter__(self) -> Self:
         return self
@@ -85,8 +86,8 @@ class HeldStore:
             finally:
                 self._closed = True
                 with self._state.journal.io:
-                    database.close(self._state.db)
-                self._file_lock.release()
+                    self.home.close(self._state.db)
+                self.home.release()
 
     # To look at
 
@@ -108,7 +109,7 @@ class HeldStore:
         return self._state.engine
 
     @property
-    def db(self) -> apsw.Connection:
+    def db(self) -> Connection:
         """The open file. To look at, while no other thread uses the store; else see `reading`."""
         self._reload_if_failed()
         return self._state.db
@@ -119,7 +120,7 @@ class HeldStore:
         return self._state.books
 
     @contextmanager
-    def reading(self) -> Iterator[apsw.Connection]:
+    def reading(self) -> Iterator[Connection]:
         """The open file, to look at while other threads wait."""
         with self._exclusive():
             yield self._state.db
@@ -165,8 +166,8 @@ class HeldStore:
 
     def _empty_log(self, erased: int) -> None:
         """What was erased is still in the log."""
-        if erased and self._space.empty_log(self._state.db):
-            self._space.fill(self._state.engine, self._fold_bytes)
+        if erased and self.home.empty_log(self._state.db):
+            self.home.keep_room(self._state.engine, self._fold_bytes)
 
     # Writing and opening
 
@@ -209,12 +210,12 @@ class HeldStore:
             with self._lock:
                 if self._state.journal.failure is not None:
                     with self._state.journal.io:
-                        database.close(self._state.db)
+                        self.home.close(self._state.db)
                     self._load()
 
     def _load(self) -> None:
         self._guard.refuse_if_moved()
-        self._state = load(self.path, self.noise, self._guard, **self._options)
+        self._state = load(self.home, self.noise, self._guard, self._make_shard, **self._options)
         self._state.journal.background = self._background
         self.schema = self._state.schema  # what the columns of tables are, which features may be then
         self.generation += 1

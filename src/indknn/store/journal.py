@@ -14,7 +14,6 @@ from itertools import repeat
 from threading import Lock, RLock
 from typing import Any, TypeAlias
 
-import apsw
 import numpy as np
 
 from indknn.answering.requests import Reply, Request
@@ -25,6 +24,7 @@ from indknn.store import chain
 from indknn.store.codec import BLOCK, Debits, exact_sum
 from indknn.store.database import Balance, read_scopes, scope_id, set_meta, snapshot, write_balances
 from indknn.store.guard import Guard
+from indknn.store.home import Connection
 from indknn.store.requests import today
 from indknn.types import IntArray, Vectors
 
@@ -57,13 +57,14 @@ class StoreJournal:
     whole or not at all: a repeated request finds all of its answers, or none and pays once.
     """
 
-    def __init__(self, db: apsw.Connection, ledger: MemoryLedger, guard: Guard):
+    def __init__(self, db: Connection, ledger: MemoryLedger, guard: Guard):
         self.db = db
         self.io = RLock()  # a connection serves one thread at a time, and says so by failing
         self.ledger = ledger
         self.ledger.log = {}
         self.failure: BaseException | None = None
         self.background = False
+        self.owed = False  # a release that nobody waits for is not on disk yet
         self.tau: Callable[[], float | None] = lambda: None  # a threshold to be written with the next answers
         self.touched: set[tuple[Scope, int]] = set()  # blocks with debits since the last fold
         self.unfolded_bytes = int(db.execute("SELECT coalesce(sum(length(body)), 0) FROM debits").get)
@@ -135,14 +136,17 @@ class StoreJournal:
             self._close_group(bool(self._open) or request.request_id is not None)
 
     def secure(self) -> None:
-        """Make what was noted durable at once, before the answers that follow: a release of the shared model.
+        """Make what was noted durable, before the answers that follow: a release of the shared model.
 
-        Everybody is charged for one, so debits soon are longer than balances.
+        Everybody is charged for one, so debits soon are longer than balances. With `background` it is left to whoever
+        commits next: groups are written in order, so nothing that this release shaped can leave before it is on disk.
         """
         with self.ledger.lock, self._list_lock:
             self._folding = self._folding or self.unfolded_bytes > _LONG
             self._close_group(True)
-        self.commit()
+            self.owed = self.background
+        if not self.background:
+            self.commit()
 
     def _close_group(self, anything: bool) -> None:
         self._sealed += anything
@@ -185,7 +189,7 @@ class StoreJournal:
             try:
                 with self._list_lock:
                     batch, requests, fold, upto = self._pending, self._requests, self._fold, self._sealed
-                    self._pending, self._requests, self._fold = [], {}, None
+                    self._pending, self._requests, self._fold, self.owed = [], {}, None, False
                     self._fold_blocks = set()
                 self._guard.refuse_if_moved()
                 entry = self._write(batch, requests, fold)

@@ -19,13 +19,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import apsw
-
+from indknn import place
 from indknn.core.inputs import as_owner_list
 from indknn.errors import InvalidInputError, StoreError, StoreLockedError
+from indknn.place import Place
 from indknn.store import chain, database
 from indknn.store.chain import now
-from indknn.store.files import Lock, sync_file
+from indknn.store.files import sync_file
+from indknn.store.home import Connection, home_of
 from indknn.store.opening import checked_books
 from indknn.types import OwnerId
 
@@ -33,6 +34,7 @@ ROLES = ("analyst", "curator", "owner", "auditor", "admin")
 ASKING = ("analyst", "admin")
 """The roles that ask for predictions, charged to the ledger of their name."""
 PREFIX = "indknn_"
+keys_path = place.keys_path
 _LONGEST_NAME = 128
 
 
@@ -57,12 +59,6 @@ class KeyFile:
 
     secret: bytes = b""
     keys: tuple[Key, ...] = ()
-
-
-def keys_path(store: str | Path) -> Path:
-    """The file of keys that goes with a store."""
-    path = Path(store).resolve()
-    return path.with_name(path.name + ".keys")
 
 
 def read_key_file(path: Path) -> KeyFile:
@@ -130,12 +126,12 @@ def revoke(path: Path, which: str) -> list[Key]:
     return [k for k in keys if k.id in hit]
 
 
-def forget_names(store: Path, names: Iterable[OwnerId]) -> int:
+def forget_names(path: Path, names: Iterable[OwnerId]) -> int:
     """Revoke the keys of these owners, who were forgotten, and overwrite their names; how many keys those were.
 
     The entries stay, without names, so that a server does not open because its last key is gone.
     """
-    path, gone = keys_path(store), {str(name) for name in names}
+    gone = {str(name) for name in names}
     if not gone or not path.exists():
         return 0
     with _locked(path) as file, open(path, "r+b") as old:
@@ -153,35 +149,36 @@ def _nameless(key: Key) -> Key:
     return replace(key, name="forgotten", owner=None, revoked=key.revoked or now())
 
 
-def is_keyed(db: apsw.Connection) -> bool:
+def is_keyed(db: Connection) -> bool:
     """Whether the store of this open file has, or had, keys."""
     return database.get_meta(db, "keyed") is not None
 
 
-def mark_keyed(db: apsw.Connection) -> None:
+def mark_keyed(db: Connection) -> None:
     """Have the store remember that it has keys. Inside a transaction."""
     if not is_keyed(db):
         database.set_meta(db, "keyed", 1)
         chain.append(db, "keys")
 
 
-def remember_keys(store: Path) -> None:
+def remember_keys(store: Place) -> None:
     """Have a store that nobody has open remember that it has keys. Whoever serves it does so by itself."""
+    home = home_of(store)
     try:
-        lock = Lock(store)
+        home.hold()
     except StoreLockedError:
         return
     try:
-        db = database.connect(store)
+        db = home.connect()
         try:
             if not is_keyed(db):
-                checked_books(db, store)
+                checked_books(db, home)
                 with db:
                     mark_keyed(db)
         finally:
-            database.close(db)
+            home.close(db)
     finally:
-        lock.release()
+        home.release()
 
 
 def _check(role: str, name: str, owner: OwnerId | int | None, rate: float | None, max_queries: int | None) -> None:

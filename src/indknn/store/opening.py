@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import apsw
-
 from indknn.core.noise import Noise
-from indknn.engine import Engine, new_ledger
+from indknn.engine import Engine, MakeShard, new_ledger
 from indknn.errors import DamagedStoreError, StoreError
 from indknn.settings import Settings
 from indknn.store import chain, database
 from indknn.store.books import Books
 from indknn.store.guard import Guard
+from indknn.store.home import Connection, Home
 from indknn.store.journal import StoreJournal
 from indknn.store.renaming import names_to_text
 from indknn.store.schema import VERSION
@@ -26,28 +24,30 @@ from indknn.types import Int8Array
 
 @dataclass
 class State:
-    """A store in memory: the open file, and what was read from it."""
+    """A store in memory: the open file or database, and what was read from it."""
 
-    db: apsw.Connection
+    home: Home
+    db: Connection
     books: Books
     engine: Engine
     journal: StoreJournal
     draft: bool
     store_id: str
     schema: Schema | None = None
+    make_shard: MakeShard | None = None
 
 
 def load(
-    path: Path,
+    home: Home,
     noise: Noise,
     guard: Guard,
+    make_shard: MakeShard | None = None,
     **options: Any,
 ) -> State:
-    """Open the file and read everything."""
-    db = database.connect(path, **options)
+    """Open the store and read everything."""
+    db = home.connect(**options)
     try:
-        database.settle_log(db, path)
-        books = checked_books(db, path)
+        books = checked_books(db, home)
         store_id = str(database.get_meta(db, "store"))
         guard.check(db, store_id)
         stored = json.loads(database.get_meta(db, "settings"))
@@ -63,43 +63,44 @@ def load(
         journal = StoreJournal(db, ledger, guard)
         journal.touched = touched
         ledger.house = bool(database.get_meta(db, "house"))
-        engine = journaled_engine(settings, noise, journal, database.read_public(db))
+        engine = journaled_engine(settings, noise, journal, database.read_public(db), make_shard)
         database.read_records(db, settings.n_features, engine.shard)
         engine.shard.epoch = max(engine.shard.epoch, int(database.get_meta(db, "epoch") or 0))
         for scope, query, label, release in database.read_answers(db, settings.n_features):
             engine.predictor.remember(scope, query, label, release)
         schema = None if settings.schema is None else from_plain(settings.schema)
-        return State(db, books, engine, journal, draft, store_id, schema)
+        return State(home, db, books, engine, journal, draft, store_id, schema, make_shard)
     except BaseException as error:
-        database.close(db)
+        home.close(db)
         if isinstance(error, StoreError) or not isinstance(error, Exception):
             raise
-        raise DamagedStoreError(f"{path} cannot be read as a store: {error!r}") from error
+        raise DamagedStoreError(f"{home.place} cannot be read as a store: {error!r}") from error
 
 
-def checked_books(db: apsw.Connection, path: Path) -> Books:
+def checked_books(db: Connection, home: Home) -> Books:
     """Refuse a file whose rows are not those that its audit trail tells of. From here on every change is booked."""
     broken = next(chain.breaks(db), None)
     if broken is not None:
-        raise DamagedStoreError(f"{path} cannot be read as a store: {broken}")
+        raise DamagedStoreError(f"{home.place} cannot be read as a store: {broken}")
     books = Books(db, database.get_meta(db, "key"))
     found, told = books.read(), chain.last(db).facts.get("books")
     if told is None and not any("books" in entry.facts for entry in chain.entries(db)):
         with db:  # a file from before there were books
             chain.append(db, "upgrade", schema=VERSION)
     elif told != found:
-        raise DamagedStoreError(
-            f"{path} is not as its audit trail has it: bits were changed, or the file and its log "
-            f"({path.name}-wal) do not belong together; restore both from one backup"
-        )
+        raise DamagedStoreError(f"{home.place} is not as its audit trail has it: {home.doubt}")
     return books
 
 
 def journaled_engine(
-    settings: Settings, noise: Noise, journal: StoreJournal, public: Int8Array | None = None
+    settings: Settings,
+    noise: Noise,
+    journal: StoreJournal,
+    public: Int8Array | None = None,
+    make_shard: MakeShard | None = None,
 ) -> Engine:
     """An engine that writes down what it answers, and the τ it chooses where none was given."""
-    engine = Engine(settings, noise, journal.ledger, journal, public)
+    engine = Engine(settings, noise, journal.ledger, journal, public, make_shard)
     if settings.tau is None and not settings.advised:
         journal.tau = lambda: None if engine.predictor.plan is None else engine.predictor.plan.tau
     return engine

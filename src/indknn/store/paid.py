@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import apsw
 import numpy as np
 
 from indknn.core import accounting, statistics
@@ -22,6 +21,7 @@ from indknn.ledger import SHARED
 from indknn.settings import Settings
 from indknn.store import chain, database
 from indknn.store.change import Change
+from indknn.store.home import Connection
 from indknn.store.intake import people_of
 from indknn.store.store import Store
 from indknn.tables import grid
@@ -95,8 +95,7 @@ def _released(
     return release
 
 
-def _write(db: apsw.Connection, before: set[bytes], graves: dict[bytes, Any]) -> None:
+def _write(db: Connection, before: set[bytes], graves: dict[bytes, Any]) -> None:
     """Nobody was here before, so all tombstones are of people who paid now or earlier."""
     db.executemany("DELETE FROM tombstones WHERE digest = ?", ((digest,) for digest in before - set(graves)))
-    for digest, grave in graves.items():
-        database.write_tombstone(db, digest, grave)
+    database.write_tombstones(db, graves)

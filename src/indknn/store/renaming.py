@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import apsw
 import numpy as np
 
 from indknn.ledger import MemoryLedger, Scope
 from indknn.ledger.memory import Tombstone
 from indknn.store import chain, database
 from indknn.store.codec import BLOCK, decode_name, encode_name, record_type
+from indknn.store.home import Connection
 from indknn.types import OwnerId
 
 
-def names_to_text(db: apsw.Connection, ledger: MemoryLedger) -> None:
+def names_to_text(db: Connection, ledger: MemoryLedger) -> None:
     """Rename and join everybody, in one transaction. The ledger is empty, and knows the budgets and the key."""
     with db:
         slots, doubles, renamed = _rename(db)
@@ -35,7 +35,7 @@ def names_to_text(db: apsw.Connection, ledger: MemoryLedger) -> None:
         chain.append(db, "names", **facts)
 
 
-def _rename(db: apsw.Connection) -> tuple[dict[OwnerId, int], dict[int, OwnerId], int]:
+def _rename(db: Connection) -> tuple[dict[OwnerId, int], dict[int, OwnerId], int]:
     """The slot of each name; other slots that the same name had, which are blanked; how many names were changed."""
     slots: dict[OwnerId, int] = {}
     doubles: dict[int, OwnerId] = {}
@@ -61,7 +61,7 @@ _BLANK = "UPDATE owners SET name = zeroblob(length(name)) WHERE number = ?"
 
 
 def _join(
-    db: apsw.Connection,
+    db: Connection,
     ledger: MemoryLedger,
     slots: dict[OwnerId, int],
     doubles: dict[int, OwnerId],
@@ -108,14 +108,14 @@ def _join(
     return extra
 
 
-def note_if_above(db: apsw.Connection, ledger: MemoryLedger, name: OwnerId, spent: dict[Scope, int]) -> None:
+def note_if_above(db: Connection, ledger: MemoryLedger, name: OwnerId, spent: dict[Scope, int]) -> None:
     """Remember what somebody had spent who was joined, if it is more than anybody else may have."""
     above = max(spent.values(), default=0) > ledger.budget
     if above or (ledger.global_budget is not None and sum(spent.values()) > ledger.global_budget):
         database.write_joined(db, ledger.digest(name), spent)
 
 
-def _move_records(db: apsw.Connection, heirs: dict[int, int]) -> None:
+def _move_records(db: Connection, heirs: dict[int, int]) -> None:
     """The records of some owner slots go to others."""
     head = record_type(0)
     rows = db.execute("SELECT slot, substr(body, 1, ?) FROM records", (head.itemsize,)) if heirs else ()

@@ -34,6 +34,6 @@ def answers_by_analyst(store: Store) -> dict[Scope, int]:
     This is what "answers" means wherever they are counted: limits of keys, status, console and metrics.
     """
     # A sum over records has no query, and still has none where it was purged.
-    query = "SELECT name, count(*) FROM answers JOIN scopes ON scope = id WHERE length(query) > 0 GROUP BY scope"
+    query = "SELECT name, count(*) FROM answers JOIN scopes ON scope = id WHERE length(query) > 0 GROUP BY scope, name"
     with store.reading() as db:
         return {name[1:] or None: int(count) for name, count in db.execute(query)}

@@ -11,12 +11,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import apsw
 import numpy as np
 
 from indknn.errors import RequestConflictError
 from indknn.store import chain
 from indknn.store.database import get_meta
+from indknn.store.home import Connection
 from indknn.types import IntArray
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Upload:
     id: str
     body: bytes
 
-    def _hashes(self, db: apsw.Connection) -> tuple[bytes, bytes]:
+    def _hashes(self, db: Connection) -> tuple[bytes, bytes]:
         key: bytes = get_meta(db, "key")
         name, body = (
             hashlib.blake2b(part, key=key, digest_size=32, person=person).digest()
@@ -45,7 +45,7 @@ class Upload:
         )
         return name, body
 
-    def numbers(self, db: apsw.Connection) -> IntArray | None:
+    def numbers(self, db: Connection) -> IntArray | None:
         """The numbers of the records that it became before; None if it is new."""
         name, body = self._hashes(db)
         known = db.execute("SELECT digest, numbers FROM additions WHERE id = ?", (name,)).fetchone()
@@ -55,7 +55,7 @@ class Upload:
             raise RequestConflictError("this request id was used before for other records; use a new one")
         return np.frombuffer(known[1], "<i8").astype(np.int64)
 
-    def note(self, db: apsw.Connection, numbers: IntArray) -> None:
+    def note(self, db: Connection, numbers: IntArray) -> None:
         """Remember it, inside the transaction that adds its records and before the entry that tells of them."""
         row = (*self._hashes(db), numbers.astype("<i8").tobytes(), today())
         db.execute("INSERT INTO additions VALUES (?, ?, ?, ?)", row)
@@ -67,8 +67,9 @@ def prune(change: Change, days: int, day: int | None = None) -> int:
     It goes by time alone, never by what was asked or answered. Requests from before their day was kept count from now.
     """
     db, day = change.state.db, today() if day is None else day
-    db.execute("UPDATE requests SET day = ? WHERE day = 0", (day,))
-    dated = db.changes()
+    dated = int(db.execute("SELECT count(*) FROM requests WHERE day = 0").get)
+    if dated:
+        db.execute("UPDATE requests SET day = ? WHERE day = 0", (day,))
     old = (day - days,)
     names = [name for (name,) in db.execute("SELECT id FROM requests WHERE day < ?", old)]
     count = len(names) + int(db.execute("SELECT count(*) FROM additions WHERE day < ?", old).get)

@@ -35,7 +35,8 @@ def go_on(store: Store) -> Iterator[Progress]:
         if progress is None:
             return
         yield progress
-        store.fold_if_long()
+        if not state.journal.background:  # else whoever commits folds as well
+            store.fold_if_long()
 
 
 def public_rows(state: State, X: npt.ArrayLike) -> Int8Array:

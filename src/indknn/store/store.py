@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import apsw
@@ -19,12 +18,14 @@ from indknn.core.inputs import as_owner_list, as_record_ids, refuse_unwritable
 from indknn.errors import InvalidInputError, StoreError
 from indknn.ledger import Scope
 from indknn.ledger.figures import statement
+from indknn.place import Place
 from indknn.settings import Settings
-from indknn.store import creation, intake, rounds
+from indknn.store import chain, creation, intake, rounds
 from indknn.store.analysts import settings_with_less
 from indknn.store.batches import Batch, answered
-from indknn.store.change import ERASED, PURGED, Change, receipt_of
+from indknn.store.change import ERASED, PURGED, REWRITTEN, Change, receipt_of
 from indknn.store.held import HeldStore
+from indknn.store.home import home_of
 from indknn.store.requests import Upload
 from indknn.tables.schema import Schema, records_of, vectors_of
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
@@ -34,12 +35,13 @@ class Store(HeldStore):
     """A durable store of records, with every person's ledger. One process owns it at a time.
 
     Use `Store.create` or `indknn.open`; it is a context manager. With `read_only` nothing can be changed or answered.
+    `make_shard` is `Cluster.new_shard` of a cluster that holds the records.
     """
 
     @classmethod
-    def create(cls, path: str | Path, settings: Settings, *, draft: bool = False, **options: Any) -> Store:
+    def create(cls, path: str | Place, settings: Settings, *, draft: bool = False, **options: Any) -> Store:
         """A new, empty store file. A `draft` takes the number of features and the classes from the first records."""
-        creation.create(Path(path).resolve(), settings, draft)
+        creation.create(home_of(path), settings, draft)
         return cls(path, **options)
 
     def spent(self, owners: Any = None, analyst: Scope = None) -> FloatArray:
@@ -212,7 +214,7 @@ class Store(HeldStore):
             change.note_added()
         engine = self._state.engine
         self._empty_log(change.erased)
-        self._space.fill_if_grown(engine, self._fold_bytes)
+        self.home.keep_room(engine, self._fold_bytes, only_if_grown=True)
         if profile is not None:
             change.advice += profile.advice(engine.settings.center_)
         change.advice += about_delta(engine.settings.delta, before, engine.ledger.n_owners)
@@ -231,10 +233,10 @@ class Store(HeldStore):
             receipt = self._forget(names, records)
         except StoreError as error:
             full = isinstance(error.__cause__, apsw.FullError | apsw.IOError | OSError)
-            if not (full and self._space.drop()):
+            if not (full and self.home.give_room()):
                 raise
             receipt = self._forget(names, records)  # with the space that the ballast held
-            self._space.fill(self._state.engine, self._fold_bytes)
+            self.home.keep_room(self._state.engine, self._fold_bytes)
         left = [statement(self._state.engine, name) for name in names]
         return {**receipt, **({"owners": [facts["owner"] for facts in left], "on_the_books": left} if names else {})}
 
@@ -245,7 +247,26 @@ class Store(HeldStore):
             with self._transaction() as change:
                 gone = change.erase(slots)
             self._empty_log(1)
-            return receipt_of(self._state, "erasure", records=len(slots), owners_forgotten=len(gone), **ERASED)
+            facts = {"records": len(slots), "owners_forgotten": len(gone), **ERASED}
+            return receipt_of(self._state, "erasure", **facts, **self.home.erasure(self._state.db))
+
+    def rewrite(self) -> dict[str, Any]:
+        """Have old bytes of those who were erased written over, in a database; gives the second receipt.
+
+        In a file that was done before the first one. It may take long, and answers can be given meanwhile.
+        """
+        with self.reading() as db:
+            self.flush()
+            before = chain.last(db)
+        done = self.home.rewrite()
+        if done is not None:
+            with self.changing() as change:
+                chain.append(change.state.db, "rewrite", upto=before.position, **vars(done))
+        with self.reading() as db:
+            kept = self.home.old_bytes(db)
+            facts = {"stage": "old bytes may still be there" if kept else REWRITTEN, "erased_until": before.at}
+            told = {key: value for key, value in self.home.erasure(db).items() if key == "elsewhere"}
+            return receipt_of(self._state, "rewrite", **facts, **({"why": kept} if kept else {}), **told)
 
     def purge(self) -> dict[str, Any]:
         """Drop all answers and the shared model, for all analysts; gives a receipt.
@@ -257,4 +278,4 @@ class Store(HeldStore):
             with self._transaction() as change:
                 change.purge()
             self._empty_log(1)
-            return receipt_of(self._state, "purge", **PURGED)
+            return receipt_of(self._state, "purge", **PURGED, **self.home.erasure(self._state.db))

@@ -20,11 +20,11 @@ from indknn.settings import Settings
 from indknn.store import chain, database
 from indknn.store.books import Books
 from indknn.store.codec import Debits
+from indknn.store.home import Connection, Home
 from indknn.store.store import Store
 from indknn.types import IntArray
 
 _SLOT = 0xFFFFFFFF
-_PAGES = 256  # of 4 KiB
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,13 @@ class Memory:
 class Snapshot:
     """A store as it is at one moment, copied in pieces that answers can come between, to be checked beside them.
 
-    SQLite writes what changes meanwhile into the copy as well. The copy is in memory and nowhere else.
+    What changes meanwhile goes into the copy as well (`Home.copy`).
     """
 
     def __init__(self, store: Store):
         self._store, self._generation = store, store.generation
-        self._copy = apsw.Connection(":memory:")
         with store.reading() as db:  # another thread may be committing
-            self._backup = self._copy.backup("main", db, "main")
+            self._copy = store.home.copy(db)
         self._memory: Memory | None = None
 
     def copy_some(self) -> bool:
@@ -66,9 +65,7 @@ class Snapshot:
             if store.generation != self._generation:
                 raise StoreError("the store was read anew meanwhile; check it again")
             store.flush()
-            self._backup.step(_PAGES)
-            if self._backup.done:
-                self._backup.finish()
+            if self._copy.step():
                 ledger = store.engine.ledger
                 self._memory = Memory.of(store.settings, ledger.copy(), store.engine.shard)
         return self._memory is not None
@@ -76,9 +73,10 @@ class Snapshot:
     def problems(self) -> tuple[list[str], int]:
         """What is wrong, and how long the audit trail is. In any thread."""
         assert self._memory is not None
-        books = Books(self._copy, database.get_meta(self._copy, "key"))
-        found = list(_all(self._copy, books, self._memory))
-        return found, chain.last(self._copy).position
+        with self._copy.opened() as db:
+            books = Books(db, database.get_meta(db, "key"))
+            found = list(_all(self._store.home, db, books, self._memory))
+            return found, chain.last(db).position
 
 
 def problems(store: Store) -> Iterator[str]:
@@ -86,21 +84,19 @@ def problems(store: Store) -> Iterator[str]:
     with store.reading() as db:
         store.flush()
         memory = Memory.of(store.settings, store.engine.ledger, store.engine.shard)
-        found = list(_all(db, store.books, memory))
+        found = list(_all(store.home, db, store.books, memory))
     yield from found
 
 
-def _all(db: apsw.Connection, books: Books, memory: Memory) -> Iterator[str]:
+def _all(home: Home, db: Connection, books: Books, memory: Memory) -> Iterator[str]:
     try:
-        yield from _each(db, books, memory)
+        yield from _each(home, db, books, memory)
     except (apsw.Error, StoreError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         yield f"file: it cannot be read to the end: {error!r}"
 
 
-def _each(db: apsw.Connection, books: Books, memory: Memory) -> Iterator[str]:
-    for (line,) in db.execute("PRAGMA integrity_check"):
-        if line != "ok":
-            yield f"file: {line}"
+def _each(home: Home, db: Connection, books: Books, memory: Memory) -> Iterator[str]:
+    yield from home.defects(db)
     yield from chain.breaks(db)
     if books.read() != chain.last(db).facts.get("books"):
         yield "rows of the file are not as the audit trail has them"
@@ -111,7 +107,7 @@ def _each(db: apsw.Connection, books: Books, memory: Memory) -> Iterator[str]:
     yield from _memory(db, memory)
 
 
-def _answers(db: apsw.Connection) -> Iterator[str]:
+def _answers(db: Connection) -> Iterator[str]:
     """Every answer is in the trail, and was paid for."""
     covered = 0
     for entry in chain.entries(db):
@@ -135,7 +131,7 @@ def _answers(db: apsw.Connection) -> Iterator[str]:
             yield f"the debits of answer {seq} are not what it was charged"
 
 
-def _records(db: apsw.Connection, memory: Memory) -> Iterator[str]:
+def _records(db: Connection, memory: Memory) -> Iterator[str]:
     """As many records as were added and not forgotten, and each of somebody who is here."""
     came = {"add": 1, "forget": -1}
     told = sum(came[entry.kind] * int(entry.facts["records"]) for entry in chain.entries(db) if entry.kind in came)
@@ -145,7 +141,7 @@ def _records(db: apsw.Connection, memory: Memory) -> Iterator[str]:
         yield "there are records of nobody, or people without records"
 
 
-def _given_less(db: apsw.Connection, memory: Memory) -> Iterator[str]:
+def _given_less(db: Connection, memory: Memory) -> Iterator[str]:
     """Analysts have what they were given, by the trail, by the file and in memory."""
     told: list[float] = []
     for entry in chain.entries(db):
@@ -160,7 +156,7 @@ def _given_less(db: apsw.Connection, memory: Memory) -> Iterator[str]:
         yield "memory and disk disagree about what analysts were given"
 
 
-def _budgets(db: apsw.Connection, memory: Memory) -> Iterator[str]:
+def _budgets(db: Connection, memory: Memory) -> Iterator[str]:
     """Nobody is above their budget, and what people have spent is what answers were charged.
 
     Who was two people until names became text may be above it, by what both had spent until then.
@@ -198,7 +194,7 @@ def _above(ledger: MemoryLedger, column: IntArray, graves: dict[bytes, int], lim
     return {**{digest: units for digest, units in graves.items() if units > limit}, **here}
 
 
-def _memory(db: apsw.Connection, memory: Memory) -> Iterator[str]:
+def _memory(db: Connection, memory: Memory) -> Iterator[str]:
     """What is in memory is what the file says, to the bit."""
     settings, held = memory.settings, memory.ledger
     ledger = new_ledger(settings, key=database.get_meta(db, "key"))

@@ -13,6 +13,7 @@
     mutants/        deliberately broken variants, all of which must be caught
     probes          small audits to catch them, and the verdict on each mutant
     attacks/        membership inference, floating point, timing
+    allowance       the minutes given, and what is left out
     runner, report  everything together; JSON and HTML
 
 Nothing here is imported by what serves.

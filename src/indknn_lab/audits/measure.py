@@ -20,6 +20,9 @@ from indknn_lab.audits.simulate import Shot, random_draw, simulate
 from indknn_lab.audits.tap import Recorder
 from indknn_lab.audits.worlds import Scenario, Sight, play
 
+_APART = 1_000_000
+"""Between the seeds of two rounds."""
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -60,8 +63,32 @@ def scores_of(scenario: Scenario, trials: int, seed: int) -> tuple[FloatArray, F
 
 def measure(scenario: Scenario, trials: int, seed: int, error: float) -> Measured:
     """Audit one scenario. Each of its two bounds fails with probability at most `error`."""
-    path = "product, exact noise" if scenario.exact_noise else "product"
-    return _measured(scenario, path, lambda: scores_of(scenario, trials, seed), seed, error)
+    rounds = Rounds(scenario, seed)
+    rounds.play(trials)
+    return rounds.measured(error)
+
+
+class Rounds:
+    """The trials of one scenario, played in as many rounds as there is time for. A round has a seed of its own."""
+
+    def __init__(self, scenario: Scenario, seed: int):
+        self.scenario, self.seed, self.seconds = scenario, seed, 0.0
+        self._scores: list[tuple[FloatArray, FloatArray]] = []
+
+    def play(self, trials: int) -> None:
+        """One more round."""
+        start = time.perf_counter()
+        self._scores.append(scores_of(self.scenario, trials, self.seed + _APART * len(self._scores)))
+        self.seconds += time.perf_counter() - start
+
+    def __len__(self) -> int:
+        return len(self._scores)
+
+    def measured(self, error: float) -> Measured:
+        """What all rounds prove together."""
+        path = "product, exact noise" if self.scenario.exact_noise else "product"
+        present, absent = (np.concatenate(world) for world in zip(*self._scores, strict=True))
+        return _measured(self.scenario, path, lambda: (present, absent), self.seed, error, self.seconds)
 
 
 def claimed_mu(scenario: Scenario) -> float:
@@ -128,7 +155,12 @@ def measure_gradients(trials: int, seed: int, error: float, steps: int = 4) -> M
 
 
 def _measured(
-    scenario: Scenario, path: str, scores: Callable[[], tuple[FloatArray, FloatArray]], seed: int, error: float
+    scenario: Scenario,
+    path: str,
+    scores: Callable[[], tuple[FloatArray, FloatArray]],
+    seed: int,
+    error: float,
+    played: float = 0.0,
 ) -> Measured:
     start, delta = time.perf_counter(), scenario.settings.delta
     bounds = lower_bounds(*scores(), delta, error)
@@ -145,5 +177,5 @@ def _measured(
         mu=bounds.mu,
         trials=bounds.trials,
         seed=seed,
-        seconds=time.perf_counter() - start,
+        seconds=played + time.perf_counter() - start,
     )

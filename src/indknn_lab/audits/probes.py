@@ -44,8 +44,8 @@ class Verdict:
     seconds: float
 
 
-def failed_checks(checks: dict[str, Check] = CHECKS) -> dict[str, str]:
-    """What is wrong with whatever is in place, by check."""
+def failed_checks(checks: dict[str, Check] = CHECKS, *, first: bool = False) -> dict[str, str]:
+    """What is wrong with whatever is in place, by check; only the first that fails, where that suffices."""
     found = {}
     for name, check in checks.items():
         try:
@@ -56,6 +56,8 @@ def failed_checks(checks: dict[str, Check] = CHECKS) -> dict[str, str]:
             problem = f"{type(error).__name__}: {error}"
         if problem:
             found[name] = problem
+            if first:
+                break
     return found
 
 
@@ -70,10 +72,10 @@ def failed_probes(seed: int, trials: int = TRIALS, probes: Sequence[Scenario] = 
 
 
 def judge(mutant: Mutant, seed: int, trials: int = TRIALS) -> Verdict:
-    """All checks against a mutant, and the probes that it names."""
+    """Checks against a mutant, until one sees it, and the probes that it names."""
     start = time.perf_counter()
     named = [scenario for scenario in PROBES if scenario.name in mutant.probes]
     with mutant():
-        checks, probes = failed_checks(), failed_probes(seed, trials, named)
+        checks, probes = failed_checks(first=True), failed_probes(seed, trials, named)
     caught = bool(checks) and len(probes) == len(named)
     return Verdict(mutant.name, mutant.wrong, checks, probes, caught, time.perf_counter() - start)

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from indknn_lab.audits.attacks.membership import Membership
 from indknn_lab.audits.runner import Report
 
 _STYLE = """
@@ -24,8 +25,8 @@ def as_dict(report: Report) -> dict[str, Any]:
     data = asdict(report)
     for row, measured in zip(data["scenarios"], report.scenarios, strict=True):
         row.update(holds=measured.holds, tightness=measured.tightness)
-    strongest = report.strongest
-    data["strongest"] = {"scenario": strongest.name, "share_of_claim": strongest.tightness}
+    if strongest := report.strongest:
+        data["strongest"] = {"scenario": strongest.name, "share_of_claim": strongest.tightness}
     return {"passed": not report.problems, "problems": report.problems, **data}
 
 
@@ -40,7 +41,6 @@ def write(report: Report, folder: Path) -> tuple[Path, Path]:
 
 def summary(report: Report) -> str:
     """In plain words, for a terminal."""
-    worst = report.strongest
     lines = [f"{'scenario':<36}{'claimed':>9}{'counted':>9}{'by μ':>9}{'trials':>10}"]
     lines += [
         f"{m.name:<36}{m.claimed_epsilon:>9.2f}{m.epsilon:>9.2f}{m.epsilon_gdp:>9.2f}{m.trials:>10,}"
@@ -50,22 +50,37 @@ def summary(report: Report) -> str:
     lines += [
         "",
         *_sentences(report),
-        f"Strongest bound: {worst.tightness:.0%} of the claim ({worst.name}).",
-        f"Mutants caught: {sum(v.caught for v in report.mutants)} of {len(report.mutants)}.",
-        f"{report.seconds:.0f} s, seed {report.seed}. " + ("FAILED:" if report.problems else "PASSED"),
+        *_closing(report),
+        f"{report.seconds:.0f} s, {report.worked:.0f} s of the processor, seed {report.seed}. "
+        + ("FAILED:" if report.problems else "PASSED"),
         *report.problems,
     ]
     return "\n".join(lines)
 
 
+def _closing(report: Report) -> list[str]:
+    """How strong the audit was, and what it did not do."""
+    found = [f"Mutants caught: {sum(v.caught for v in report.mutants)} of {len(report.mutants)} tried."]
+    if worst := report.strongest:
+        found.insert(0, f"Strongest bound: {worst.tightness:.0%} of the claim ({worst.name}).")
+    return found + [f"Left out for want of time: {text}." for text in report.left_out]
+
+
 def _sentences(report: Report) -> list[str]:
     """What the attacks found."""
-    once, members = report.one_run, report.membership
+    once, members, found = report.one_run, report.membership, []
+    if once:
+        found.append(
+            f"One run, {once.canaries:,} canaries: {once.correct} of {once.guesses} guesses right, "
+            f"ε >= {once.epsilon:.2f}, claimed {once.claimed_epsilon:.2f}."
+        )
+    if members:
+        found.append(
+            f"Membership inference, {members.people:,} people: AUC {members.auc:.3f}, bound {members.bound_auc:.3f}, "
+            f"no privacy {members.control_auc:.3f}."
+        )
     return [
-        f"One run, {once.canaries:,} canaries: {once.correct} of {once.guesses} guesses right, "
-        f"ε >= {once.epsilon:.2f}, claimed {once.claimed_epsilon:.2f}.",
-        f"Membership inference, {members.people:,} people: AUC {members.auc:.3f}, bound {members.bound_auc:.3f}, "
-        f"no privacy {members.control_auc:.3f}.",
+        *found,
         *(
             f"Floating point, {f.sampler}: right {f.success:.1%} of {f.released:,}, the noise allows {f.allowed:.1%}."
             for f in report.floats
@@ -87,7 +102,8 @@ def html(report: Report) -> str:
         [
             f"<!doctype html><html lang=en><meta charset=utf-8><title>indknn audit</title><style>{_STYLE}</style>",
             f"<h1>Audit of the promise</h1>{verdict}",
-            f"<p>{report.minutes:g} minutes asked for, {report.seconds:.0f} s used, seed {report.seed}, "
+            f"<p>{report.minutes:g} minutes asked for, {report.seconds:.0f} s used, {report.worked:.0f} s of the "
+            f"processor, seed {report.seed}, "
             f"{escape(report.machine)}. All bounds together hold with {report.confidence:.0%} confidence "
             f"(each with error {report.error_per_bound:.1e}).</p>",
             "<h2>Claimed against measured ε</h2><p>Epsilon is proven by counting events at δ. Epsilon gdp follows from "
@@ -96,8 +112,8 @@ def html(report: Report) -> str:
             "<h2>Mutants</h2>",
             _table(data["mutants"]),
             "<h2>Attacks</h2>",
-            *(f"<p>{escape(sentence)}</p>" for sentence in _sentences(report)),
-            _roc(report),
+            *(f"<p>{escape(sentence)}</p>" for sentence in (*_sentences(report), *_closing(report))),
+            _roc(report.membership) if report.membership else "",
             "</html>",
         ]
     )
@@ -119,9 +135,9 @@ def _cell(name: str, value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else escape(str(value))
 
 
-def _roc(report: Report) -> str:
+def _roc(m: Membership) -> str:
     """True over false positive rates of membership inference, in a frame."""
-    m, size, marks = report.membership, 300, []
+    size, marks = 300, []
     curves = {"bound": (m.bound, "#888"), "indknn": (m.private, "#1f5f99"), "no privacy": (m.control, "#b00020")}
     for i, (name, (rates, look)) in enumerate(curves.items()):
         points = " ".join(f"{size * x:.1f},{size * (1 - y):.1f}" for x, y in zip(m.fpr, rates, strict=True))

@@ -11,7 +11,12 @@ from indknn.cli.progress import stages
 
 
 @click.command("audit")
-@click.option("--minutes", default=2.0, show_default=True, help="About how long on a quiet core; 60 for tight bounds.")
+@click.option(
+    "--minutes",
+    default=2.0,
+    show_default=True,
+    help="How long; what there is no time for is left out, and listed. 60 for tight bounds.",
+)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out/audit"), show_default=True)
 @click.option("--seed", default=1, show_default=True, help="The same seed gives the same figures.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")

@@ -14,9 +14,19 @@ from indknn.errors import IndKNNError
 @click.argument("name", default="list")
 @click.option(
     "--data",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder with cifar10-*.npz, fmnist-*.npz, agnews-*.npz, dbpedia-*.npz. Without it the packaged Fashion-MNIST.",
+    type=click.Path(path_type=Path),
+    help="A file of your own: features in npz, or a table. Or a folder with cifar10-*.npz, fmnist-*.npz, agnews-*.npz, "
+    "dbpedia-*.npz and known tables. Without it the packaged Fashion-MNIST.",
 )
+@click.option("--schema", type=click.Path(path_type=Path, dir_okay=False), help="Of a table of your own.")
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A Python file with a method of your own, for figure1a, figure2, endless_figures and tables. May be repeated.",
+)
+@click.option("--label", help="The column of its labels, if the schema does not say or there is none.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -26,23 +36,37 @@ from indknn.errors import IndKNNError
 )
 @click.option("--quick", is_flag=True, help="Few records, queries and grid points: a rehearsal of minutes, no results.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="How many processes.")
-@click.option("--seeds", type=click.IntRange(1), help="Runs in `endless`; by default 5 where a goal is judged, else 1.")
+@click.option(
+    "--seeds", type=click.IntRange(1), help="Runs in `endless`; by default 3 or 5 where a goal is judged, else 1."
+)
 @click.option("--epsilon", multiple=True, type=float, help="Of those in `endless` only this one; may be repeated.")
 @click.option("--fresh", is_flag=True, help="Forget earlier results of these items first.")
+@click.option(
+    "--audit",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="For write-docs: the audit.json of an audit to keep as well.",
+)
+@click.option("--so-far", is_flag=True, help="Run nothing; report what is done of these items.")
 def reproduce_command(
     name: str,
     data: Path | None,
+    schema: Path | None,
+    methods: tuple[Path, ...],
+    label: str | None,
     out: Path,
     quick: bool,
     jobs: int,
     seeds: int | None,
     epsilon: tuple[float, ...],
     fresh: bool,
+    audit: Path | None,
+    so_far: bool,
 ) -> None:
     """Reproduce tables and figures of the paper on your own features.
 
     NAME is one item, `all`, `endless` (queries without end: goals of this package, not of the paper), `list`
-    (which items there are and what each needs), or `report` (draw the report of an earlier run anew).
+    (which items there are and what each needs), `report` (draw the report of an earlier run anew), or `write-docs`
+    (from a clone: keep the results of an earlier run and write them into the documents).
     Hyper-parameters are searched on validation queries that, as in the paper, nobody pays for; the output says so.
 
     \b
@@ -50,6 +74,8 @@ def reproduce_command(
       indknn reproduce list
       indknn reproduce all --quick
       indknn reproduce figure1a --data features --out out/reproduce
+      indknn reproduce figure2 --data mine.npz --method my_method.py
+      indknn reproduce endless_figures --data visits.csv --schema visits.json
       indknn reproduce endless --data features --seeds 1 --epsilon 1
     """
     try:
@@ -67,9 +93,16 @@ def reproduce_command(
     if name == "report":
         click.echo(f"Report: {write_report(out)}")
         return
-    items, setting = choose(name), find(data, quick=quick, seeds=seeds, only=epsilon or None)
+    if name == "write-docs":
+        _write_docs(out, audit)
+        return
+    items, only = choose(name), epsilon or None
+    made = out / "features"
+    setting = find(data, quick=quick, seeds=seeds, only=only, schema=schema, label=label, made=made, methods=methods)
+    for notice in setting.notices:
+        click.echo(f"Careful: {notice}.")
     with stages() as show:
-        outcomes = reproduce(items, setting, out, show, jobs=jobs, fresh=fresh)
+        outcomes = reproduce(items, setting, out, show, jobs=jobs, fresh=fresh, so_far=so_far)
     for outcome in outcomes:
         lacking = f"not run: {'; '.join(outcome.not_run)}"
         words = {"done": "done", "partly": f"partly; {lacking}", "not run": lacking}
@@ -82,3 +115,18 @@ def reproduce_command(
     if quick:
         click.echo("This was a quick rehearsal on few records and queries: its numbers mean nothing.")
     click.echo(f"Report: {write_report(out)}")
+
+
+def _write_docs(out: Path, audit: Path | None) -> None:
+    from indknn_lab.plots.documents import write_documents  # noqa: PLC0415
+    from indknn_lab.plots.summaries import FOLDER, keep_audit, keep_run  # noqa: PLC0415
+
+    root = Path()
+    if not (root / FOLDER).is_dir():
+        raise IndKNNError(f"write-docs works in a clone of the project: there is no {FOLDER} here")
+    if (out / "setting.json").is_file():
+        keep_run(out, root)
+    if audit is not None:
+        keep_audit(audit, root)
+    changed = ", ".join(map(str, write_documents(root)))
+    click.echo(f"Written: {changed}" if changed else "The documents say what the results say.")

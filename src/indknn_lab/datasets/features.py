@@ -21,10 +21,11 @@ TITLES = {"cifar10": "CIFAR-10", "fmnist": "Fashion-MNIST", "agnews": "AG News",
 
 @dataclass(frozen=True)
 class FeatureFolder:
-    """What a folder holds: feature files per data set, the main one first, and the names of those missing."""
+    """What a folder holds: feature files per data set, the main one first; names of those missing; what is neither."""
 
     present: dict[str, tuple[Path, ...]]
     missing: tuple[str, ...]
+    strangers: tuple[Path, ...] = ()
 
     def load(self, name: str, extractor: str | None = None) -> Dataset:
         """The data set of this short name, with the features of `extractor` or of its main file."""
@@ -53,7 +54,9 @@ def find_datasets(folder: Path | str) -> FeatureFolder:
         for name in TITLES
     }
     present = {name: paths for name, paths in found.items() if paths}
-    return FeatureFolder(present, tuple(name for name in TITLES if name not in present))
+    taken = {path for paths in present.values() for path in paths}
+    strangers = tuple(path for path in sorted(base.glob("*.npz")) if path not in taken)
+    return FeatureFolder(present, tuple(name for name in TITLES if name not in present), strangers)
 
 
 def load_table(path: Path | str, label: str = "label") -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:

@@ -14,6 +14,7 @@ from indknn.errors import InvalidInputError
 from indknn_lab.experiments.data import load
 from indknn_lab.experiments.items import ENDLESS, ITEMS, Item, Outcome
 from indknn_lab.experiments.methods import method_of
+from indknn_lab.experiments.methods.own import load_methods
 from indknn_lab.experiments.setting import Setting
 from indknn_lab.experiments.units import Result, Results, Unit, write_json
 
@@ -29,11 +30,19 @@ def choose(name: str) -> list[type[Item]]:
 
 
 def reproduce(
-    items: Sequence[type[Item]], setting: Setting, out: Path, progress: Progress, *, jobs: int = 2, fresh: bool = False
+    items: Sequence[type[Item]],
+    setting: Setting,
+    out: Path,
+    progress: Progress,
+    *,
+    jobs: int = 2,
+    fresh: bool = False,
+    so_far: bool = False,
 ) -> list[Outcome]:
     """Do what is not done yet, and write down what came out: `out/units/*.json`, then `out/items/*.json`.
 
-    `fresh` forgets first what was done of these items; a run that is stopped after that goes on without it.
+    `fresh` forgets first what was done of these items; a run that is stopped after that goes on without it. `so_far`
+    does nothing more, and writes down what there is.
     """
     results = Results(out / "units")
     made = [item(setting, results) for item in items]
@@ -41,7 +50,8 @@ def reproduce(
     if fresh:
         for unit in units:
             results.discard(unit)
-    run(units, setting, results, progress, jobs)
+    if not so_far:
+        run(units, setting, results, progress, jobs)
     outcomes = [item.outcome() for item in made]
     for outcome in outcomes:
         write_json(out / "items" / f"{outcome.name}.json", asdict(outcome))
@@ -58,7 +68,8 @@ def run(units: Iterable[Unit], setting: Setting, results: Results, progress: Pro
     progress("units", done, len(distinct))
     for alone, processes in ((False, jobs), (True, 1)):
         groups = _groups([unit for unit in todo if method_of(unit).alone == alone], apart=processes == 1)
-        work = [delayed(_do)([(unit, setting.path_of(unit)) for unit in group], results) for group in groups]
+        pairs = ([(unit, setting.path_of(unit)) for unit in group] for group in groups)
+        work = [delayed(_do)(group, results, setting.methods) for group in pairs]
         with parallel_config("loky", inner_max_num_threads=1):
             for number in Parallel(processes, return_as="generator_unordered", pre_dispatch="all")(work):
                 done += number
@@ -81,7 +92,8 @@ def _groups(units: Sequence[Unit], *, apart: bool) -> list[list[Unit]]:
     return [[unit] for group in groups for unit in group] if apart else groups
 
 
-def _do(group: Sequence[tuple[Unit, Path]], results: Results) -> int:
+def _do(group: Sequence[tuple[Unit, Path]], results: Results, methods: Sequence[Path]) -> int:
+    load_methods(methods)  # this may be another process
     for unit, path in group:
         began = time.perf_counter()
         results.put(unit, measure(unit, path), time.perf_counter() - began)

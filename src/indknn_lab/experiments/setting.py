@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from indknn.errors import InvalidInputError
 from indknn_lab.datasets.features import TITLES, find_datasets
+from indknn_lab.datasets.tables import LABELS, TABLES, encoded, find_tables, is_table
+from indknn_lab.experiments.methods.own import load_methods
 from indknn_lab.experiments.units import Effort, Unit
 
 QUICK_RECORDS, QUICK_T = 10_000, 150
@@ -31,16 +34,24 @@ class Source:
     @classmethod
     def of(cls, path: Path) -> Source:
         """Look into a file."""
-        with np.load(path, allow_pickle=False) as npz:
-            train, test = npz["y_train"], npz["y_test"]
-            width = npz["X_test"].shape[1]
+        try:
+            with np.load(path, allow_pickle=False) as npz:
+                train, test = npz["y_train"], npz["y_test"]
+                width = npz["X_test"].shape[1]
+        except (OSError, ValueError, KeyError) as error:
+            wanted = "an npz file with X_train, y_train, X_test and y_test is needed"
+            raise InvalidInputError(f"{path}: {wanted} ({error})") from None
         digest = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
         return cls(path.stem, path, digest, len(train), len(test), width)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The sources by data set, and how thorough to be. `stand_in` names data sets played by the packaged one."""
+    """The sources by data set, and how thorough to be. `stand_in` names data sets played by the packaged one.
+
+    `own` is the name of somebody's own data, which then play the first data set of every item. `notices` say what was
+    found and not taken.
+    """
 
     sources: dict[str, tuple[Source, ...]]
     quick: bool = False
@@ -49,6 +60,11 @@ class Setting:
     seeds: int | None = None
     only: tuple[float, ...] | None = None
     """How many seeds and which epsilons the endless items run; None for their own."""
+    own: str | None = None
+    notices: tuple[str, ...] = ()
+    methods: tuple[Path, ...] = ()
+    roles: dict[str, str] = field(default_factory=dict)
+    """Files with methods of somebody's own, and the labels of what is in them, by kind."""
 
     @property
     def effort(self) -> Effort:
@@ -61,7 +77,9 @@ class Setting:
 
     def title(self, name: str) -> str:
         """How to call it in a figure."""
-        return TITLES[name] + (" (stand-in)" if name in self.stand_in else "")
+        if self.own is not None:
+            return self.own
+        return (TITLES | TABLES)[name] + (" (stand-in)" if name in self.stand_in else "")
 
     def queries(self, T: int, source: Source) -> int:
         """The paper's T, or less where the effort or the file is small."""
@@ -83,30 +101,50 @@ class Setting:
 
     def describe(self) -> list[list[Any]]:
         """A table of the sources: data set, file, records, queries, features."""
-        files = [(self.title(name), s) for name, many in self.sources.items() for s in many]
-        return [[title, f"{s.stem}.npz", s.private, s.public, s.features] for title, s in files]
+        files = {s.digest: (self.title(name), s) for name, many in self.sources.items() for s in many}
+        return [[title, f"{s.stem}.npz", s.private, s.public, s.features] for title, s in files.values()]
 
 
 def find(
-    folder: Path | None, *, quick: bool = False, seeds: int | None = None, only: tuple[float, ...] | None = None
+    data: Path | None,
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+    only: tuple[float, ...] | None = None,
+    schema: Path | None = None,
+    label: str | None = None,
+    made: Path = Path("out/features"),
+    methods: tuple[Path, ...] = (),
 ) -> Setting:
-    """The feature files in a folder; without one, or with none in it, the packaged Fashion-MNIST.
+    """What is in a folder of features and tables, or in a file of one's own; the packaged Fashion-MNIST without `data`.
 
-    The packaged features then also play CIFAR-10, whose items would otherwise not run at all; every result
-    says so.
+    A file plays the first data set of every item. It is an npz file with X_train, y_train, X_test and y_test, or a
+    table: with its schema, or with the name of its label alone. Features that are made of tables go into `made`. The
+    packaged features also play CIFAR-10, whose items would otherwise not run at all; every result says so.
 
     >>> setting = find(None, quick=True)
     >>> setting.has("fmnist"), setting.has("agnews"), setting.stand_in
     (True, False, ('cifar10',))
     """
-    sources = {}
-    if folder is not None:
-        present = find_datasets(folder).present
-        sources = {name: tuple(Source.of(p) for p in paths) for name, paths in present.items()}
-    stand_in: tuple[str, ...] = ()
-    if not sources:
-        with as_file(files("indknn.cli.demonstration") / "fmnist-r50-mini.npz") as path:
-            packaged = Source.of(path)
-        sources, stand_in = {"cifar10": (packaged,), "fmnist": (packaged,)}, ("cifar10",)
     epsilons = (1.0, 2.0) if quick else (0.5, 1.0, 1.5, 2.0)
-    return Setting(sources, quick, stand_in, epsilons, seeds, only)
+    more: dict[str, Any] = {"quick": quick, "epsilons": epsilons, "seeds": seeds, "only": only}
+    more |= {"methods": methods, "roles": load_methods(methods)}
+    if data is not None and data.is_file():
+        own = Source.of(encoded(data, made, label=label, schema=schema) if is_table(data) else data)
+        return Setting(dict.fromkeys(TITLES, (own,)), own=data.name.split(".", maxsplit=1)[0], **more)
+    if schema is not None or label is not None:
+        raise InvalidInputError("--schema and --label are for --data with the file of one table")
+    sources: dict[str, tuple[Source, ...]] = {}
+    if data is not None:
+        folder = find_datasets(data)
+        sources = {name: tuple(map(Source.of, paths)) for name, paths in folder.present.items()}
+        tables = {name: encoded(path, made, label=LABELS[name]) for name, path in find_tables(data).items()}
+        sources |= {name: (Source.of(path),) for name, path in tables.items()}
+        names = ", ".join(f"{name}-*.npz" for name in TITLES)
+        text = "{} was not taken: a folder is searched for {}; give the file itself to --data to run on it"
+        more["notices"] = tuple(text.format(path.name, names) for path in folder.strangers)
+    if sources:
+        return Setting(sources, **more)
+    with as_file(files("indknn.cli.demonstration") / "fmnist-r50-mini.npz") as path:
+        packaged = Source.of(path)
+    return Setting({"cifar10": (packaged,), "fmnist": (packaged,)}, stand_in=("cifar10",), **more)

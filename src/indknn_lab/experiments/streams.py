@@ -57,10 +57,10 @@ class Stream:
         """These records and queries as the other experiments have them."""
         return Data.of(self.X[rows], self.y[rows], Q, truth, self.n_classes)
 
-    def held_out(self) -> Data:
-        """Some of the private records as queries to the others: what everything is tuned on."""
+    def held_out(self, most: int = _MOST_HELD_OUT) -> Data:
+        """A tenth of the private records, or `most` of them, as queries to the others: what everything is tuned on."""
         order = _rng("validation").permutation(self.first)
-        n = min(int(_HELD_OUT * len(order)), _MOST_HELD_OUT)
+        n = min(int(_HELD_OUT * len(order)), most)
         return self.as_data(order[n:], self.X[order[:n]], self.y[order[:n]])
 
 

@@ -25,6 +25,9 @@ STYLES: dict[str, dict[str, Any]] = {
     "sgd": {"color": _GREY, "marker": ""},
     "sgd_retrained": {"color": _GREY, "marker": "", "linestyle": "--"},
     "ceiling": {"color": _GREEN, "marker": "", "linestyle": ":"},
+    "ceiling_kernel": {"color": _PURPLE, "marker": "", "linestyle": ":"},
+    "model": {"color": _BLUE, "marker": "", "linestyle": ":"},
+    "knn": {"color": _ORANGE, "marker": ""},
     "median": {"color": "#c9a400", "marker": "."},
     "private_knn": {"color": _RED, "marker": "v"},
     "private_knn_one": {"color": _RED, "marker": "", "linestyle": ":", "alpha": 0.7},
@@ -53,7 +56,8 @@ def style_of(role: str) -> dict[str, Any]:
     if role.startswith("line"):
         i = int(role.removeprefix("line"))
         return {"color": _LINES[i % len(_LINES)], "marker": _MARKERS[i % len(_MARKERS)]}
-    return STYLES.get(role, {"color": _GREY, "marker": "."})
+    own = {"color": "#2a9fb0", "marker": "*"}  # somebody's own method
+    return STYLES.get(role, own if role.startswith("own_") else {"color": _GREY, "marker": "."})
 
 
 def draw(outcome: dict[str, Any], folder: Path) -> list[Path]:

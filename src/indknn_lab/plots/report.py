@@ -35,7 +35,7 @@ def write_report(out: Path) -> Path:
     sections = [_section(outcome, draw(outcome, out / "plots")) for outcome in outcomes]
     page = "\n".join([_head(setting, outcomes), *sections, "</body></html>\n"])
     (out / "report.html").write_text(page, encoding="utf-8")
-    text = "\n".join([summary(outcomes), "", *map(_markdown, outcomes)])
+    text = "\n".join([summary(outcomes), "", *map(markdown, outcomes)])
     (out / "results.md").write_text(text, encoding="utf-8")
     return out / "report.html"
 
@@ -88,7 +88,8 @@ def _table(table: dict[str, Any], css: str = "") -> str:
     return f'<table class="{css}"><caption>{escape(table["title"])}</caption>{rows}</table>'
 
 
-def _markdown(outcome: dict[str, Any]) -> str:
+def markdown(outcome: dict[str, Any]) -> str:
+    """One outcome in full."""
     lines = [f"### {outcome['title']}", ""]
     lines += [f"Not run: {text}." for text in outcome["not_run"]] + [""] * bool(outcome["not_run"])
     for f in outcome["findings"]:

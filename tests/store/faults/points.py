@@ -20,7 +20,7 @@ def _targets():
         "folding": (database, "write_balances", "before"),
         "folded, not committed": (database, "write_balances", "after"),
         "clearing records": (database, "clear_records", "after"),
-        "writing a tombstone": (database, "write_tombstone", "after"),
+        "writing a tombstone": (database, "write_tombstones", "after"),
         "before the log is emptied": (Space, "empty_log", "before"),
         "after the log is emptied": (Space, "empty_log", "after"),
         "before the witness": (files.Witness, "write", "before"),

@@ -109,9 +109,9 @@ def test_another_process_opens_on_a_full_disk_and_forgets(small_disk):
 def test_the_ballast_grows_with_the_store_and_holds_what_a_forget_needs(small_disk):
     path = small_disk / "a.store"
     with Store.create(path, law.settings()) as store:
-        before = store._space._ballast.size
+        before = store.home._space._ballast.size
         store.add(law.rows("x", 3000), ["a"] * 3000, ["one"] * 1500 + [f"x{i}" for i in range(1500)])
-        assert store._space._ballast.size > before + 1000 * 4096
+        assert store.home._space._ballast.size > before + 1000 * 4096
         store.predict(law.rows("q", 200))
         fill_up(small_disk)
         assert store.forget(["one"])["records"] == 1500

@@ -8,6 +8,7 @@ import random
 import threading
 from pathlib import Path
 
+from indknn.place import is_address
 from indknn.store import Store
 from store.faults import law, points
 
@@ -32,7 +33,8 @@ def run(pipe, path, seed, point, nth, names, unfinished, retries, synchronous="F
 
 
 def _live(path, seed, names, unfinished, retries, synchronous, report):
-    store = Store(path, witness=Path(path).with_name("witness"), synchronous=synchronous)
+    witness = None if is_address(path) else Path(path).with_name("witness")
+    store = Store(path, witness=witness, synchronous=synchronous)
     report(("open",))
     for name in unfinished:
         law.forget(store, name, report)

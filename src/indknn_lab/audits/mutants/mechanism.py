@@ -23,6 +23,9 @@ from indknn.records.shard import Admitted, Shard
 from indknn.types import GRID, IntArray, Selection, Vectors
 from indknn_lab.audits.patches import Mutant, Replacement
 
+_IN_NUMPY: Replacement = (mechanism, "_votes", None)
+"""For what is broken inside of functions that C does in one pass."""
+
 
 def _empty_is_zero() -> list[Replacement]:
     original = mechanism.noisy_answer
@@ -152,12 +155,12 @@ def _rounded_down() -> list[Replacement]:
     def charge_down(squared: Any, scale: int) -> IntArray:
         return np.asarray(np.floor(squared * (UNIT / (2.0 * float(scale) ** 2))), dtype=np.int64)
 
-    return [(mechanism, "charge_units", charge_down)]
+    return [(mechanism, "charge_units", charge_down), _IN_NUMPY]
 
 
 def _wrong_norm() -> list[Replacement]:
     original = mechanism._squared_norms
-    return [(mechanism, "_squared_norms", lambda *arguments: original(*arguments) / 2.0)]
+    return [(mechanism, "_squared_norms", lambda *arguments: original(*arguments) / 2.0), _IN_NUMPY]
 
 
 def _uncentred() -> list[Replacement]:

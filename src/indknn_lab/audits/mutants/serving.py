@@ -79,7 +79,7 @@ MUTANTS = [
     Mutant("shared pool", "analysts share what was released", _shared_pool),
     Mutant("fresh repeats", "a repeat is answered anew after the records changed", _fresh_repeats),
     Mutant("refund on return", "coming back starts a new budget", _without(MemoryLedger, "_resume")),
-    Mutant("no tombstone", "an erasure leaves the tombstone out of the file", _without(database, "write_tombstone")),
+    Mutant("no tombstone", "an erasure leaves the tombstone out of the file", _without(database, "write_tombstones")),
     Mutant("no balance", "what somebody who is back had spent is not written", _without(Change, "fold")),
     Mutant("unwritten charges", "answers are written down without their debits", _unwritten_charges),
     Mutant("half erased", "the file keeps the records that were forgotten", _without(database, "clear_records")),

@@ -118,8 +118,8 @@ def _bare_card() -> list[Replacement]:
 def _cells_once() -> list[Replacement]:
     original = statistics.tally
 
-    def tally(cells: IntArray, owners: IntArray, *rest: Any) -> Contribution:
-        given = original(cells, owners, *rest)
+    def tally(cells: IntArray, owners: IntArray, *rest: Any, **of: Any) -> Contribution:
+        given = original(cells, owners, *rest, **of)
         return replace(given, sums=np.bincount(cells, minlength=len(given.sums)) * GRID)
 
     return [(statistics, "tally", tally)]

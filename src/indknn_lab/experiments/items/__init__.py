@@ -1,14 +1,14 @@
 """Every table and figure of the paper, and the goals for queries without end: configuration in, outcomes out."""
 
 from indknn_lab.experiments.items.base import Item, Outcome
-from indknn_lab.experiments.items.endless import EndlessChange, EndlessFigures, EndlessStreams
+from indknn_lab.experiments.items.endless import EndlessChange, EndlessFigures, EndlessStreams, Tables
 from indknn_lab.experiments.items.extractors import Table2
 from indknn_lab.experiments.items.hashing import Figure3a, Figure4, Table3
 from indknn_lab.experiments.items.retraining import Figure3b, Table1
 from indknn_lab.experiments.items.scaling import Figure1b, Size
 from indknn_lab.experiments.items.tradeoff import Figure1a, Figure2, Hyperparameters
 
-ENDLESS: tuple[type[Item], ...] = (EndlessFigures, EndlessStreams, EndlessChange)
+ENDLESS: tuple[type[Item], ...] = (EndlessFigures, EndlessChange, EndlessStreams, Tables)
 PAPER: tuple[type[Item], ...] = (
     Table1, Figure1a, Figure1b, Figure2, Figure3a, Figure3b, Figure4, Table2, Table3, Size, Hyperparameters,
 )  # fmt: skip

@@ -8,10 +8,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, inf, log
+from math import exp, inf, isnan, log, nan
 from statistics import median
 from typing import Any, ClassVar, Literal
 
+from indknn_lab.datasets.tables import TABLES
 from indknn_lab.experiments.setting import Setting
 from indknn_lab.experiments.units import Results, Unit
 
@@ -120,6 +121,8 @@ class Item(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ("cifar10",)
+    in_part: ClassVar[bool] = False
+    """Whether something can be said when only some of its units are done."""
 
     def __init__(self, setting: Setting, results: Results):
         self.setting, self.results = setting, results
@@ -138,15 +141,28 @@ class Item(ABC):
 
     @property
     def present(self) -> list[str]:
-        """The data sets that are there."""
-        return [name for name in self.needs if self.setting.has(name)]
+        """The data sets that are there. Somebody's own data play the first one, and no other."""
+        wanted = self.needs[:1] if self.setting.own is not None else self.needs
+        return [name for name in wanted if self.setting.has(name)]
 
     def outcome(self) -> Outcome:
         """What comes out, and what is missing."""
-        lacking = [f"needs {name}-*.npz" for name in self.needs if not self.setting.has(name)]
-        status: Any = "not run" if not self.present else "partly" if lacking else "done"
-        body = self.body() if self.present else Body()
+        lacking, units = self.lacking(), list(dict.fromkeys(self.units())) if self.present else []
+        done = sum(self.results.get(unit) is not None for unit in units)
+        if done < len(units):
+            lacking.append(f"{len(units) - done:,} of {len(units):,} units, which are not done yet")
+        whole = bool(units) and (done == len(units) or (self.in_part and done > 0))
+        status: Any = "not run" if not whole else "partly" if lacking else "done"
+        body = self.body() if whole else Body()
         return Outcome(name=self.name, title=self.title, status=status, not_run=lacking, **vars(body))
+
+    def lacking(self) -> list[str]:
+        """What is not run, and why."""
+        own, gone = self.setting.own, [name for name in self.needs if name not in self.present]
+        if own is not None and self.present:
+            place = f"{own} takes the place of {self.needs[0]}"
+            return [f"{place}; {', '.join(gone)} need a folder with their files"] if gone else []
+        return [f"needs {name}{'.csv.gz' if name in TABLES else '-*.npz'}" for name in gone]
 
     def unit(self, role: str, name: str, T: int, epsilon: float, **more: Any) -> Unit:
         """A role at one epsilon, on one data set."""
@@ -165,7 +181,9 @@ class Item(ABC):
         self, role: str, x: Iterable[float], units: Iterable[Unit], *, label: str = "", key: str = "accuracies"
     ) -> Series:
         """The accuracies of these units over x."""
-        return Series.of(label or LABELS[role], x, [self.accuracies(unit, key) for unit in units], role)
+        return Series.of(
+            label or (LABELS | self.setting.roles)[role], x, [self.accuracies(unit, key) for unit in units], role
+        )
 
     def by_epsilon(self, values: Iterable[float]) -> str:
         """One difference for each epsilon of the setting, in words."""
@@ -193,15 +211,19 @@ def first_reaching(x: Sequence[float], y: Sequence[float], level: float) -> floa
 
 
 def spread(values: Sequence[float]) -> str:
-    """Median, least and greatest, as text; of a single value just that.
+    """Median, least and greatest, as text; of a single value just that, and a dash of none.
 
     >>> spread([0.7, 0.8, 0.75]), spread([0.7])
     ('.750 (.700 to .800)', '.700')
     """
+    if not values:
+        return points(nan)
     low, middle, high = (points(of(values)) for of in (min, median, max))
     return f"{middle} ({low} to {high})" if len(values) > 1 else middle
 
 
 def points(value: float) -> str:
-    """Three digits of an accuracy."""
+    """Three digits of an accuracy; a dash where there is none."""
+    if isnan(value):
+        return "–"
     return f"{value:.3f}".removeprefix("0") if value < 1 else f"{value:.3f}"

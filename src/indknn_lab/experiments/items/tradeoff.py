@@ -48,6 +48,10 @@ class TradeoffItem(Item):
         """Those whose data are there."""
         return [t for t in self.tradeoffs if t.data in self.present]
 
+    def roles(self, t: Tradeoff) -> tuple[str, ...]:
+        """All methods that are compared, also somebody's own."""
+        return (*t.roles, *self.setting.roles)
+
     def line(self, t: Tradeoff, role: str) -> list[Unit]:
         """One method over epsilon; for `plain` two methods without privacy, a linear model and the kernel vote."""
         if role == "plain":
@@ -56,7 +60,7 @@ class TradeoffItem(Item):
 
     def lines(self) -> dict[tuple[str, str], list[Unit]]:
         """By data set and role."""
-        return {(t.data, role): self.line(t, role) for t in self.here() for role in (*t.roles, "plain")}
+        return {(t.data, role): self.line(t, role) for t in self.here() for role in (*self.roles(t), "plain")}
 
     def body(self) -> Body:
         """Panels, the same as numbers, and the claims."""
@@ -69,7 +73,7 @@ class TradeoffItem(Item):
 
     def _panel(self, t: Tradeoff) -> Panel:
         ours, x = self.line(t, "indknn"), self.setting.epsilons
-        curves = [self.series(role, x, self.line(t, role)) for role in t.roles]
+        curves = [self.series(role, x, self.line(t, role)) for role in self.roles(t)]
         curves.append(self.series("indknn_gdp", x, ours, key="accuracies_gdp"))
         title = f"{self.setting.title(t.data)}, T = {ours[0].T}"
         return Panel(title, f"ε (δ = {t.delta:g})", "accuracy", curves)
@@ -77,7 +81,7 @@ class TradeoffItem(Item):
     def _table(self, t: Tradeoff) -> Table:
         rows: list[list[Any]] = []
         for i, e in enumerate(self.setting.epsilons):
-            for role in t.roles:
+            for role in self.roles(t):
                 unit = self.line(t, role)[i]
                 rows.append([e, role, spread(self.accuracies(unit)), _chosen(self.results[unit])])
                 if role == "indknn":

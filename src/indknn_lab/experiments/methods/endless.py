@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from math import ceil
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,15 +20,18 @@ from indknn.core.mechanism import Plan
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.settings import Settings
-from indknn.types import IntArray
+from indknn.types import GRID, IntArray
 from indknn_lab.baselines import LinearNoisySGD
+from indknn_lab.baselines.pricing import noise_multiplier
+from indknn_lab.baselines.topk import SENSITIVITY
 from indknn_lab.experiments.algorithm3 import answer
 from indknn_lab.experiments.behaviour import behaviour
-from indknn_lab.experiments.data import TAU_GRID, Data, KernelNeighbours
+from indknn_lab.experiments.data import TAU_GRID, Data, KernelNeighbours, NearestLabels
 from indknn_lab.experiments.methods.base import Method, share_right
 from indknn_lab.experiments.methods.noisy_sgd import fit_quietly, rate_axis
+from indknn_lab.experiments.methods.private_knn import reach, sampled_votes
 from indknn_lab.experiments.search import Axis, Point, search
-from indknn_lab.experiments.streams import STREAMS, Rows, Stream
+from indknn_lab.experiments.streams import EVERY, STREAMS, Rows, Stream
 from indknn_lab.experiments.units import Result, Trial, seed_for
 
 BLOCK = 100
@@ -38,7 +42,11 @@ _DROWNED = 1000.0
 """So much noise on votes that they are never worth asking for."""
 _TAU_OFFSETS, _QUICK_OFFSETS = (-0.1, -0.05, 0.0), (-0.05,)
 _FACTORS = (0.5, 0.7, 1.0, 1.4)
-_RATES, _QUICK_RATES, _EPOCHS, _QUICK_EPOCHS = (20.0, 40.0, 80.0), (40.0,), 10, 2
+_RATES, _QUICK_RATES, _EPOCHS, _QUICK_EPOCHS = (5.0, 20.0, 80.0), (40.0,), 10, 2
+_RATIOS, _QUICK_RATIOS = (0.05, 0.2, 1.0), (0.2,)
+_KS, _QUICK_KS = (25.0, 50.0, 100.0, 200.0, 400.0, 800.0, 1600.0), (100.0,)
+_NEAREST, _ANSWERED = 12_000, 4000
+"""Of Private-kNN: how many of the nearest records are put in order, and how many queries of a stream are answered."""
 _FOUND: dict[tuple[Any, ...], Any] = {}
 
 Fit = Callable[[Rows, IntArray], Callable[[Rows], npt.ArrayLike]]
@@ -61,6 +69,26 @@ class StreamMethod(Method):
         counts = [int(right[i : i + BLOCK].sum()) for i in range(0, len(right), BLOCK)]
         return {"block": BLOCK, "right": counts, "length": len(right)}
 
+    def level_blocks(self, shares: list[float]) -> Result:
+        """The same for a method whose accuracy was measured once for each of some equal parts of the stream."""
+        n = len(self.stream.Q)
+        starts = range(0, n, BLOCK)
+        counts = [shares[i * len(shares) // n] * min(BLOCK, n - i) for i in starts]
+        return {"block": BLOCK, "right": counts, "length": n}
+
+    def parts(self, most: int | None = None) -> list[Data]:
+        """What is there at the start of each part of the stream, with the first queries of that part, `most` in all.
+
+        A stream without changes is one part.
+        """
+        stream, times = self.stream, REFITS if self.stream.changes else 1
+        n = len(stream.Q) // times
+        found = []
+        for start in range(0, n * times, n):
+            asked = slice(start, start + min(n, (most or n * times) // times))
+            found.append(stream.as_data(stream.present(start), stream.Q[asked], stream.truth[asked]))
+        return found
+
     def tuned(self, find: Callable[[Stream], Any], *more: Any) -> Any:
         """What `find` finds on the stream that is tuned on: the same for all seeds, so it is found once."""
         u = self.unit
@@ -82,8 +110,8 @@ class StreamMethod(Method):
         return np.concatenate(answers)
 
 
-class Models(StreamMethod, kind="endless", methods=("default", "open", "model")):
-    """The product with its shared model: with T known or not, and the model alone, which asks nobody."""
+class Models(StreamMethod, kind="endless", methods=("open", "model")):
+    """The product with its shared model as it comes, and the model alone, which asks nobody."""
 
     models: ClassVar[bool] = True
 
@@ -162,22 +190,23 @@ class Votes(Models, kind="endless", methods=("votes",)):
 
 
 class StreamSGD(StreamMethod, kind="endless", methods=("noisy_sgd", "noisy_sgd_retrained")):
-    """Linear NoisySGD: trained once, or again after every change.
+    """Linear NoisySGD: trained once, or again after every change; where nothing changes, as often as if it did.
 
     Every training is paid for. Of the trainings after changes only a few are carried out, evenly over the
     stream, each answering for those after it: between them a few records of thousands change, which no model
-    can show, and 80 trainings would take minutes.
+    can show, and 100 trainings would take minutes.
     """
 
     def __init__(self, unit: Trial, data: Data):
         super().__init__(unit, data)
-        self.retrainings = len(self.stream.changes) if unit.method == "noisy_sgd_retrained" else 0
+        self.retrainings = (len(self.stream.Q) - 1) // EVERY if unit.method == "noisy_sgd_retrained" else 0
 
     def measure(self) -> Result:
         """Search the learning rate with the noise of all trainings, then train and answer."""
         rate = self.tuned(self.search, "sgd", self.retrainings)
         model = self.untrained(self.stream, rate, np.random.default_rng(self.seed))
-        answers = self.refitted(REFITS if self.retrainings else 1, lambda X, y: fit_quietly(model, X, y).predict)
+        times = REFITS if self.retrainings and self.stream.changes else 1
+        answers = self.refitted(times, lambda X, y: fit_quietly(model, X, y).predict)
         return {
             **self.blocks(answers),
             "rate": rate,
@@ -187,8 +216,8 @@ class StreamSGD(StreamMethod, kind="endless", methods=("noisy_sgd", "noisy_sgd_r
         }
 
     def search(self, stream: Stream) -> float:
-        """The learning rate."""
-        data, quick = stream.held_out(), self.unit.effort.quick
+        """The learning rate that is best on a tenth of the records, in steps of four: it is flat around the best."""
+        data, quick = stream.held_out(len(stream.first)), self.unit.effort.quick
 
         def score(point: Point) -> float:
             model = self.untrained(stream, point[0], np.random.default_rng(seed_for("endless", "tuning")))
@@ -208,6 +237,41 @@ class StreamSGD(StreamMethod, kind="endless", methods=("noisy_sgd", "noisy_sgd_r
             classes=np.arange(stream.n_classes),
             epochs=_QUICK_EPOCHS if self.unit.effort.quick else _EPOCHS,
         )
+
+
+class StreamKNN(StreamMethod, kind="endless", methods=("private_knn",)):
+    """Private-kNN with the noise of the whole stream. All its answers have the same noise, so a part stands for all."""
+
+    def measure(self) -> Result:
+        """Search (p, k) on held-out private records, then answer."""
+        p, k = self.tuned(self.search, "private_knn")
+        shares = []
+        for i, data in enumerate(self.parts(_ANSWERED)):
+            labels = NearestLabels(data, reach(p, int(k))).labels(np.arange(len(data.truth)))
+            shares.append(share_right(self.answers(labels, data, (p, k), seed_for(self.seed, i)), data.truth))
+        return {**self.level_blocks(shares), "p": p, "k": k}
+
+    def answers(self, labels: Any, data: Data, point: Point, seed: int) -> IntArray:
+        """The argmax of noisy votes of the k nearest in a sample."""
+        p, k = point
+        votes = sampled_votes(labels, p, int(k), data.n_classes, 1, seed)
+        z = noise_multiplier(*self.unit.promise, rate=p, steps=len(self.stream.Q))
+        noise = SeededNoise(seed).draw(ceil(z * SENSITIVITY * GRID), votes.size).reshape(votes.shape)
+        return np.asarray(np.argmax(votes * GRID + noise, axis=1))
+
+    def search(self, stream: Stream) -> Point:
+        """(p, k) for the length of the stream."""
+        data, quick = stream.held_out(), self.unit.effort.quick
+        nearest = NearestLabels(data, _NEAREST)
+        labels = nearest.labels(np.arange(len(data.truth)))
+
+        def score(point: Point) -> float:
+            if reach(point[0], int(point[1])) > nearest.length < len(data.labels):
+                return 0.0
+            return share_right(self.answers(labels, data, point, seed_for("endless", "tuning")), data.truth)
+
+        axes = [Axis("p", list(_QUICK_RATIOS if quick else _RATIOS)), Axis("k", list(_QUICK_KS if quick else _KS))]
+        return search(axes, score).best
 
 
 class StreamRidge(StreamMethod, kind="endless", methods=("ridge",)):
@@ -230,12 +294,10 @@ class StreamKernel(StreamMethod, kind="endless", methods=("kernel",)):
 
     def measure(self) -> Result:
         """How many answers between two of the points were right, on average."""
-        stream, times = self.stream, REFITS if self.stream.changes else 1
-        data = stream.held_out()
+        data = self.stream.held_out()
         tau = KernelNeighbours(data, threads=1).plain_tau(np.arange(len(data.truth)))
-        right, n = [], len(stream.Q) // times
-        for start in range(0, n * times, n):
-            asked = slice(start, start + n)
-            now = stream.as_data(stream.present(start), stream.Q[asked], stream.truth[asked])
-            right.append(float(KernelNeighbours(now, threads=1).plain_accuracy(np.arange(n))[TAU_GRID.index(tau)] * n))
-        return {"block": n, "right": right, "length": n * times, "tau": tau}
+        shares = []
+        for now in self.parts():
+            accuracies = KernelNeighbours(now, threads=1).plain_accuracy(np.arange(len(now.truth)))
+            shares.append(float(accuracies[TAU_GRID.index(tau)]))
+        return {**self.level_blocks(shares), "tau": tau}

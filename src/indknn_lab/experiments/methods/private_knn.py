@@ -34,16 +34,16 @@ def sampled_votes(
 ) -> IntArray:
     """For each query, the vote of the k nearest in a Poisson sample. `copies` as in `algorithm3.answer`."""
     coins = PoissonSampler(p, np.random.default_rng(seed_for("coins", seed)).bytes)
-    reach = _reach(p, k)
+    walked = reach(p, k)
     votes = np.zeros((len(labels), n_classes), dtype=np.int64)
     for i, ordered in enumerate(labels):
-        nearest = np.repeat(ordered[: -(-reach // copies)], copies)[:reach]
+        nearest = np.repeat(ordered[: -(-walked // copies)], copies)[:walked]
         chosen = nearest[coins(len(nearest))][:k]
         votes[i] = np.bincount(chosen, minlength=n_classes)
     return votes
 
 
-def _reach(p: float, k: int) -> int:
+def reach(p: float, k: int) -> int:
     """How many of the nearest records contain k of a sample, but for one chance in a billion."""
     return int(k / p + 6.0 * sqrt(k) / p) + 1
 
@@ -87,8 +87,8 @@ class PrivateKNN(Tuned, kind="private_knn"):
 
     def score(self, point: Point) -> float:
         """The mean of a few runs; nothing where too few of the nearest records were put in order."""
-        held, reach = self.nearest.length, _reach(point[0], int(point[1]))
-        if held < len(self.data.labels) and reach > held * self.unit.copies:
+        held, walked = self.nearest.length, reach(point[0], int(point[1]))
+        if held < len(self.data.labels) and walked > held * self.unit.copies:
             return 0.0
         seeds = [self.seed("validation", i) for i in range(self.unit.effort.repeats)]
         return float(np.mean([self.accuracy(self.sets.validation, point, s) for s in seeds]))

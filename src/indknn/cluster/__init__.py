@@ -1,0 +1,21 @@
+"""Many shards: records and ledgers of some people each, in other processes or on other machines.
+
+`Cluster` holds the connections and makes the one shard that an engine or a store sees (`coordinator.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from indknn.cluster.coordinator import Cluster, ClusterShard
+from indknn.cluster.local import local_cluster
+
+__all__ = ["Cluster", "ClusterShard", "local_cluster", "shard_maker"]
+
+
+def shard_maker(shards: Any) -> Callable[..., ClusterShard] | None:
+    """What makes the shard of an engine: over a cluster, over so many processes here, or nothing special for None."""
+    if shards is None:
+        return None
+    return (shards if isinstance(shards, Cluster) else local_cluster(shards)).new_shard

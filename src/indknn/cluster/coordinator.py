@@ -1,0 +1,450 @@
+"""The coordinator's side of a cluster: one shard to whoever answers or writes, many hosts behind it.
+
+The coordinator keeps the books: who has which slot, what everybody has spent, which record is where. Hosts keep what is
+large: features and labels, and a copy of their own people's balances to decide by. Person p lives on host p mod N.
+The sums of the hosts are added up here, and every debit is made here too, in the ledger that the journal writes down.
+So an answer is as durable and as atomic as with one shard, and what a host says can never overdraw anybody.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, Protocol
+
+import numpy as np
+
+from indknn.cluster.messages import Batch, Form, Question, Sums, Terms
+from indknn.core.mechanism import Group, Plan
+from indknn.core.training import Weights
+from indknn.errors import LedgerError, ShardError
+from indknn.ledger import MemoryLedger, Scope
+from indknn.records.derived import Derived, Rule
+from indknn.records.keys import KeyArray
+from indknn.records.shard import Admitted, Shard, bodies
+from indknn.records.slots import NO_SCALES, Slots
+from indknn.settings import Settings
+from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors
+
+_ROWS = 1 << 14
+"""Records that travel in one message."""
+_NONE: IntArray = np.zeros(0, dtype=np.int64)
+_NO_GROUP = Group(_NONE, _NONE, _NONE, _NONE, _NONE)
+
+
+class Link(Protocol):
+    """The way to one host. Answers come in the order of the calls."""
+
+    def send(self, name: str, *arguments: Any) -> None:
+        """Call without waiting."""
+        ...
+
+    def receive(self) -> Any:
+        """What the latest call gave. ShardError if the host is gone, or does not answer in time."""
+        ...
+
+    def close(self) -> None:
+        """Let the host go. Nothing that it still says will be heard."""
+        ...
+
+
+class Cluster:
+    """The hosts. `connect` starts or finds the host of a number; `threads` is how many cores each may use."""
+
+    def __init__(self, connect: Callable[[int], Link], n: int, threads: int | None = None):
+        self._connect, self._threads = connect, threads
+        self._links: list[Link | None] = [None] * n
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def __deepcopy__(self, memo: Any) -> Cluster:
+        return self  # scikit-learn copies the parameters of an estimator
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let all hosts go."""
+        for number in range(len(self._links)):
+            self._drop(number)
+
+    def new_shard(self, settings: Settings, ledger: MemoryLedger) -> ClusterShard:
+        """An empty shard over all hosts, which it takes over when it is first used."""
+        form = Form(version("indknn"), settings.index, settings.kernel_, settings.n_features, settings.index_options)
+        return ClusterShard(self, form, ledger)
+
+    def begin(self, form: Form) -> str:
+        """Empty all hosts; their new incarnation. Whoever used them before is refused from here on."""
+        incarnation = secrets.token_hex(16)
+        for number, link in enumerate(self._links):
+            self._links[number] = link or self._connect(number)
+        try:
+            self._gather([("begin", incarnation, form, self._threads)] * len(self))
+        except ShardError:  # one had died meanwhile; the second time all of them are new
+            self.close()
+            self._links = [self._connect(number) for number in range(len(self))]
+            self._gather([("begin", incarnation, form, self._threads)] * len(self))
+        return incarnation
+
+    def ask(self, incarnation: str, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """The same call to every host at once, each with arguments of its own; what each gave."""
+        return self._gather([("call", incarnation, name, *own) for own in arguments])
+
+    def _gather(self, messages: Sequence[tuple[Any, ...]]) -> list[Any]:
+        given, failure = [], None
+        for number, message in enumerate(messages):
+            try:
+                self._link(number).send(*message)
+            except ShardError as error:
+                failure = error
+                self._drop(number)
+        for number in range(len(messages)):
+            try:
+                given.append(self._link(number).receive() if self._links[number] else None)
+            except ShardError as error:
+                failure = error
+                self._drop(number)
+        if failure is not None:
+            raise failure
+        return given
+
+    def _link(self, number: int) -> Link:
+        link = self._links[number]
+        if link is None:
+            raise ShardError(f"shard {number} is gone")
+        return link
+
+    def _drop(self, number: int) -> None:
+        link, self._links[number] = self._links[number], None
+        if link is not None:
+            link.close()
+
+
+class Elsewhere:
+    """An index whose records are elsewhere. It only hands out slots, in the order in which any index does."""
+
+    def __init__(self, with_scale: bool):
+        self.slots = Slots(1, with_scale=with_scale)
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def add(self, vectors: Vectors) -> IntArray:
+        """The slot of each."""
+        blank = np.ones(len(vectors))
+        return self.slots.add(Vectors(np.zeros((len(vectors), 1), dtype=np.int8), blank, blank))
+
+    def remove(self, slots: IntArray) -> None:
+        """Free the slots."""
+        self.slots.remove(slots)
+
+    def search(self, queries: Vectors, tau: int) -> list[Selection]:
+        """Nothing: hosts search."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Asked(Selection):
+    """A query on its way through the hosts. What is near it is known there, so nothing is selected here."""
+
+    query: Vectors
+    tau: int
+    totals: list[int] = field(default_factory=list)
+    """The count, once hosts have counted."""
+    result: list[tuple[Question, IntArray, IntArray, IntArray]] = field(default_factory=list)
+    """What was asked, the votes, who pays and how much, once hosts have settled."""
+
+
+@dataclass(frozen=True)
+class Waiting(Admitted):
+    """A query between `admit` and `settle`."""
+
+    asked: Asked
+    counted: bool
+
+
+class ClusterShard(Shard):
+    """All records and people of a cluster as one shard. See the top of this file."""
+
+    ahead = True
+
+    def __init__(self, cluster: Cluster, form: Form, ledger: MemoryLedger):
+        super().__init__(Elsewhere(form.kernel.uses_lengths), ledger)
+        self.books = ledger
+        self._cluster, self._form, self._n = cluster, form, len(cluster)
+        self._incarnation: str | None = None
+        self._place = np.zeros(0, dtype=np.int32)  # by record slot: the slot that it has on its host
+        self._unpaid = 0  # queries that hosts have charged and the ledger here has not
+        self._lost: ShardError | None = None
+
+    def refuse_if_broken(self) -> None:
+        """Refuse to go on without all records."""
+        if self._lost is not None:
+            raise LedgerError(f"a shard was lost, and its records with it: {self._lost}") from self._lost
+        super().refuse_if_broken()
+
+    # Records
+
+    def add(
+        self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId], keys: KeyArray | None = None
+    ) -> IntArray:
+        """Store the records on the hosts of their owners; their numbers."""
+        with self._changing():
+            self._settle_up()
+            ids = super().add(vectors, labels, owners, keys)
+            self._send_records(ids & 0xFFFFFFFF, vectors, labels)
+            return ids
+
+    def restore(
+        self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray, epochs: IntArray | int = 0
+    ) -> None:
+        """Take up the records of an earlier process. The ledger was read before."""
+        first = self.index.slots.used
+        super().restore(vectors, labels, owners, generations, epochs)
+        used = np.flatnonzero(owners >= 0)
+        for start in range(0, len(used), _ROWS * self._n):
+            rows = used[start : start + _ROWS * self._n]
+            self._send_records(first + rows, vectors[rows], labels[rows])
+
+    def _send_records(self, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:
+        self._reserve({"_place": -1}, int(slots.max(initial=-1)) + 1)
+        owners = self.owners_of(slots)
+        mine = [np.flatnonzero(owners % self._n == k) for k in range(self._n)]
+        for start in range(0, max(map(len, mine)), _ROWS):
+            parts = [rows[start : start + _ROWS] for rows in mine]
+            given = self._ask("place", [self._records(slots[rows], vectors[rows], labels[rows]) for rows in parts])
+            for rows, places in zip(parts, given, strict=True):
+                self._place[slots[rows]] = places
+
+    def _records(self, slots: IntArray, vectors: Vectors, labels: IntArray) -> tuple[Any, ...]:
+        owners = self.owners_of(slots)
+        people, spent = np.unique(owners), {}
+        for scope in self.books.scopes if len(people) else ():
+            if (units := self.books.column(scope)[people]).any():
+                spent[scope] = units
+        return vectors, labels, owners // self._n, self.epochs_of(slots), spent
+
+    def forget(self, slots: IntArray) -> dict[int, OwnerId]:
+        """Remove the records in these slots. Where all of them go, those that were lost do no harm any more."""
+        if self._lost is not None and len(np.unique(slots)) == len(self):
+            self._lost, self._incarnation, self.broken = None, None, False
+        return super().forget(slots)
+
+    def drop(self, slots: IntArray) -> list[int]:
+        """Remove the records in these slots, here and on the hosts."""
+        slots = np.unique(slots)
+        if self._incarnation is not None and len(slots):
+            self._settle_up()
+            self._ask("drop", [(self._place[some],) for some in self._by_host(slots)])
+        return super().drop(slots)
+
+    def values_of(self, slots: IntArray) -> Int8Array:
+        """The quantised features of these records, fetched."""
+        return self._fetched(slots)[0]
+
+    def _bodies_at(self, slots: IntArray) -> list[bytes]:
+        if not len(slots):
+            return []
+        values, scales = self._fetched(slots)
+        return bodies(values, self.labels_of(slots), scales if self.index.slots.with_scale else NO_SCALES)
+
+    def _fetched(self, slots: IntArray) -> tuple[Int8Array, FloatArray]:
+        values, scales = np.zeros((len(slots), self._form.n_features), dtype=np.int8), np.ones(len(slots))
+        hosts = self.owners_of(slots) % self._n
+        for k, part in enumerate(self._ask("bodies", [(self._place[some],) for some in self._by_host(slots)])):
+            values[hosts == k], scales[hosts == k] = part
+        return values, scales
+
+    def _by_host(self, slots: IntArray) -> list[IntArray]:
+        hosts = self.owners_of(slots) % self._n
+        return [slots[hosts == k] for k in range(self._n)]
+
+    # Answering
+
+    def scan(self, queries: Vectors, tau: int) -> list[Selection]:
+        """Nothing travels yet: hosts scan when they are asked to count or to vote."""
+        return [Asked(_NONE, _NONE, queries[slice(i, i + 1)], tau) for i in range(len(queries))]
+
+    def foretell(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope, int]]) -> None:
+        """These queries will be settled with these plans and K: one round trip for all of them."""
+        asked = [_asked(one) for one in near]
+        self._vote(asked, [Question(*one) for one in questions])
+
+    def count_all(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope]]) -> list[Admitted]:
+        """Admit and count all of these queries before any of them is settled: one round trip."""
+        asked = [_asked(one) for one in near]
+        batch = _batch(asked, [Question(*one) for one in questions])
+        totals = self._charging("count", len(asked), (Terms.of(self.books), batch)) if asked else []
+        for one, total in zip(asked, np.sum(totals, axis=0).tolist() if asked else [], strict=True):
+            one.totals.append(total)
+        return [
+            Waiting(one.totals[0], _NO_GROUP, scope, one, True)
+            for one, (_, scope) in zip(asked, questions, strict=True)
+        ]
+
+    def settle_all(self, admitted: Sequence[Admitted], Ks: Sequence[int], plans: Sequence[Plan]) -> None:
+        """Settle all the queries that were counted: one round trip. `settle` gives what came of each."""
+        waiting = [_waiting(one) for one in admitted]
+        if waiting:
+            sums = self._ask("settle", [(list(Ks), list(plans))] * self._n)
+            questions = [Question(plan, one.scope, K) for one, plan, K in zip(waiting, plans, Ks, strict=True)]
+            self._take(sums, [one.asked for one in waiting], questions)
+
+    def admit(self, selection: Selection, plan: Plan, scope: Scope, *, counted: bool = True) -> Admitted:
+        """Lines 4 to 7. Where K is foretold, nothing travels before `settle`."""
+        if counted:
+            (one,) = self.count_all([selection], [(plan, scope)])
+            return one
+        return Waiting(0, _NO_GROUP, scope, _asked(selection), False)
+
+    def settle(self, admitted: Admitted, K: int, plan: Plan) -> IntArray:
+        """Lines 8 and 9. The ledger here is charged what hosts have charged."""
+        waiting = _waiting(admitted)
+        if not waiting.asked.result and waiting.counted:
+            self.settle_all([waiting], [K], [plan])
+        elif not waiting.asked.result:
+            self._vote([waiting.asked], [Question(plan, waiting.scope, K)])
+        question, votes, slots, units = waiting.asked.result.pop()
+        if question != Question(plan, waiting.scope, K):
+            raise LedgerError(f"a query was settled as {question}, and K is {K}: nothing was answered")
+        self.ledger.charge(slots, units, waiting.scope)
+        self._unpaid -= 1
+        return votes
+
+    def _vote(self, asked: Sequence[Asked], questions: list[Question]) -> None:
+        if asked:
+            batch = _batch(asked, questions)
+            self._take(self._charging("vote", len(asked), (Terms.of(self.books), batch)), asked, questions)
+
+    def _take(self, sums: Sequence[Sums], asked: Sequence[Asked], questions: Sequence[Question]) -> None:
+        votes = np.sum([one.rows for one in sums], axis=0)
+        for i, (one, question) in enumerate(zip(asked, questions, strict=True)):
+            one.result.append((question, votes[i], *self._debits(sums, i)))
+
+    def _debits(self, sums: Sequence[Sums], answer: int) -> tuple[IntArray, IntArray]:
+        """Who pays for one answer, ascending, and how much."""
+        parts = [one.debits[answer] for one in sums]
+        slots = np.concatenate([own * self._n + k for k, (own, _) in enumerate(parts)])
+        order = np.argsort(slots, kind="stable")  # runs that ascend: quick
+        return slots[order], np.concatenate([units for _, units in parts])[order]
+
+    # Training
+
+    def derived(self, rule: Rule) -> Derived:
+        """What a rule says of each record; kept by the hosts, which keep one at a time."""
+        return DerivedElsewhere(self, rule)
+
+    def fill(self, derived: DerivedElsewhere) -> bool:
+        """Hosts look at some more records; whether there were any left."""
+        self._hold(derived)
+        return any(self._ask("fill", [()] * self._n))
+
+    def prepare_gradient(self, *_: Any) -> bool:
+        """Nothing: hosts compute a gradient beside the answers' thread, when it is asked for."""
+        return False
+
+    def gradient(
+        self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope
+    ) -> IntArray:
+        """The gradient over all records, charged."""
+        self._hold(rows)
+        return self._pay_sums("gradient", (weights, clip, scale, reserve, scope), scope)
+
+    def tally(self, cells: Derived | None, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
+        """How many records are in which cell, charged."""
+        if cells is not None:
+            self._hold(cells)
+        return self._pay_sums("tally", (cells is not None, n_cells, since, scale, price, scope), scope)
+
+    def _hold(self, derived: Derived) -> None:
+        assert isinstance(derived, DerivedElsewhere)
+        if derived is not self._held:
+            self._ask("derive", [(derived.rule,)] * self._n)
+            self._held = derived
+
+    _held: DerivedElsewhere | None = None
+
+    def _pay_sums(self, name: str, arguments: tuple[Any, ...], scope: Scope) -> IntArray:
+        sums = self._charging(name, 1, (Terms.of(self.books), *arguments))
+        self.ledger.charge(*self._debits(sums, 0), scope)
+        self._unpaid = 0
+        return np.asarray(np.sum([one.rows for one in sums], axis=0), dtype=np.int64)
+
+    # Hosts
+
+    def _charging(self, name: str, queries: int, arguments: tuple[Any, ...]) -> list[Any]:
+        self._settle_up()
+        self._unpaid = queries
+        return self._ask(name, [arguments] * self._n)
+
+    def _settle_up(self) -> None:
+        """Where a batch was cut short, people were charged for answers that nobody heard. That is not undone.
+
+        A noisy count of that batch may have shaped what the model or an adviser does next. A store never comes here:
+        it reads everything anew from its file, and with it what all of them know.
+        """
+        if self._unpaid:
+            if self.books.log is not None:
+                raise LedgerError("a batch was cut short, so memory and the store may differ: it must be read anew")
+            for k, columns in enumerate(self._ask("balances", [()] * self._n)):
+                for scope, (people, units) in columns.items():
+                    self.books.set_spent(people * self._n + k, scope, units)
+            self._unpaid = 0
+
+    def _ask(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        self.refuse_if_broken()
+        try:
+            if self._incarnation is None:
+                self._incarnation, self._unpaid = self._cluster.begin(self._form), 0
+            return self._cluster.ask(self._incarnation, name, arguments)
+        except ShardError as error:
+            self._lost = error
+            self.broken = True
+            raise
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("the shard of a cluster cannot be copied: its records are in other processes")
+
+    def status(self) -> Iterator[dict[str, int]]:
+        """For whoever watches: each host."""
+        yield from self._ask("status", [()] * self._n)
+
+
+class DerivedElsewhere(Derived):
+    """What a rule says of the records of a cluster. Hosts keep it."""
+
+    def __init__(self, shard: ClusterShard, rule: Rule):
+        super().__init__(shard, rule)
+        self.rule = rule
+        self._cluster = shard
+
+    def fill(self, most: int = 0) -> bool:
+        """Look at some more records; whether there were any left."""
+        return self._cluster.fill(self)
+
+
+def _asked(selection: Selection) -> Asked:
+    assert isinstance(selection, Asked)
+    return selection
+
+
+def _waiting(admitted: Admitted) -> Waiting:
+    assert isinstance(admitted, Waiting)
+    return admitted
+
+
+def _batch(asked: Sequence[Asked], questions: list[Question]) -> Batch:
+    rows = [one.query for one in asked]
+    queries = Vectors(
+        np.concatenate([row.values for row in rows]),
+        np.concatenate([row.root_norm for row in rows]),
+        np.concatenate([row.scale for row in rows]),
+    )
+    (tau,) = {one.tau for one in asked}
+    return Batch(queries, tau, questions)

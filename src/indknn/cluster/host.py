@@ -1,0 +1,152 @@
+"""A shard host: records and ledgers of some people, wherever it runs. It writes nothing down and draws no noise.
+
+It knows no names: people are numbers that the coordinator gave them, and so are the records. Everything here follows
+from what the coordinator sent. So a host that dies is filled again, and one that was replaced is never listened to.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from indknn.cluster.messages import Batch, Charges, Debits, Form, Sums, Terms
+from indknn.core.training import Weights
+from indknn.errors import ShardError
+from indknn.ledger import MemoryLedger, Scope
+from indknn.records.derived import Derived, Rule
+from indknn.records.indexes import make_index
+from indknn.records.shard import Admitted, Shard
+from indknn.types import FloatArray, Int8Array, IntArray, Vectors
+
+_NOBODY: IntArray = np.zeros(0, dtype=np.int64)
+_RECORDS = ("place", "drop", "balances", "bodies", "status")
+CALLS = frozenset((*_RECORDS, "vote", "count", "settle", "derive", "fill", "gradient", "tally"))
+
+
+class Host:
+    """One shard. `call` is its only door, and asks for the incarnation that the latest coordinator began."""
+
+    def __init__(self) -> None:
+        self._incarnation: str | None = None
+
+    def process(self) -> int:
+        """The number of the process that this is."""
+        return os.getpid()
+
+    def begin(self, incarnation: str, form: Form, threads: int | None) -> None:
+        """Start empty, for a coordinator who from here on is the only one."""
+        if form.version != version("indknn"):
+            raise ShardError(f"this shard runs indknn {version('indknn')}, its coordinator {form.version}")
+        index = make_index(form.index, form.kernel, form.n_features, **{"threads": threads, **form.options})
+        self._ledger = MemoryLedger(0)
+        self._ledger.log = {}
+        self._shard = Shard(index, self._ledger)
+        self._admitted: list[tuple[Admitted, Charges]] = []
+        self._derived: Derived | None = None
+        self._incarnation = incarnation
+
+    def call(self, incarnation: str, name: str, *arguments: Any) -> Any:
+        """What a coordinator asks for. One who was replaced, or who takes this host for another, is refused."""
+        if incarnation != self._incarnation:
+            raise ShardError("this shard was begun anew, and has another coordinator or other records now")
+        if name not in CALLS:
+            raise ShardError(f"a shard does not know the call {name!r}")
+        return getattr(self, name)(*arguments)
+
+    # Records and balances
+
+    def place(
+        self, vectors: Vectors, labels: IntArray, owners: IntArray, epochs: IntArray, balances: dict[Scope, IntArray]
+    ) -> IntArray:
+        """Take records; their slots here. `balances` is what the distinct owners, ascending, have spent so far."""
+        people = np.unique(owners)
+        self._ledger.set_spent(people, None, np.zeros(len(people), dtype=np.int64))
+        for scope, units in balances.items():
+            self._ledger.set_spent(people, scope, units)
+        return self._shard.place(vectors, labels, owners, epochs)
+
+    def drop(self, slots: IntArray) -> None:
+        """Erase records, and what those have spent who have none left: the coordinator keeps it."""
+        gone = np.array(self._shard.drop(slots), dtype=np.int64)
+        for scope in self._ledger.scopes:
+            self._ledger.set_spent(gone, scope, np.zeros(len(gone), dtype=np.int64))
+
+    def balances(self) -> dict[Scope, tuple[IntArray, IntArray]]:
+        """Who has spent how much, by scope: for a coordinator who did not hear the end of a batch."""
+        self._admitted = []
+        self._ledger.log = {}
+        people = np.unique(self._shard.owners_of(self._shard.slots()))
+        return {scope: (people, self._ledger.spent_by(people, scope)) for scope in self._ledger.scopes}
+
+    def bodies(self, slots: IntArray) -> tuple[Int8Array, FloatArray]:
+        """The features and scales of records."""
+        return self._shard.values_of(slots), self._shard.index.slots.scales(slots)
+
+    def status(self) -> dict[str, int]:
+        """For whoever watches."""
+        return {"records": len(self._shard), "record_bytes": self._shard.index.slots.bytes_per_slot}
+
+    # Answering: what goes out are counts and sums per query, and who paid for them
+
+    def vote(self, terms: Terms, batch: Batch) -> Sums:
+        """The votes on each query, where K is known beforehand: scan, admit, settle."""
+        self._admit(terms, batch)
+        return self.settle([question.K for question in batch.questions], [q.plan for q in batch.questions])
+
+    def count(self, terms: Terms, batch: Batch) -> IntArray:
+        """How many records take part in each query. Their owners are charged for that, in the order of the queries."""
+        self._admit(terms, batch)
+        return np.array([admitted.total for admitted, _ in self._admitted], dtype=np.int64)
+
+    def settle(self, Ks: list[Any], plans: list[Any]) -> Sums:
+        """The votes on each query that was counted, now that every K is known."""
+        rows, paid = [], []
+        waiting, self._admitted = self._admitted, []
+        for (admitted, before), K, plan in zip(waiting, Ks, plans, strict=True):
+            rows.append(self._shard.settle(admitted, K, plan))
+            paid.append(_merged(before + self._charges(admitted.scope), admitted.group.owners))
+        return Sums(np.array(rows), Debits.of(paid))
+
+    def _admit(self, terms: Terms, batch: Batch) -> None:
+        terms.hold_in(self._ledger)
+        self._admitted = []
+        for found, question in zip(self._shard.scan(batch.queries, batch.tau), batch.questions, strict=True):
+            admitted = self._shard.admit(found, question.plan, question.scope, counted=question.K is None)
+            self._admitted.append((admitted, self._charges(question.scope)))
+
+    # Training
+
+    def derive(self, rule: Rule | None) -> None:
+        """The rule that the gradients or the tallies which follow need of every record."""
+        self._derived = None if rule is None else self._shard.derived(rule)
+
+    def fill(self) -> bool:
+        """Look at some more records; whether there were any left."""
+        return self._derived is not None and self._derived.fill()
+
+    def gradient(self, terms: Terms, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope) -> Sums:
+        """The gradient over all records here."""
+        assert self._derived is not None
+        terms.hold_in(self._ledger)
+        total = self._shard.gradient(self._derived, weights, clip, scale, reserve, scope)
+        return Sums(total, Debits.of([_merged(self._charges(scope), _NOBODY)]))
+
+    def tally(self, terms: Terms, cells: bool, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> Sums:
+        """How many records, or people, are in which cell."""
+        terms.hold_in(self._ledger)
+        total = self._shard.tally(self._derived if cells else None, n_cells, since, scale, price, scope)
+        return Sums(total, Debits.of([_merged(self._charges(scope), _NOBODY)]))
+
+    def _charges(self, scope: Scope) -> Charges:
+        assert self._ledger.log is not None
+        return self._ledger.log.pop(scope, [])
+
+
+def _merged(charges: Charges, owners: IntArray) -> tuple[IntArray, IntArray]:
+    """One debit for each owner. Whoever votes was counted, so all steps are of the same people, in the same order."""
+    if not charges:
+        return owners, np.zeros(len(owners), dtype=np.int64)
+    return charges[-1][0], np.sum([units for _, units in charges], axis=0)

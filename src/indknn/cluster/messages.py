@@ -1,0 +1,96 @@
+"""What travels between a coordinator and its shards: plain values and arrays, all of them picklable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indknn.core.kernels import Kernel
+from indknn.core.mechanism import Plan
+from indknn.ledger import MemoryLedger, Scope
+from indknn.types import IntArray, Vectors
+
+Charges = list[tuple[IntArray, IntArray]]
+"""Slots of owners and the units that they paid, in steps."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the index of a shard is made, and by which version: another one may speak another language."""
+
+    version: str
+
+    index: str
+    kernel: Kernel
+    n_features: int
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What bounds everybody's spending. It travels with every call that charges."""
+
+    budget: int
+    global_budget: int | None
+    shared_budget: int
+    budgets: dict[Scope, int]
+    house: bool
+
+    @staticmethod
+    def of(ledger: MemoryLedger) -> Terms:
+        """As they are now."""
+        return Terms(ledger.budget, ledger.global_budget, ledger.shared_budget, dict(ledger.budgets), ledger.house)
+
+    def hold_in(self, ledger: MemoryLedger) -> None:
+        """From here on they hold in this ledger."""
+        ledger.budget, ledger.global_budget, ledger.shared_budget = self.budget, self.global_budget, self.shared_budget
+        ledger.budgets, ledger.house = self.budgets, self.house
+
+
+@dataclass(frozen=True)
+class Question:
+    """How the people near one query are asked: by which plan, and whose ledger pays. K is None before the count."""
+
+    plan: Plan
+    scope: Scope
+    K: int | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Queries that are asked together: one scan, one round trip."""
+
+    queries: Vectors
+    tau: int
+    questions: list[Question]
+
+
+@dataclass(frozen=True)
+class Debits:
+    """Who pays how much for each of some answers: `ends` says where the owners of each answer end."""
+
+    ends: IntArray
+    slots: npt.NDArray[np.uint32]
+    units: IntArray
+
+    @staticmethod
+    def of(answers: list[tuple[IntArray, IntArray]]) -> Debits:
+        """Pack them."""
+        slots = np.concatenate([np.zeros(0, dtype=np.int64), *(slots for slots, _ in answers)])
+        units = np.concatenate([np.zeros(0, dtype=np.int64), *(units for _, units in answers)])
+        return Debits(np.cumsum([len(slots) for slots, _ in answers]), slots.astype(np.uint32), units)
+
+    def __getitem__(self, answer: int) -> tuple[IntArray, IntArray]:
+        first, end = int(self.ends[answer - 1]) if answer else 0, int(self.ends[answer])
+        return self.slots[first:end].astype(np.int64), self.units[first:end]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What comes out of a shard: sums over its people, one row an answer, and what they pay."""
+
+    rows: IntArray
+    debits: Debits

@@ -1,0 +1,127 @@
+"""Shards as Ray actors: one on each of many machines, found by name, begun anew by whoever coordinates.
+
+Plain detached actors, not Ray Serve: each is one of a kind and has a state. Ray never repeats a call of its own accord,
+because a call that charges must not run twice; it restarts an actor that died, which is then empty and is filled again.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Any
+
+from indknn.cluster.coordinator import Cluster
+from indknn.cluster.host import Host
+from indknn.cluster.local import PATIENCE, checked_number
+from indknn.errors import IndKNNError, PrivacyError, ShardError
+
+NAMESPACE = "indknn"
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""What makes Ray listen on the loopback alone. Without it Ray listens on all addresses of a machine. It reads this when
+it is imported, so the environment must say it before."""
+
+
+def ray_cluster(
+    address: str | None, shards: int, *, name: str = "people", patience: float = PATIENCE, cpus: float = 1.0
+) -> Cluster:
+    """So many shards in the Ray cluster at this address; None starts Ray on this machine, on the loopback alone.
+
+    `name` tells the shards of one store from those of another. Shards of the same name that an earlier coordinator left
+    behind are ended: whoever calls this must own the store. Each shard reserves `cpus` cores.
+    """
+    ray = connected(address)
+    shards = checked_number(shards)
+    for one in shards_named(name):
+        with suppress(ValueError):
+            ray.kill(ray.get_actor(one, NAMESPACE))
+    options = {"lifetime": "detached", "namespace": NAMESPACE, "max_restarts": -1, "max_task_retries": 0}
+    kind = ray.remote(num_cpus=cpus, scheduling_strategy="SPREAD")(Host)
+
+    def connect(number: int) -> Actor:
+        actor = kind.options(name=f"{name}:{number}:{secrets.token_hex(4)}", **options).remote()
+        return Actor(ray, actor, number, patience)
+
+    return Cluster(connect, shards, threads=max(int(cpus), 1))
+
+
+def connected(address: str | None) -> Any:
+    """Ray, connected. A cluster that others can reach must ask for a token: whoever reaches it may run any code."""
+    os.environ.update(QUIET)
+    if address is None or _is_loopback(address):
+        os.environ.update(LOOPBACK)
+    if address is None:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    try:
+        import ray  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise IndKNNError("shards on Ray need 'ray': pip install 'indknn[cluster]'") from None
+    if address is not None:
+        refuse_exposed(address)
+    if not ray.is_initialized():
+        how: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "error"}
+        if address is None:
+            how["include_dashboard"] = False
+        try:
+            ray.init(address=address or "local", **how)
+        except (ConnectionError, RuntimeError) as error:
+            raise ShardError(f"Ray cannot be reached at {address}: {error}") from error
+    return ray
+
+
+def refuse_exposed(address: str) -> None:
+    """Refuse Ray at an address that others can reach, unless it asks for a token."""
+    if os.environ.get("RAY_AUTH_MODE") != "token" and not _is_loopback(address):
+        raise PrivacyError(
+            f"Ray at {address} can be reached by others, who could run any code there: set RAY_AUTH_MODE=token and "
+            "RAY_AUTH_TOKEN_PATH, here and on every node"
+        )
+
+
+def shards_named(name: str) -> list[str]:
+    """The names of the actors that are shards of this store. Ray must be connected."""
+    from ray.util import list_named_actors  # noqa: PLC0415
+
+    found = [one["name"] for one in list_named_actors(all_namespaces=True) if one["namespace"] == NAMESPACE]
+    return sorted(one for one in found if one.rpartition(":")[0].rpartition(":")[0] == name)
+
+
+class Actor:
+    """A host that is a Ray actor."""
+
+    def __init__(self, ray: Any, actor: Any, number: int, patience: float):
+        self._ray, self._actor, self._number, self._patience = ray, actor, number, patience
+        self._given: Any = None
+
+    def send(self, name: str, *arguments: Any) -> None:
+        """Call without waiting."""
+        self._given = getattr(self._actor, name).remote(*arguments)
+
+    def receive(self) -> Any:
+        """What the latest call gave."""
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(self._given, timeout=self._patience)
+        except errors.GetTimeoutError:
+            raise ShardError(f"shard {self._number} did not answer within {self._patience:g} seconds") from None
+        except errors.RayTaskError as error:
+            raise ShardError(f"shard {self._number} failed: {error.cause}") from error
+        except errors.RayError as error:
+            raise ShardError(f"shard {self._number} is gone: {type(error).__name__}") from error
+
+    def close(self) -> None:
+        """End the actor, whose records are in the store. Nothing that it still says will be heard."""
+        if self._ray.is_initialized():
+            self._ray.kill(self._actor)
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.removeprefix("ray://").rpartition(":")[0].strip("[]")
+    if host in {"localhost", ""}:
+        return True
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return False

@@ -1,0 +1,49 @@
+"""What a release must know of every record, as a rule that is plain data: it can be sent to where the records are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from indknn.core.training import Weights, probabilities, rows_of
+from indknn.models.card import cells
+from indknn.models.feature_map import FeatureMap
+from indknn.models.neighbours import Neighbours
+from indknn.types import FloatArray, Int8Array, IntArray
+
+
+@dataclass(frozen=True)
+class FeatureRule:
+    """For gradients: the features that the model sees."""
+
+    map: FeatureMap
+
+    def __call__(self, values: Int8Array, labels: IntArray) -> Int8Array:
+        """The row of each record, each by itself."""
+        return self.map.apply(values)
+
+
+@dataclass(frozen=True)
+class CardRule:
+    """For a report card: the cell of each record."""
+
+    map: FeatureMap
+    weights: Weights
+    neighbours: Neighbours | None
+    edges: FloatArray
+
+    def __call__(self, values: Int8Array, labels: IntArray) -> IntArray:
+        """The cell of each record, each by itself."""
+        plain = self.plain(values)
+        return cells(plain, self.smoothed(plain, values), labels, self.edges)
+
+    def plain(self, values: Int8Array) -> FloatArray:
+        """What the model says of each row."""
+        return probabilities(*rows_of(self.map.apply(values)), self.weights)
+
+    def smoothed(self, plain: FloatArray, values: Int8Array) -> FloatArray:
+        """The same, averaged with what it says of the public rows nearby."""
+        if self.neighbours is None:
+            return plain
+        return np.asarray(0.5 * (plain + self.neighbours.average(values)), dtype=np.float64)

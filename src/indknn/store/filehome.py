@@ -1,0 +1,188 @@
+"""A store in a SQLite file of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from indknn.engine import Engine
+from indknn.errors import DamagedStoreError, StoreError
+from indknn.place import keys_path
+from indknn.store import database
+from indknn.store.files import Lock, sync_file
+from indknn.store.home import Connection
+from indknn.store.space import Space
+
+_PAGES = 256  # of 4 KiB
+
+
+class FileHome:
+    """The file, its lock, its log and its ballast."""
+
+    def __init__(self, path: Path):
+        self.place = path
+        self.doubt = (
+            f"bits were changed, or the file and its log ({path.name}-wal) do not belong together; "
+            "restore both from one backup"
+        )
+        self._lock: Lock | None = None
+        self._space = Space(path)
+        self._found = _found_at(path)
+
+    @property
+    def keys(self) -> Path:
+        """The file of API keys, beside the store."""
+        return keys_path(self.place)
+
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return self.place.exists()
+
+    def create(self, fill: Callable[[Connection], None]) -> None:
+        """Make an empty file. It is made under another name, then given its own."""
+        self._refuse_existing()
+        lock = Lock(self.place)
+        try:
+            self._refuse_existing()  # somebody may have been quicker
+            self._make(fill)
+        finally:
+            lock.release()
+
+    def _refuse_existing(self) -> None:
+        if self.place.exists():
+            raise StoreError(f"{self.place} exists already; a store is never overwritten")
+
+    def _make(self, fill: Callable[[Connection], None]) -> None:
+        path = self.place
+        draft = path.with_name(path.name + ".new")
+        drafts = [draft.with_name(draft.name + end) for end in ("", "-wal", "-journal")]
+        # The log of a store that was deleted without it would be taken for that of the new one, and replayed.
+        stale = [path.with_name(path.name + end) for end in ("-wal", "-journal")]
+        try:
+            for leftover in (*drafts, *stale):
+                leftover.unlink(missing_ok=True)
+            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # nobody else's business
+            db = database.connect(draft, create=True)
+            try:
+                fill(db)
+                database.empty_log(db, draft)
+            finally:
+                database.close(db)
+            sync_file(draft)
+            draft.rename(path)
+            sync_file(path.parent)
+        except (apsw.Error, OSError) as error:
+            raise StoreError(f"{path} cannot be made: {error}") from error
+        finally:
+            for leftover in drafts:
+                leftover.unlink(missing_ok=True)
+
+    def hold(self, *, read_only: bool = False) -> None:
+        """Lock the file."""
+        if self.place.is_dir():
+            raise StoreError(f"{self.place} is a folder; a store is a file")
+        if not self.place.exists():
+            raise StoreError(f"{self.place} does not exist; make a store with: indknn init {self.place}")
+        self._lock = Lock(self.place, read_only)
+        self._found = _found_at(self.place)
+
+    def release(self) -> None:
+        """Unlock it."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> Connection:
+        """Open the file, and make sure of what an earlier process left in its log."""
+        db = database.connect(self.place, read_only=read_only, synchronous=synchronous, vfs=vfs)
+        try:
+            database.settle_log(db, self.place)
+        except (apsw.Error, OSError) as error:
+            database.close(db)
+            raise DamagedStoreError(f"{self.place} cannot be read as a store: {error!r}") from error
+        return db
+
+    def close(self, db: Connection) -> None:
+        """Close, whatever the disk says."""
+        assert isinstance(db, apsw.Connection)
+        database.close(db)
+
+    def refuse_if_moved(self) -> None:
+        """What goes into a file that is no longer here would be lost."""
+        if _found_at(self.place) != self._found:
+            raise StoreError(f"{self.place} was moved, deleted or replaced while it was open; stop, and open it again")
+
+    def keep_room(self, engine: Engine, debits: int, *, only_if_grown: bool = False) -> None:
+        """Fill the ballast."""
+        (self._space.fill_if_grown if only_if_grown else self._space.fill)(engine, debits)
+
+    def give_room(self) -> bool:
+        """Drop the ballast."""
+        return self._space.drop()
+
+    def empty_log(self, db: Connection) -> bool:
+        """Empty the log, which still holds pages as they were; whether that took the ballast."""
+        assert isinstance(db, apsw.Connection)
+        return self._space.empty_log(db)
+
+    def copy(self, db: Connection) -> FileCopy:
+        """A copy in memory and nowhere else."""
+        assert isinstance(db, apsw.Connection)
+        return FileCopy(db)
+
+    def defects(self, db: Connection) -> Iterator[str]:
+        """What SQLite finds wrong with its pages."""
+        for (line,) in db.execute("PRAGMA integrity_check"):
+            if line != "ok":
+                yield f"file: {line}"
+
+    def take_over(self) -> str:
+        """The operating system drops the lock of a process that ends, so there is nothing to take over."""
+        raise StoreError(f"{self.place} is a file: end the process that has it, and its lock is gone")
+
+    def rewrite(self) -> None:
+        """Nothing to do: bytes are overwritten when they are erased."""
+
+    def old_bytes(self, db: Connection) -> list[str]:
+        """None: they were overwritten, and the log emptied, before there was a receipt."""
+        return []
+
+    def erasure(self, db: Connection) -> dict[str, Any]:
+        """Nothing more to say: bytes were overwritten, and the log emptied, before there is a receipt."""
+        return {}
+
+
+class FileCopy:
+    """A copy by SQLite's own means: what is changed meanwhile is changed in the copy too."""
+
+    def __init__(self, db: apsw.Connection):
+        self._copy = apsw.Connection(":memory:")
+        self._backup = self._copy.backup("main", db, "main")
+
+    def step(self) -> bool:
+        """Copy some pages."""
+        self._backup.step(_PAGES)
+        if self._backup.done:
+            self._backup.finish()
+        return self._backup.done
+
+    @contextmanager
+    def opened(self) -> Iterator[Connection]:
+        """The copy."""
+        try:
+            yield self._copy
+        finally:
+            self._copy.close()
+
+
+def _found_at(path: Path) -> tuple[int, int] | None:
+    """Which file is at this path now; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

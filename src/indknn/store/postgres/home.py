@@ -1,0 +1,228 @@
+"""The home of a store in PostgreSQL: opening it, holding it, and what is checked of the server."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from indknn.errors import StoreError
+from indknn.place import Address, Place, keys_path
+from indknn.store.chain import now
+from indknn.store.home import Connection
+from indknn.store.postgres import erasure, leases, schema
+from indknn.store.postgres.session import Session, told
+from indknn.store.schema import VERSION
+
+if TYPE_CHECKING:
+    from indknn.engine import Engine
+
+IDLE_SECONDS = 60
+"""A transaction in which nothing happens for so long is ended by the server, so that others can take over."""
+_DEFAULTS = {"connect_timeout": "10", "keepalives_idle": "30", "application_name": "indknn"}
+_WEAK = {"fsync": "off", "full_page_writes": "off"}
+
+
+class DatabaseHome:
+    """A schema of a database. One process at a time has its lease (`leases.py`)."""
+
+    doubt = "somebody else has changed rows, or parts of it were restored; restore all of its schema from one backup"
+
+    def __init__(self, address: Address):
+        self.place: Place = address
+        self._address = address
+        self._epoch: int | None = None
+        self._held: Session | None = None
+
+    @property
+    def keys(self) -> Path:
+        """The file of API keys, in a folder of this user."""
+        return keys_path(self.place)
+
+    def exists(self) -> bool:
+        """Whether the schema holds a store."""
+        with self._session() as session, told():
+            return schema.version_of(session.pg) > 0
+
+    def create(self, fill: Callable[[Connection], None]) -> None:
+        """Make the tables and the first rows in one transaction."""
+        with self._session() as session, told(lambda words: f"{self.place} cannot be made: {words}"):
+            pg = session.pg
+            with pg.transaction(), session.enclosed():
+                if (
+                    pg.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self._address.schema,)).fetchone()
+                    is None
+                ):
+                    pg.execute(f"CREATE SCHEMA {self._address.schema}".encode())
+                if schema.version_of(pg):
+                    raise StoreError(f"{self.place} exists already; a store is never overwritten")
+                schema.create(pg)
+                fill(session)
+
+    def hold(self, *, read_only: bool = False) -> None:
+        """Take the lease, unless another process that is alive has it. Those who only read need none."""
+        if not read_only:
+            self._held = self._writer()
+
+    def release(self) -> None:
+        """The lease is free once the connection is closed."""
+        held, self._held = self._held, None
+        if held is not None:
+            self.close(held)
+
+    def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> Connection:
+        """An open store. After a connection was lost it is a new one, with a new epoch."""
+        if read_only:
+            return self._reader()
+        held, self._held = self._held, None
+        session = held or self._writer()
+        if synchronous != "FULL":
+            session.pg.execute("SET synchronous_commit = off")
+        return session
+
+    def close(self, db: Connection) -> None:
+        """Close, whatever the server says."""
+        assert isinstance(db, Session)
+        with suppress(psycopg.Error):
+            db.pg.close()
+
+    def _writer(self) -> Session:
+        session = self.opened()
+        try:
+            with told(lambda words: f"{self.place} cannot be opened: {words}"):
+                schema.migrate(session.pg, str(self.place))
+                _refuse_forgetful(session.pg, str(self.place))
+                epoch = self._epoch = leases.take(session.pg, str(self.place), _holder(), self._epoch)
+        except BaseException:
+            self.close(session)
+            raise
+        session.leases = {leases.STORE: epoch}
+        return session
+
+    def _reader(self) -> Session:
+        """One moment of the store, whoever writes meanwhile."""
+        session = self.opened(read_only=True)
+        try:
+            with told(lambda words: f"{self.place} cannot be opened: {words}"):
+                if schema.version_of(session.pg) != VERSION:
+                    schema.migrate(session.pg, str(self.place))
+                session.pg.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                session.pg.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+                session.pg.execute("SELECT 1 FROM leases")
+        except BaseException:
+            self.close(session)
+            raise
+        return session
+
+    def opened(self, *, read_only: bool = False) -> Session:
+        """A connection without a lease."""
+        options: dict[str, Any] = {**_DEFAULTS, **dict(self._address.options)}
+        with told(lambda words: f"{self.place} cannot be reached: {words}"):
+            pg: psycopg.Connection = psycopg.connect(
+                dbname=self._address.database, autocommit=True, prepare_threshold=2, **options
+            )
+            settings = {
+                "search_path": self._address.schema,
+                "client_encoding": "UTF8",
+                "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",
+                "lock_timeout": f"{IDLE_SECONDS + 30}s",
+            }
+            for name, value in settings.items():
+                pg.execute("SELECT set_config(%s, %s, false)", (name, value))
+            return Session(pg, read_only=read_only)
+
+    @contextmanager
+    def _session(self) -> Iterator[Session]:
+        session = self.opened()
+        try:
+            yield session
+        finally:
+            self.close(session)
+
+    def refuse_if_moved(self) -> None:
+        """Every transaction looks at its lease."""
+
+    def keep_room(self, engine: Engine, debits: int, *, only_if_grown: bool = False) -> None:
+        """Space is the server's to keep."""
+
+    def give_room(self) -> bool:
+        """There is none."""
+        return False
+
+    def empty_log(self, db: Connection) -> bool:
+        """Old bytes go later (`erasure.py`), and a receipt says so."""
+        return False
+
+    def copy(self, db: Connection) -> DatabaseCopy:
+        """A second connection that sees one moment."""
+        return DatabaseCopy(self)
+
+    def defects(self, db: Connection) -> Iterator[str]:
+        """Pages and indexes are the server's to check (data checksums, pg_amcheck)."""
+        return iter(())
+
+    def take_over(self) -> str:
+        """Shut out whoever has the store, and say who that was."""
+        with self._session() as session, told():
+            schema.migrate(session.pg, str(self.place))
+            return leases.take_over(session.pg, str(self.place), f"nobody since {_holder()} took it over")
+
+    def rewrite(self) -> erasure.Rewritten:
+        """Have the server write anew what still holds bytes of those who were erased."""
+        with self._session() as session, told():
+            return erasure.rewrite(session.pg)
+
+    def old_bytes(self, db: Connection) -> list[str]:
+        """Why bytes of those who were erased may still be in files of the server."""
+        assert isinstance(db, Session)
+        with told():
+            return erasure.doubts(db, db.pg)
+
+    def erasure(self, db: Connection) -> dict[str, Any]:
+        """Deleted is not yet gone."""
+        assert isinstance(db, Session)
+        with told():
+            return erasure.first_stage(db.pg)
+
+
+class DatabaseCopy:
+    """The store as it was at one moment, read through a connection of its own."""
+
+    def __init__(self, home: DatabaseHome):
+        self._home = home
+        self._session: Session | None = None
+
+    def step(self) -> bool:
+        """Begin to read. Everything that was committed by now is seen, and nothing later."""
+        self._session = self._home._reader()
+        return True
+
+    @contextmanager
+    def opened(self) -> Iterator[Connection]:
+        """That moment."""
+        assert self._session is not None
+        try:
+            yield self._session
+        finally:
+            self._home.close(self._session)
+
+
+def _holder() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()} since {now()}"
+
+
+def _refuse_forgetful(pg: psycopg.Connection, place: str) -> None:
+    """A server that loses what it has committed would give budgets back (rule 2)."""
+    for name, weak in _WEAK.items():
+        if pg.execute("SELECT current_setting(%s)", (name,)).fetchone() == (weak,):
+            raise StoreError(
+                f"{place} has {name} = off: a crash would give back budgets that were spent; switch it on in the server"
+            )
+    row = pg.execute("SELECT current_setting('synchronous_commit')").fetchone()
+    if row not in {("on",), ("remote_apply",)}:
+        pg.execute("SET synchronous_commit = on")

@@ -1,0 +1,167 @@
+"""Figures in the documents: blocks of Markdown, made of the summaries and of nothing else.
+
+A block stands between `<!-- results: NAME -->` and `<!-- end of results -->`. `indknn reproduce write-docs` writes
+all of them anew, and a test fails where a document says something else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from indknn.errors import InvalidInputError
+from indknn_lab.experiments.items import ITEMS
+from indknn_lab.plots.audited import audit_summary, audit_tables
+from indknn_lab.plots.report import markdown, summary, verdict
+from indknn_lab.plots.summaries import kept
+
+Summaries: TypeAlias = dict[str, dict[str, Any]]
+PAGES = ("README.md", "docs/*.md", "docs/**/*.md")
+_BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
+_METHODS = {
+    "Ind-KNN": "Ind-KNN, the default",
+    "NoisySGD, trained once": "NoisySGD, trained once",
+    "NoisySGD, retrained every 100 queries": "retrained every 100 queries",
+    "votes alone (Algorithm 3)": "Algorithm 3",
+    "Private-kNN": "Private-kNN",
+    "ridge regression, no privacy": "no privacy (ridge)",
+}
+_PAPER = {"indknn": "Ind-KNN (Algorithm 3)", "private_knn": "Private-kNN", "noisy_sgd": "Linear NoisySGD"}
+
+
+def write_documents(root: Path) -> list[Path]:
+    """Write every block anew; the pages that changed."""
+    changed = []
+    for path, old, new in rendered(root):
+        if new != old:
+            path.write_text(new, encoding="utf-8")
+            changed.append(path)
+    return changed
+
+
+def rendered(root: Path) -> list[tuple[Path, str, str]]:
+    """Every page with blocks: where it is, what it says, and what it should say."""
+    summaries, found = kept(root), []
+    for path in sorted({path for pattern in PAGES for path in root.glob(pattern)}):
+        old = path.read_text(encoding="utf-8")
+        if _BLOCK.search(old):
+            found.append((path, old, _BLOCK.sub(lambda match: _fill(match, summaries), old)))
+    return found
+
+
+def _fill(match: re.Match[str], summaries: Summaries) -> str:
+    begin, name, _, end = match.groups()
+    if name not in BLOCKS:
+        raise InvalidInputError(f"a block of results must be one of {', '.join(BLOCKS)}, got {name!r}")
+    return f"{begin}{BLOCKS[name](summaries).strip()}\n{end}"
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Markdown."""
+    header = list(columns)
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def over_epsilon(item: str) -> Callable[[Summaries], str]:
+    """One row for each data set: the medians of every method, over epsilon."""
+
+    def block(summaries: Summaries) -> str:
+        found = summaries.get(item)
+        if not found:
+            return _not_run(item)
+        tables = found["tables"]
+        epsilons = " / ".join(column.removeprefix("ε = ") for column in tables[0]["columns"][1:])
+        rows = []
+        for each in tables:
+            cells = {_plain(label): " / ".join(map(_middle, values)) for label, *values in each["rows"]}
+            cells["ridge regression, no privacy"] = cells["ridge regression, no privacy"].split(" / ")[0]
+            rows.append([each["title"], *(cells[label] for label in _METHODS)])
+        least = {label: min(_seeds(each, label) for each in tables) for label in _METHODS}
+        several = ", ".join(f"{title}: {least[label]}" for label, title in _METHODS.items() if least[label] > 1)
+        seeds = f"Medians over seeds ({several}; the others one), δ = 1e-5." if several else "One seed, δ = 1e-5."
+        return table([f"accuracy at ε = {epsilons}", *_METHODS.values()], rows) + f"\n\n{seeds}"
+
+    return block
+
+
+def paper(summaries: Summaries) -> str:
+    """The paper's comparison, of three methods."""
+    found = [summaries[name] for name in ("figure1a", "figure2") if name in summaries]
+    tables = [each for outcome in found for each in outcome["tables"]]
+    if not tables:
+        return _not_run("figure1a, figure2")
+    rows, epsilons = [], sorted({row[0] for row in tables[0]["rows"]})
+    for each in tables:
+        cells = {(row[0], row[1]): _middle(row[2]) for row in each["rows"]}
+        values = [" / ".join(cells[e, role] for e in epsilons) for role in _PAPER]
+        rows.append([each["title"].rsplit(", delta", maxsplit=1)[0], *values])
+    header = f"accuracy at ε = {' / '.join(f'{e:g}' for e in epsilons)}"
+    return table([header, *_PAPER.values()], rows) + "\n\nMedians of 5 query sets."
+
+
+def findings(item: str) -> Callable[[Summaries], str]:
+    """What was found beside what was demanded, as a list."""
+
+    def block(summaries: Summaries) -> str:
+        found = summaries.get(item, {}).get("findings", [])
+        return "\n".join(f"- **{verdict(f)}**. {f['paper']} {f['here']}" for f in found) or _not_run(item)
+
+    return block
+
+
+def everything(item: str) -> Callable[[Summaries], str]:
+    """All that came out of an item."""
+    return lambda summaries: markdown(summaries[item]) if item in summaries else _not_run(item)
+
+
+def sources(summaries: Summaries) -> str:
+    """The files that were run on."""
+    if "setting" not in summaries:
+        return _not_run("all")
+    columns = ("data", "file", "private records", "public queries", "features")
+    return table(
+        columns, ([f"{c:,}" if isinstance(c, int) else c for c in row] for row in summaries["setting"]["sources"])
+    )
+
+
+def in_short(summaries: Summaries) -> str:
+    """How many statements agree."""
+    order = summaries.get("setting", {}).get("order", [])
+    return summary([summaries[name] for name in order if name in summaries])
+
+
+BLOCKS: dict[str, Callable[[Summaries], str]] = {
+    "default": over_epsilon("endless_figures"),
+    "tables": over_epsilon("tables"),
+    "paper": paper,
+    "level": findings("endless_figures"),
+    "streams": findings("endless_streams"),
+    "change": findings("endless_change"),
+    "sources": sources,
+    "in-short": in_short,
+    "audit-summary": audit_summary,
+    "audit-tables": audit_tables,
+    **{f"item-{name}": everything(name) for name in ITEMS},
+}
+
+
+def _not_run(item: str) -> str:
+    return f"*Not run yet: `indknn reproduce` {item}.*"
+
+
+def _plain(label: str) -> str:
+    """A label without its number of seeds."""
+    return re.sub(r" \(\d+ seeds\)$", "", label)
+
+
+def _seeds(shown: dict[str, Any], label: str) -> int:
+    row = next(row for row in shown["rows"] if _plain(row[0]) == label)
+    found = re.search(r"\((\d+) seeds\)$", row[0])
+    return int(found[1]) if found else 1
+
+
+def _middle(cell: str) -> str:
+    return cell.split(" ", maxsplit=1)[0]

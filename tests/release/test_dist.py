@@ -1,0 +1,117 @@
+"""What a stranger installs: the sdist, a wheel made from it, with and without a compiler; and the quickstart runs there."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import zipfile
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+from pages.blocks import RUN, blocks
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSION = PROJECT["version"]
+FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "NOTICE")
+DRIVER = """
+import json, subprocess
+names = {"__name__": "__main__"}
+for language, code in json.load(open("blocks.json")):
+    if language == "python":
+        exec(code, names)
+    else:
+        subprocess.run(["bash", "-e", "-c", code], check=True)
+"""
+
+
+def run(*command, cwd, **environment):
+    """Run something outside of this checkout; what it printed."""
+    left = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**left, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def build(kind, source, out, **environment):
+    run(sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", out, source, cwd=out, **environment)
+    (made,) = out.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return made
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    """The sdist, unpacked. It is built from a copy, so that nothing is left in the checkout."""
+    pytest.importorskip("build", reason="a release needs pip install '.[test]'")
+    folder = tmp_path_factory.mktemp("sdist")
+    copy, out = folder / "copy", folder / "out"
+    out.mkdir()
+    left_out = shutil.ignore_patterns("*.so", "*.pyd", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT / "src", copy / "src", ignore=left_out)
+    for name in FILES:
+        shutil.copy(ROOT / name, copy)
+    made = build("sdist", copy, out)
+    assert made.name == f"indknn-{VERSION}.tar.gz"
+    with tarfile.open(made) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / f"indknn-{VERSION}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", [True, False], ids=["compiler", "no compiler"])
+def test_a_wheel_works_in_an_environment_of_its_own(sdist, compiler, tmp_path):
+    source, out = tmp_path / "source", tmp_path / "out"
+    shutil.copytree(sdist, source)
+    out.mkdir()
+    wheel = build("wheel", source, out, **({} if compiler else {"CC": "/bin/false"}))
+    names = zipfile.ZipFile(wheel).namelist()
+    for needed in ("indknn/py.typed", "indknn/server/console/index.html", "indknn_lab/advice/measurements.json"):
+        assert needed in names
+    built = {Path(name).name.partition(".")[0] for name in names if name.endswith(".so")}
+    if not compiler:
+        assert not built
+    elif shutil.which("cc") or shutil.which("gcc"):
+        assert {"_native", "_sampler"} <= built
+
+    # The packages that it needs are those of this environment; indknn itself comes from the wheel.
+    place = tmp_path / "environment"
+    run(sys.executable, "-m", "venv", "--without-pip", place, cwd=tmp_path)
+    python = place / "bin" / "python"
+    run(
+        sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "-q", wheel, cwd=tmp_path
+    )
+    (packages,) = (place / "lib").glob("python*/site-packages")
+    (packages / "needed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    path = f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    assert Path(run(python, "-c", "import indknn; print(indknn.__file__)", cwd=tmp_path).strip()).is_relative_to(place)
+    assert run(place / "bin" / "indknn", "--version", cwd=tmp_path).strip().endswith(f" {VERSION}")
+    told = json.loads(run(place / "bin" / "indknn", "doctor", "--json", cwd=tmp_path))
+    (scanner,) = (line["found"] for line in told if line["what"] == "scanner")
+    assert scanner.startswith("native") if built else scanner.startswith("numpy")
+
+    page = (ROOT / "docs" / "quickstart.md").read_text()
+    code = [(b.language, b.code) for b in blocks(page) if b.language in RUN and not b.reason]
+    if compiler:  # the rest of the page takes as long again, and differs only by the scan
+        code = list(takewhile(lambda one: one[0] == "python", code))
+    (tmp_path / "blocks.json").write_text(json.dumps(code))
+    told = run(python, "-c", DRIVER, cwd=tmp_path, PATH=path)
+    assert "of the answers are right" in told
+    assert compiler or "all is well" in told
+
+
+def test_the_version_is_said_in_one_place():
+    assert f"version: {VERSION}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"## {VERSION} (" in (ROOT / "CHANGELOG.md").read_text().split("\n## 0.")[0]
