@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     from indknn.store import Store
 
 
+_NUMBERS = [np.dtype(kind) for kind in ("f8", "f4", "f2", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")]
+"""What is taken as it comes; anything else becomes the first."""
+
+
 class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     """Private nearest-neighbour classifier with a privacy budget for every person.
 
@@ -137,15 +141,14 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         whether row 7 is still the same person, that is refused once anything has been spent with secure noise. A
         store wants to be told in words that every row is a new person: owners="each-row". `record_ids` are ids of
         your choice, for `partial_fit` to replace records by.
-
-        X may be a memory map (``np.load(..., mmap_mode="r")``), or an Arrow column of lists. It is read in blocks.
         """
         X, y, owners, record_ids = records_of(self._schema(), X, y, owners, record_ids)
         rows, targets = _check_records(X, y)
         names, ids = self._named(owners, len(rows)), as_record_ids(record_ids, len(rows))
         classes = self._given_classes()
         settings = self._settings(rows.shape[1], as_classes(targets if classes is None else classes))
-        records = settings.prepare(rows, targets, (profile := Profile()).see)
+        profile = Profile()
+        records = settings.prepare(rows, targets, profile.see)
         taken = about_labels() if classes is None and not hasattr(self, "_engine") else []
         self._start(X, settings, named=not (names is None or says_each_row(names)))
         self.new_record_ids_ = self._engine.replace_all(*records, names, ids)
@@ -153,12 +156,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def partial_fit(
-        self,
-        X: Any,
-        y: Any = None,
-        owners: Any = None,
-        classes: npt.ArrayLike | None = None,
-        record_ids: Any = None,
+        self, X: Any, y: Any = None, owners: Any = None, classes: npt.ArrayLike | None = None, record_ids: Any = None
     ) -> Self:
         """Add records. The first call on an empty object needs `classes`, the public label set.
 
@@ -175,7 +173,8 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         settings = self._settings(rows.shape[1], self._first_classes(classes)) if first else self._engine.settings
         if not first:
             validate_data(self, X, reset=False, skip_check_array=True)
-        records = settings.prepare(rows, targets, (profile := Profile()).see)
+        profile = Profile()
+        records = settings.prepare(rows, targets, profile.see)
         if first:
             self._start(X, settings, named=True)
         before = self._memory.ledger.n_owners
@@ -208,13 +207,23 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         self._engine.purge()
 
+    def warm_up(self) -> Self:
+        """Train the shared model now, from `public` rows if there are any, so that the first `predict` need not.
+
+        It spends what that `predict` would. When you call it must not depend on the records (rule 14).
+        """
+        self._check_asked(None)
+        for _ in self._engine.train() if self._engine.settings.advised else ():
+            pass
+        return self
+
     def predict(self, X: Any, analyst: str | None = None) -> npt.NDArray[Any]:
         """Answer each row of X, in order. **This spends the budget of the people near the queries.**
 
         Each `analyst` has a ledger of their own; that is sound as long as analysts do not pool their answers
         (`global_epsilon` bounds what they could learn if they did).
         """
-        self._check_asking(analyst)
+        self._check_asked(analyst)
         schema = self._schema(fitted=True)
         told, rows = about_queries(schema, X), vectors_of(X, schema)
         answers = self._engine.predict(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
@@ -227,15 +236,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         It is made of what `predict` releases anyway, the shared model and noisy votes. So it spends what `predict`
         does, and nothing for rows that were asked before.
         """
-        self._check_asking(analyst)
+        self._check_asked(analyst)
         rows = vectors_of(X, self._schema(fitted=True))
         return self._engine.predict_proba(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
-
-    def _check_asking(self, analyst: Any) -> None:
-        check_is_fitted(self)
-        if not (analyst is None or isinstance(analyst, str)):
-            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
-        self._store_place()
 
     def privacy_spent(self, owners: Any = None, *, analyst: str | None = None) -> FloatArray:
         """ρ spent by each owner, forgotten ones included; all of `owners_` by default. For the curator only.
@@ -293,6 +296,12 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.poor_score = True  # by design on the few dozen records of the checks
         return tags
 
+    def _check_asked(self, analyst: str | None) -> None:
+        check_is_fitted(self)
+        if not (analyst is None or isinstance(analyst, str)):
+            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
+        self._store_place()
+
     @property
     def _memory(self) -> Engine:
         """What is in memory: all there is, or what the store has read from its file."""
@@ -316,11 +325,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _start(self, X: npt.ArrayLike, settings: Settings, *, named: bool) -> None:
         """An engine under the current parameters. Nothing is changed before all of them have been accepted."""
-        try:
-            noise = noise_from(self.random_state)
-        except (TypeError, ValueError):
-            allowed = "None, a seed of at least 0, a Generator or a RandomState"
-            raise InvalidInputError(f"random_state must be {allowed}, got {self.random_state!r}") from None
+        noise = noise_from(self.random_state)
         old = getattr(self, "_engine", None)
         if old is not None and old.noise.secure and self._memory.ledger.anything_spent():
             if not noise.secure:
@@ -370,23 +375,17 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         path = self._store_place()
         if path is None:
             if isinstance(old, Engine):
-                engine = old.restarted(settings, noise)
-            else:
-                engine = Engine(settings, noise, make_shard=shard_maker(self.shards))
-            if self.public is not None:
-                engine.declare_public(vectors_of(self.public, self._schema()))
-            return engine
+                return self._with_public(old.restarted(settings, noise))
+            return self._with_public(Engine(settings, noise, make_shard=shard_maker(self.shards)))
         from indknn.store import Store  # noqa: PLC0415  (an extra)
         from indknn.store.home import home_of  # noqa: PLC0415
 
         if not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; random_state must be None")
+        shards = shard_maker(self.shards)
         if old is None and not home_of(path).exists():
-            made = Store.create(path, settings, make_shard=shard_maker(self.shards))
-            if self.public is not None:
-                made.declare_public(vectors_of(self.public, self._schema()))
-            return made
-        opened = old if isinstance(old, Store) else Store(path, make_shard=shard_maker(self.shards))
+            return self._with_public(Store.create(path, settings, make_shard=shards))
+        opened = old if isinstance(old, Store) else Store(path, make_shard=shards)
         kept = replace(opened.settings, tau=settings.tau) if settings.tau is None else opened.settings
         if kept != settings:
             if old is None:
@@ -394,6 +393,11 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             differing = [f.name for f in fields(settings) if getattr(kept, f.name) != getattr(settings, f.name)]
             raise InvalidInputError(f"{self.store} was made with other parameters: {', '.join(differing)} differ")
         return opened
+
+    def _with_public(self, made: Engine | Store) -> Engine | Store:
+        if self.public is not None:
+            made.declare_public(vectors_of(self.public, self._schema()))
+        return made
 
     def _first_classes(self, classes: npt.ArrayLike | None) -> npt.NDArray[Any]:
         given = self._given_classes() if classes is None else classes
@@ -403,9 +407,8 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _check_records(X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Rows of numbers in the type that they have. That they are finite is checked block by block."""
-    kept = [np.dtype(kind) for kind in ("f8", "f4", "f2", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")]
-    rows, targets = check_X_y(X, y, dtype=kept, ensure_all_finite=False)  # any other type becomes the first
+    """Rows in the type that they have, if it is one of numbers. That they are finite is checked block by block."""
+    rows, targets = check_X_y(X, y, dtype=_NUMBERS, ensure_all_finite=False)
     check_classification_targets(targets)
     return rows, targets
 
