@@ -15,7 +15,7 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from indknn.core.quantise import root_norms
+from indknn.core.quantise import aligned_zeros, root_norms
 from indknn.core.releases import PublicRows, Release, decode
 from indknn.errors import StoreError
 from indknn.ledger import SHARED, Scope
@@ -160,7 +160,7 @@ def read_records(db: Connection, n_features: int, shard: Shard) -> None:
     kind = record_type(n_features)
     n = int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM records").get)
     head = np.zeros(n, dtype=record_type(0))
-    values = np.zeros((n, n_features), dtype=np.int8)
+    values = aligned_zeros((n, n_features), np.int8)
     rows, done = scan(db, "SELECT slot, body FROM records ORDER BY slot"), 0
     while part := list(islice(rows, _ROWS)):  # in pieces that stay in the cache
         slots, bodies = zip(*part, strict=True)
@@ -174,7 +174,7 @@ def read_records(db: Connection, n_features: int, shard: Shard) -> None:
         done += len(part)
     owners = head["owner"].astype(np.int64)
     values[owners < 0, 0] = 1  # what stands in a free slot while it is restored
-    vectors = Vectors(values, root_norms(values), head["scale"].astype(np.float64))
+    vectors = Vectors(values, root_norms(values), head["scale"].astype(np.float64), spare=True)
     labels, epochs = unpack_label(head["label"].astype(np.int64))
     shard.restore(vectors, labels, owners, head["generation"].astype(np.int64), epochs)
     for block, digests in db.execute("SELECT block, digests FROM record_keys"):
