@@ -80,9 +80,8 @@ def start(address: str, port: int, join: str | None, token_file: Path | None, co
     program = "from ray.scripts.scripts import main; main()"
     arguments = ["start", "--block", "--disable-usage-stats", "--node-ip-address", address, *where, *limit]
     sys.stdout.flush()
-    os.execve(
-        sys.executable, [sys.executable, "-c", program, *arguments], environment
-    )  # signals are Ray's from here on
+    # From here on this process is Ray, which gets the signals.
+    os.execve(sys.executable, [sys.executable, "-c", program, *arguments], environment)
 
 
 @cluster_group.command("status")
