@@ -20,8 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import norm
 
 from indknn import IndKNNClassifier
+from indknn.core.calibrate import NEAR_SHARE, near_share
 from indknn.core.kernels import tau_on_grid
 from indknn.records.indexes.scanner_native import _native, cores
 from measure import machine, medians
@@ -88,7 +90,8 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, object]:
     owners = {"rows": None, "numbers": np.arange(args.n), "text": None}[args.owners]
     if args.owners == "text":
         owners = [f"person-{i}" for i in range(args.n)]
-    tau = 2.17 / args.features**0.5 if args.tau is None else args.tau  # 1.5% of such rows are nearer
+    share = near_share(NEAR_SHARE, args.n) if args.share is None else args.share
+    tau = float(norm.isf(share)) / args.features**0.5  # about this share of such rows is near a query
     model = IndKNNClassifier(classes=list(range(CLASSES)), prior="none", tau=tau, max_queries=2000)
     start = time.perf_counter()
     with Peak().watching() as peak:
@@ -142,7 +145,7 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=384)
     parser.add_argument("--kind", choices=["float32", "float16", "int8"], default="float32")
     parser.add_argument("--owners", choices=["rows", "numbers", "text"], default="rows")
-    parser.add_argument("--tau", type=float)
+    parser.add_argument("--share", type=float, help="of records near a query; by default what the store would choose")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--in-memory", action="store_true", help="an array instead of a memory map")
     parser.add_argument("--folder", type=Path, help="where the file is made; a temporary folder by default")

@@ -164,6 +164,20 @@ def test_the_estimator_takes_public_rows(tmp_path):
         IndKNNClassifier(public=X[3000:3200, :9], classes=[0, 1, 2]).fit(RECORDS, LABELS)
 
 
+def test_an_estimator_can_be_warmed_up_and_answers_the_same_under_a_seed(tmp_path):
+    options = {"public": X[3000:3200], "classes": [0, 1, 2], "random_state": 5}
+    cold, warm = (IndKNNClassifier(**options).fit(RECORDS, LABELS, NAMES) for _ in range(2))
+    assert warm.warm_up() is warm
+    assert warm._memory.predictor.model.ready
+    assert warm.privacy_spent().any()
+    assert warm.predict(QUERIES[:5]).tolist() == cold.predict(QUERIES[:5]).tolist()
+    assert (warm.privacy_spent() == cold.privacy_spent()).all()
+    durable = IndKNNClassifier(classes=[0, 1, 2], store=tmp_path / "a.store").fit(RECORDS, LABELS, NAMES).warm_up()
+    assert durable._memory.predictor.model.ready
+    plain = IndKNNClassifier(classes=[0, 1, 2], prior="none", random_state=5).fit(RECORDS, LABELS, NAMES)
+    assert not plain.warm_up().privacy_spent().any()  # there is nothing to train
+
+
 def test_training_by_word_needs_no_queries():
     model = engine()
     assert train(model) > 0

@@ -14,6 +14,7 @@ from indknn.models.card import BINS, CELLS, OPTIMISM, Card, bins, cells, edges, 
 from indknn.models.feature_map import FOURIER, LEAST_ROWS, FeatureMap, feature_map
 from indknn.models.neighbours import Neighbours
 from indknn.models.shared_model import MOST_ROWS
+from indknn.records import derived as derived_module
 from indknn.records.derived import PORTION, Derived
 from indknn.records.indexes import make_index
 from indknn.records.shard import Shard
@@ -211,6 +212,20 @@ def test_derived_values_follow_their_records_through_every_change():
     slots = shard.slots()
     assert (derived.of(slots) == right(slots)).all()
     assert not derived.fill()
+
+
+def test_of_very_many_records_nothing_is_kept(monkeypatch):
+    shard = Shard(make_index("exact", Cosine(), 4), MemoryLedger(1000))
+    X, y = blobs(300, 5, 4)
+    shard.add(quantise(X), y, [f"p{i % 90}" for i in range(300)])
+    shard.forget(shard.slots_of_owners(["p3"]))
+    kept, computed = (Derived(shard, lambda values, labels: values[:, ::-1]) for _ in range(2))
+    slots, some = shard.slots(), np.array([5, 0, 17])
+    expected = kept.rows(slots)[some]
+    monkeypatch.setattr(derived_module, "MOST_KEPT", 100)
+    assert not computed.fill()
+    np.testing.assert_array_equal(computed.rows(slots)[some], expected)
+    assert computed._values is None
 
 
 def test_nothing_is_derived_from_no_records():

@@ -65,7 +65,10 @@ def new_model(settings: Settings) -> SharedModel:
 
 def new_adviser(settings: Settings, model: SharedModel, analyst: Scope = None) -> Adviser:
     """What decides about the queries of an analyst, before anything was released to them."""
-    settings = settings.seen_by(analyst)
+    seen = settings.seen_by(analyst)
+    if settings.advised and not seen.advised:  # votes alone: a model that stays as it is before anything was released
+        model = new_model(settings)
+    settings = seen
     terms = Terms(
         settings.n_features,
         max(len(settings.class_array), 1),
@@ -227,7 +230,8 @@ class Engine:
             names = self.ledger.owners() if owners is None else as_owner_list(owners)
             if analyst is None or self.ledger.house:
                 return accounting.from_units(self.ledger.total_spent(names))
-            return accounting.from_units(sum(self.ledger.spent(names, scope) for scope in (analyst, SHARED)))
+            scopes = (analyst,) if self.ledger.apart(analyst) else (analyst, SHARED)
+            return accounting.from_units(sum(self.ledger.spent(names, scope) for scope in scopes))
 
     def restarted(self, settings: Settings, noise: Noise) -> Engine:
         """An empty engine under other settings for the same people, who keep what they have spent."""

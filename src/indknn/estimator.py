@@ -156,12 +156,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def partial_fit(
-        self,
-        X: Any,
-        y: Any = None,
-        owners: Any = None,
-        classes: npt.ArrayLike | None = None,
-        record_ids: Any = None,
+        self, X: Any, y: Any = None, owners: Any = None, classes: npt.ArrayLike | None = None, record_ids: Any = None
     ) -> Self:
         """Add records. The first call on an empty object needs `classes`, the public label set.
 
@@ -212,13 +207,23 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         self._engine.purge()
 
+    def warm_up(self) -> Self:
+        """Train the shared model now, from `public` rows if there are any, so that the first `predict` need not.
+
+        It spends what that `predict` would. When you call it must not depend on the records (rule 14).
+        """
+        self._check_asked(None)
+        for _ in self._engine.train() if self._engine.settings.advised else ():
+            pass
+        return self
+
     def predict(self, X: Any, analyst: str | None = None) -> npt.NDArray[Any]:
         """Answer each row of X, in order. **This spends the budget of the people near the queries.**
 
         Each `analyst` has a ledger of their own; that is sound as long as analysts do not pool their answers
         (`global_epsilon` bounds what they could learn if they did).
         """
-        self._check_asking(analyst)
+        self._check_asked(analyst)
         schema = self._schema(fitted=True)
         told, rows = about_queries(schema, X), vectors_of(X, schema)
         answers = self._engine.predict(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
@@ -231,15 +236,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         It is made of what `predict` releases anyway, the shared model and noisy votes. So it spends what `predict`
         does, and nothing for rows that were asked before.
         """
-        self._check_asking(analyst)
+        self._check_asked(analyst)
         rows = vectors_of(X, self._schema(fitted=True))
         return self._engine.predict_proba(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
-
-    def _check_asking(self, analyst: Any) -> None:
-        check_is_fitted(self)
-        if not (analyst is None or isinstance(analyst, str)):
-            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
-        self._store_place()
 
     def privacy_spent(self, owners: Any = None, *, analyst: str | None = None) -> FloatArray:
         """ρ spent by each owner, forgotten ones included; all of `owners_` by default. For the curator only.
@@ -297,6 +296,12 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.poor_score = True  # by design on the few dozen records of the checks
         return tags
 
+    def _check_asked(self, analyst: str | None) -> None:
+        check_is_fitted(self)
+        if not (analyst is None or isinstance(analyst, str)):
+            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
+        self._store_place()
+
     @property
     def _memory(self) -> Engine:
         """What is in memory: all there is, or what the store has read from its file."""
@@ -320,11 +325,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _start(self, X: npt.ArrayLike, settings: Settings, *, named: bool) -> None:
         """An engine under the current parameters. Nothing is changed before all of them have been accepted."""
-        try:
-            noise = noise_from(self.random_state)
-        except (TypeError, ValueError):
-            allowed = "None, a seed of at least 0, a Generator or a RandomState"
-            raise InvalidInputError(f"random_state must be {allowed}, got {self.random_state!r}") from None
+        noise = noise_from(self.random_state)
         old = getattr(self, "_engine", None)
         if old is not None and old.noise.secure and self._memory.ledger.anything_spent():
             if not noise.secure:
@@ -374,23 +375,17 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         path = self._store_place()
         if path is None:
             if isinstance(old, Engine):
-                engine = old.restarted(settings, noise)
-            else:
-                engine = Engine(settings, noise, make_shard=shard_maker(self.shards))
-            if self.public is not None:
-                engine.declare_public(vectors_of(self.public, self._schema()))
-            return engine
+                return self._with_public(old.restarted(settings, noise))
+            return self._with_public(Engine(settings, noise, make_shard=shard_maker(self.shards)))
         from indknn.store import Store  # noqa: PLC0415  (an extra)
         from indknn.store.home import home_of  # noqa: PLC0415
 
         if not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; random_state must be None")
+        shards = shard_maker(self.shards)
         if old is None and not home_of(path).exists():
-            made = Store.create(path, settings, make_shard=shard_maker(self.shards))
-            if self.public is not None:
-                made.declare_public(vectors_of(self.public, self._schema()))
-            return made
-        opened = old if isinstance(old, Store) else Store(path, make_shard=shard_maker(self.shards))
+            return self._with_public(Store.create(path, settings, make_shard=shards))
+        opened = old if isinstance(old, Store) else Store(path, make_shard=shards)
         kept = replace(opened.settings, tau=settings.tau) if settings.tau is None else opened.settings
         if kept != settings:
             if old is None:
@@ -398,6 +393,11 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             differing = [f.name for f in fields(settings) if getattr(kept, f.name) != getattr(settings, f.name)]
             raise InvalidInputError(f"{self.store} was made with other parameters: {', '.join(differing)} differ")
         return opened
+
+    def _with_public(self, made: Engine | Store) -> Engine | Store:
+        if self.public is not None:
+            made.declare_public(vectors_of(self.public, self._schema()))
+        return made
 
     def _first_classes(self, classes: npt.ArrayLike | None) -> npt.NDArray[Any]:
         given = self._given_classes() if classes is None else classes

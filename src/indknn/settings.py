@@ -216,15 +216,12 @@ class Settings:
                 raise InvalidInputError(
                     f"epsilon of analyst {name!r} must be at most the store's, {self.epsilon:g}, got {epsilon!r}"
                 )
-            if accounting.budget(epsilon, self.delta, self.accountant) <= self.shared_budget:
-                least = accounting.epsilon(self.shared_budget, self.delta, self.accountant)
-                raise InvalidInputError(
-                    f"epsilon of analyst {name!r} must be above {least:.4g}, which the shared model alone may take, "
-                    f"got {epsilon!r}; a store with a smaller prior_share leaves more to each analyst"
-                )
 
     def seen_by(self, analyst: str | None) -> Settings:
         """The settings as they are for one analyst: with less ε if they were given less, and the same shared part.
+
+        Who was given no more than the shared part must not see the shared model: votes alone answer them, within all
+        of their smaller budget.
 
         >>> settings = Settings(2, ("no", "yes"), reuse="none", analysts={"alice": 0.25})
         >>> settings.seen_by("alice").epsilon, settings.seen_by("bob").epsilon
@@ -234,11 +231,14 @@ class Settings:
 
     @cached_property
     def _views(self) -> dict[str, Settings]:
-        views = {}
+        views, shared = {}, accounting.to_units(self.shared_budget) if self.advised else 0
         for name, epsilon in self.analysts.items():
-            budget = accounting.budget(epsilon, self.delta, self.accountant)
-            share = self.shared_budget / budget if self.advised else self.prior_share
-            views[name] = replace(self, epsilon=epsilon, prior_share=share, analysts={})
+            view = replace(self, epsilon=epsilon, analysts={})
+            if accounting.to_units(view.budget) <= shared:
+                view = replace(view, prior="none")
+            elif self.advised:
+                view = replace(view, prior_share=self.shared_budget / view.budget)
+            views[name] = view
         return views
 
     @classmethod

@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from features.models import image_model, text_model
@@ -46,3 +47,12 @@ def test_help(name, capsys):
     with pytest.raises(SystemExit):
         example(name).main(["--help"])
     assert example(name).__doc__.splitlines()[0][:20] in capsys.readouterr().out
+
+
+def test_a_method_of_ones_own_learns_from_noisy_means():
+    rng = np.random.default_rng(0)
+    y = rng.integers(2, size=2000)
+    X = (np.array([[1.0, 0.2], [0.2, 1.0]])[y] + 0.1 * rng.normal(size=(2000, 2))).astype(np.float32)
+    model = example("own_method").NoisyMeans((1.0, 1e-5), 2, 100, 0, {"clip": 1.0})
+    model.fit(X, y)
+    assert np.mean(model.predict(X) == y) > 0.9

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from indknn.errors import StoreError
+from indknn.server import reports
 from indknn.store import Store, chain, database, filehome, journal
+from indknn.store.reports import Moment, status
 from indknn.store.verify import Snapshot, problems
 from server.serving import INFER, application, make_store, question, rows
 
@@ -91,6 +93,29 @@ def test_queries_are_answered_while_a_check_goes_on(store, in_pieces):
         told, answered = asyncio.run(run(client.app))
     assert (told["ok"], told["problems"]) == (True, [])
     assert answered > 1
+
+
+def test_a_report_is_of_one_moment_and_waits_for_nobody(store):
+    store.predict(rows(1, 5), "alice")
+    moment, before = Moment(store), status(store)
+    store.predict(rows(2, 5), "alice")
+    store.forget(["p3"])
+    with ThreadPoolExecutor(1) as other, store.computing(), store.engine.shard.lock:
+        assert other.submit(moment.status).result() == before
+    assert status(store) != before
+
+
+def test_a_long_trail_is_read_in_pieces(store, monkeypatch):
+    monkeypatch.setattr(reports, "_ENTRIES", 3)
+    with application(store) as client:
+        for i in range(20):
+            assert client.ask(rows(i)).status_code == 200
+        asked = []
+        read_some = client.app.service.reports.read_some
+        monkeypatch.setattr(client.app.service.reports, "read_some", lambda: asked.append(1) or read_some())
+        told = client("GET", "/v1/status").json()
+        assert sum(step["answers"] for step in told["answers_over_time"]) == told["answers"] == 20
+        assert len(asked) > 6
 
 
 def test_debits_are_folded_by_whoever_commits(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,14 +12,16 @@ import indknn
 from conftest import blobs
 from indknn.cli.app import app
 from indknn.core.accounting import budget, epsilon, to_units
+from indknn.engine import new_ledger
 from indknn.errors import InvalidInputError, StoreError
-from indknn.ledger import MemoryLedger
-from indknn.ledger.figures import guarantee, ledger_words, statement
+from indknn.ledger import SHARED, MemoryLedger
+from indknn.ledger.figures import ONE, TOGETHER, by_observer, guarantee, ledger_words, statement
 from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.chain import entries
 from indknn.store.keyfile import keys_path, read_key_file
 from indknn.store.outlook import stream
+from indknn.store.paid import pay_for_counts
 from indknn.store.reports import status
 from indknn.store.verify import problems
 from server.serving import INFER, application, question
@@ -41,7 +44,11 @@ def store(tmp_path):
         yield made
 
 
-@pytest.mark.parametrize(("settings", "less"), [(PLAIN, 0.25), (MODEL, 2.0)], ids=["votes", "a shared model"])
+@pytest.mark.parametrize(
+    ("settings", "less"),
+    [(PLAIN, 0.25), (MODEL, 2.0), (replace(MODEL, prior_share=0.9), 0.25)],
+    ids=["votes", "a shared model", "less than the shared model takes"],
+)
 def test_nobody_spends_more_with_an_analyst_than_that_analyst_was_given(tmp_path, settings, less):
     with filled(tmp_path / "a.store", settings) as store:
         store.give_less("alice", less)
@@ -111,13 +118,66 @@ def test_what_is_out_of_bounds_is_refused(store, wrong):
     assert not list(problems(store))
 
 
-def test_less_than_the_shared_model_takes_cannot_be_promised(tmp_path):
+def test_votes_alone_answer_who_was_given_less_than_the_shared_model_takes(tmp_path):
+    least = epsilon(MODEL.shared_budget, MODEL.delta)
     with filled(tmp_path / "a.store", MODEL) as store:
-        least = epsilon(MODEL.shared_budget, MODEL.delta)
-        with pytest.raises(InvalidInputError, match=rf"above {least:.4g}, which the shared model alone may take"):
-            store.give_less("alice", 0.99 * least)
         store.give_less("alice", 1.01 * least)
-        assert 0 < store.engine.ledger.limit("alice") < store.engine.ledger.limit(None) / 20
+        store.give_less("eve", 0.99 * least)
+        ledger, predictor = store.engine.ledger, store.engine.predictor
+        assert 0 < ledger.limit("alice") < ledger.limit(None) / 20
+        assert ledger.limit("eve") == to_units(budget(0.99 * least, MODEL.delta))
+        for analyst in ("alice", "eve"):
+            store.predict(X[600:700], analyst)
+        assert predictor.model.ready
+        assert predictor.adviser("alice").model is predictor.model
+        assert not predictor.adviser("eve").model.started  # nothing of what is shared reaches her
+        assert predictor.adviser("eve").asked == 100
+        assert "votes alone answer" in guarantee(store.settings, "eve")["words"]
+        assert "votes alone answer" not in guarantee(store.settings, "alice")["words"]
+        told = store.predict(X[600:700], "eve").tolist()
+    with indknn.open(tmp_path / "a.store") as again:
+        assert again.engine.predictor.adviser("eve").asked == 100
+        assert again.predict(X[600:700], "eve").tolist() == told
+        assert again.predict_proba(X[600:601], "eve").shape == (1, 3)
+        assert not list(problems(again))
+
+
+def test_ledgers_of_those_who_see_the_shared_model_and_those_who_do_not_are_apart():
+    settings = replace(MODEL, prior_share=0.9, analysts={"eve": 0.5})
+    ledger = new_ledger(settings)
+    slots = ledger.enrol(["ann", "bob"])
+    everything = {scope: ledger.remaining(slots, scope).tolist() for scope in (SHARED, "bob", "eve")}
+    ledger.charge(slots, ledger.remaining(slots, "eve"), "eve")  # more than is left beside the shared part
+    assert ledger.remaining(slots, "eve").tolist() == [0, 0]
+    assert [ledger.remaining(slots, scope).tolist() for scope in (SHARED, "bob")] == [
+        everything[SHARED],
+        everything["bob"],
+    ]
+    fresh = new_ledger(settings)
+    fresh.enrol(["ann", "bob"])
+    fresh.charge(slots, fresh.remaining(slots, SHARED), SHARED)
+    assert fresh.remaining(slots, "eve").tolist() == everything["eve"]
+    # One analyst: eve's own ledger, or what is shared and the ledger of another. Together: all of it.
+    shared, own, eves = everything[SHARED][0], everything["bob"][0], everything["eve"][0]
+    spent = {SHARED: np.array([shared, 0]), "bob": np.array([own, 0]), "eve": np.array([eves, eves])}
+    assert by_observer(ledger, spent)[ONE].tolist() == [shared + own, eves]
+    assert by_observer(ledger, spent)[TOGETHER].tolist() == [shared + own + eves, eves]
+
+
+def test_a_schema_that_people_paid_for_is_shared_too(tmp_path):
+    least = epsilon(MODEL.shared_budget, MODEL.delta)
+    table = {"age": [30.0 + i % 9 for i in range(40)]}
+    for first in ("counts", "less"):
+        with Store.create(tmp_path / f"{first}.store", MODEL, draft=True) as store:
+            if first == "counts":
+                pay_for_counts(store, table, [f"p{i}" for i in range(40)])
+                with pytest.raises(InvalidInputError, match=rf"above {least:.4g}, which the shared ledger may take"):
+                    store.give_less("eve", 0.99 * least)
+                store.give_less("eve", 1.01 * least)
+            else:
+                store.give_less("eve", 0.99 * least)
+                with pytest.raises(InvalidInputError, match="would see counts that it pays for"):
+                    pay_for_counts(store, table, [f"p{i}" for i in range(40)])
 
 
 def test_a_global_ledger_promises_one_thing_to_all(tmp_path):
@@ -200,7 +260,11 @@ def test_on_the_command_line(store):
     assert [key.name for key in read_key_file(keys_path(store.path)).keys] == ["alice"]
     assert "analyst alice was given epsilon = 0.25" in run("status", store.path).output
     assert "less is told" in run("owner", store.path, "p1").output
+    listed = run("keys", "list", store.path).output
+    assert "epsilon = 0.25" in listed
+    assert [row["epsilon"] for row in json.loads(run("keys", "list", store.path, "--json").output)] == [0.25]
     with indknn.open(store.path):
+        assert "epsilon is not listed" in run("keys", "list", store.path).output
         held = run("keys", "create", store.path, "--role", "analyst", "--name", "bob", "--epsilon", ".25")
     assert "in its console or API" in held.output
 

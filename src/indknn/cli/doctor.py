@@ -15,32 +15,24 @@ from pathlib import Path
 import click
 
 from indknn import __version__
-from indknn.cli.options import JSON, show
+from indknn.cli.options import JSON, StorePlace, show
 from indknn.core.noise import SecureNoise
+from indknn.place import Address, Place
 from indknn.records.indexes.choose import make_scanner
 from indknn.records.indexes.scanner_native import levels
 
 _SYNCS = 20
 _PACKAGES = (
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "apsw",
-    "click",
-    "fastapi",
-    "uvicorn",
-    "orjson",
-    "pyarrow",
-    "onnxruntime",
-)
+    "numpy", "scipy", "scikit-learn", "apsw", "psycopg", "ray", "click", "fastapi", "uvicorn", "pyarrow", "onnxruntime",
+)  # fmt: skip
 _HEADER = b"SQLite format 3\x00"
 
 
 @click.command("doctor")
-@click.argument("store", type=click.Path(path_type=Path), required=False)
+@click.argument("store", type=StorePlace(), required=False)
 @JSON
 @click.pass_context
-def doctor(ctx: click.Context, store: Path | None, in_json: bool) -> None:
+def doctor(ctx: click.Context, store: Place | None, in_json: bool) -> None:
     """Check this machine, and a store's surroundings if one is named. Exit code 1 if something is unfit.
 
     Paste what it prints into a report of a bug: it says nothing about people. The store itself is not opened; for
@@ -56,7 +48,7 @@ def doctor(ctx: click.Context, store: Path | None, in_json: bool) -> None:
     ctx.exit(0 if all(ok for ok, _, _ in found) else 1)
 
 
-def checks(store: Path | None) -> Iterator[tuple[bool, str, str]]:
+def checks(store: Place | None) -> Iterator[tuple[bool, str, str]]:
     """What was looked at: fit or not, what, and what was seen."""
     yield True, "indknn", f"{__version__}, Python {platform.python_version()}"
     yield (
@@ -78,6 +70,8 @@ def checks(store: Path | None) -> Iterator[tuple[bool, str, str]]:
         "noise",
         f"2,000 draws: mean {z.mean():+.3f}, spread {z.std():.3f}",
     )
+    if isinstance(store, Address):
+        return  # its disk is another machine's
     folder = (store.parent if store is not None else Path()).resolve()
     if not folder.is_dir():
         yield False, "folder", f"{folder} does not exist"

@@ -11,6 +11,7 @@ from indknn.cli.options import JSON, STORE, show
 from indknn.errors import InvalidInputError, StoreLockedError
 from indknn.place import Place, place_of
 from indknn.store import Store, keyfile
+from indknn.store.analysts import read_given_less
 
 
 @click.group("keys")
@@ -69,8 +70,12 @@ def rotate(store: Place, key: str, in_json: bool) -> None:
 def show_keys(store: Place, in_json: bool) -> None:
     """List the keys, the revoked ones too. The keys themselves are not known to anybody but their holders."""
     _refuse_missing(store)
-    found = keyfile.read_key_file(keyfile.keys_path(store))
+    found, given = keyfile.read_key_file(keyfile.keys_path(store)), read_given_less(store)
     rows = [{k: v for k, v in vars(key).items() if k != "digest"} for key in found.keys]
+    for row in rows:
+        row["epsilon"] = given.get(row["name"]) if given is not None and row["role"] in keyfile.ASKING else None
+    if given is None:
+        click.echo("note: somebody has the store open, so epsilon is not listed; its server lists it", err=True)
     nobody = "no keys: a server lets everybody on this machine do everything, unless the store once had keys"
     show(rows, in_json, *([_line(row) for row in rows] or [nobody]))
 
@@ -78,6 +83,7 @@ def show_keys(store: Place, in_json: bool) -> None:
 def _line(row: dict[str, Any]) -> str:
     limits = [f"{row['rate']:g}/s"] if row["rate"] is not None else []
     limits += [f"at most {row['max_queries']:,} queries"] if row["max_queries"] is not None else []
+    limits += [f"epsilon = {row['epsilon']:g}"] if row["epsilon"] is not None else []
     limits += [f"owner {row['owner']}"] if row["owner"] is not None else []
     end = f"revoked {row['revoked']}" if row["revoked"] else "in use"
     return f"{row['id']}  {row['role']:<8}{row['name']:<20}{end}  {', '.join(limits)}".rstrip()
@@ -100,8 +106,15 @@ def _give_less(store: Place, role: str, name: str, epsilon: float) -> None:
     try:
         with Store(store) as opened:
             opened.give_less(name, epsilon)
+            settings = opened.settings
     except StoreLockedError as error:
         raise StoreLockedError(f"{error}; while a server has it, give an epsilon in its console or API") from None
+    if settings.advised and not settings.seen_by(name).advised:
+        click.echo(
+            f"note: the shared model may take more than epsilon = {epsilon:g}, so votes alone will answer {name}; "
+            "a store that is made with a smaller --prior-share leaves more to each analyst",
+            err=True,
+        )
 
 
 def _show_new(key: keyfile.Key, text: str, in_json: bool) -> None:

@@ -226,7 +226,11 @@ def noise_from(random_state: int | np.random.Generator | np.random.RandomState |
     >>> noise_from(None).secure, noise_from(3).secure
     (True, False)
     """
-    return SecureNoise() if random_state is None else SeededNoise(random_state)
+    try:
+        return SecureNoise() if random_state is None else SeededNoise(random_state)
+    except (TypeError, ValueError):
+        allowed = "None, a seed of at least 0, a Generator or a RandomState"
+        raise InvalidInputError(f"random_state must be {allowed}, got {random_state!r}") from None
 
 
 __all__: Sequence[str] = ["Noise", "SecureNoise", "SeededNoise", "noise_from"]

@@ -79,7 +79,7 @@ def guarantee(settings: Settings, analyst: str | None = None) -> dict[str, Any]:
 
     An analyst who was given less reads what holds for them.
     """
-    settings, less = settings.seen_by(analyst), analyst in settings.analysts
+    advised, settings, less = settings.advised, settings.seen_by(analyst), analyst in settings.analysts
     together = settings.global_budget is not None
     found = promise(settings, TOGETHER if together else ONE)
     who = f"analyst {analyst!r} asks" if less else "one analyst asks"
@@ -89,6 +89,8 @@ def guarantee(settings: Settings, analyst: str | None = None) -> dict[str, Any]:
         f"epsilon = {found.epsilon:g}, except with probability delta = {found.delta:g} (by the filter {found.filter})."
     )
     rest = "" if together else " Analysts who pool their answers are not bounded together."
+    if advised and not settings.advised:
+        rest += " This analyst sees nothing of the shared model, which may take more than that: votes alone answer."
     return {**asdict(found), "words": words + rest + given_less_words(settings)}
 
 
@@ -121,10 +123,11 @@ def by_observer(ledger: MemoryLedger, spent: dict[Scope, IntArray]) -> dict[str,
     """What counts for each observer, given what people have spent in each scope, in ledger units."""
     nothing = np.zeros_like(next(iter(spent.values())))
     shared, unnamed = spent.get(SHARED, nothing), spent.get(None, nothing)
-    named = [units for scope, units in spent.items() if scope not in (None, SHARED)]
-    most = np.max(named, axis=0) if named else nothing
-    one = shared + np.maximum(unnamed, most)
-    together = _sum([shared, unnamed, *named])
+    named = {scope: units for scope, units in spent.items() if scope not in (None, SHARED)}
+    apart = [units for scope, units in named.items() if ledger.apart(scope)]  # who sees nothing of the shared model
+    seeing = [units for scope, units in named.items() if not ledger.apart(scope)]
+    one = np.max([shared + np.max([unnamed, *seeing], axis=0), *apart], axis=0)
+    together = _sum([shared, unnamed, *named.values()])
     joint = ledger.house or ledger.global_budget is not None
     return {ONE: together if joint else one, TOGETHER: together}
 

@@ -92,12 +92,12 @@ class MemoryLedger:
         self._queries = self._queries.copy()  # may be a read-only map, like the rest
         self._spent = {scope: spent.copy() for scope, spent in self._spent.items()}
 
-    def copy(self) -> MemoryLedger:
-        """The same as it is now, to look at while this one goes on."""
+    def copy(self, *, names: bool = True) -> MemoryLedger:
+        """The same as it is now, to look at while this one goes on. Counts over everybody need no `names`."""
         other = MemoryLedger(self.budget, self.global_budget, shared_budget=self.shared_budget, key=self._key)
         held = {name: value for name, value in self.__dict__.items() if name not in {"lock", "log", "_roster"}}
         other.__setstate__({**held, "budgets": dict(self.budgets), "_tombstones": dict(self._tombstones), "log": None})
-        other._roster = self._roster.copy()
+        other._roster = self._roster.copy(names=names)
         return other
 
     def restore(
@@ -215,17 +215,25 @@ class MemoryLedger:
         """What one analyst may learn of a person at most, the shared part included."""
         return min(self.budgets.get(scope, self.budget), self.budget)
 
+    def apart(self, scope: Scope) -> bool:
+        """Whether this analyst was given so little that they see nothing of what all others see."""
+        return self.budgets.get(scope, self.shared_budget + 1) <= self.shared_budget
+
     def limit(self, scope: Scope) -> int:
         """What a person may spend in this scope."""
-        return self.shared_budget if scope == SHARED else self.budget_of(scope) - self.shared_budget
+        if scope == SHARED or self.apart(scope):
+            return self.shared_budget if scope == SHARED else self.budget_of(scope)
+        return self.budget_of(scope) - self.shared_budget
 
     def remaining(self, slots: IntArray, scope: Scope) -> IntArray:
         """What each may still spend in this scope, with whatever else bounds it."""
         left = np.empty(len(slots), dtype=np.int64)
         if self._in_one_pass(scope) and _votes.room(*self._columns(slots, scope), left):
             return left
-        shared, own = self._sum_of([SHARED], slots), self._sum_of([scope], slots)
-        if self.house:
+        # Who is apart sees nothing that is shared. So neither side may depend on what the other one cost.
+        apart = self.apart(scope)
+        shared, own = self._sum_of([] if apart else [SHARED], slots), self._sum_of([scope], slots)
+        if self.house and not apart:
             # What one was told shapes what all see, now and later. So no order of questions may take more than one.
             own = self._sum_of(self._analysts, slots)
         elif scope == SHARED:
@@ -331,12 +339,13 @@ class MemoryLedger:
         return _votes is not None and plain and scope in self._spent
 
     def _columns(self, slots: IntArray, scope: Scope) -> tuple[Any, ...]:
-        shared = self._spent.get(SHARED, b"")
+        shared = b"" if self.apart(scope) else self._spent.get(SHARED, b"")
         return self._spent[scope], shared, native.whole(slots), self.limit(scope), self.budget_of(scope)
 
     @property
     def _analysts(self) -> list[Scope]:
-        return [scope for scope in self._spent if scope != SHARED]
+        """Those who see what is shared."""
+        return [scope for scope in self._spent if scope != SHARED and not self.apart(scope)]
 
     def _sum_of(self, scopes: Iterable[Scope], slots: IntArray) -> IntArray:
         parts = [self._spent[scope].take(slots) for scope in scopes if scope in self._spent]

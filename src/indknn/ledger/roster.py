@@ -38,11 +38,12 @@ class Roster:
         self._slot: dict[OwnerId, int] = {}  # names that do not follow from their slots
         self._name: dict[int, OwnerId] = {}
 
-    def copy(self) -> Roster:
-        """The same as it is now."""
+    def copy(self, *, names: bool = True) -> Roster:
+        """The same as it is now. Without `names`, which take longest, it knows only which slots are taken."""
         other = Roster()
         other._taken, other._free = self._taken.copy(), self._free.copy()
-        other._slot, other._name = self._slot.copy(), self._name.copy()
+        if names:
+            other._slot, other._name = self._slot.copy(), self._name.copy()
         return other
 
     @property

@@ -131,8 +131,8 @@ class Adviser:
 
     def foresee(self, n: int, known: Scores | None) -> tuple[BoolArray, float]:
         """About which of n queries people will probably be asked, and how near they must be. Changes nothing."""
-        every = np.ones(n, dtype=bool)
-        return ~known[1] & self.worth_asking if known is not None else every, self.tau or DEFAULT_TAU
+        asked = np.ones(n, dtype=bool) if known is None or not self.model.ready else ~known[1] & self.worth_asking
+        return asked, self.tau or DEFAULT_TAU
 
     def _weigh(self) -> None:
         """Whether the votes on a usual query would stand above their noise."""

@@ -1,4 +1,8 @@
-"""Values that follow from each record alone, computed once and kept while a round of training needs them."""
+"""Values that follow from each record alone, computed once and kept while a round of training needs them.
+
+Of very many records they are not kept, but computed again for each step: rows as wide as the features would take as
+much memory as the store itself.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,8 @@ Rule: TypeAlias = Callable[[Int8Array, IntArray], npt.NDArray[Any]]
 """From the features and labels of records to a value or a row for each, every record by itself."""
 PORTION = 1024
 """Records that are looked at at a time: some milliseconds of work."""
+MOST_KEPT = 1 << 30
+"""Bytes that are kept at most. Of more records everything is computed each time it is asked for."""
 
 
 class Derived:
@@ -33,29 +39,41 @@ class Derived:
 
     def fill(self, most: int = PORTION) -> bool:
         """Look at some more records; whether there were any left."""
+        if self._too_many():
+            return False
         if not len(self._todo):
             self._todo = self._missing(self._shard.slots())
         slots, self._todo = self._todo[:most], self._todo[most:]
         self._look_at(self._missing(slots[self._shard.owners_of(slots) >= 0]))  # some may be gone, or known by now
         return bool(len(slots))
 
+    def _too_many(self) -> bool:
+        sample = self._computed(np.zeros(0, dtype=np.int64))
+        return self._shard.used * sample.itemsize * int(np.prod(sample.shape[1:])) > MOST_KEPT
+
     def of(self, slots: IntArray) -> npt.NDArray[Any]:
         """The values of these records."""
+        if self._too_many():
+            parts = [self._computed(slots[low : low + PORTION]) for low in range(0, max(len(slots), 1), PORTION)]
+            return np.concatenate(parts)
         missing = self._missing(slots)
         for first in range(0, max(len(missing), 1), PORTION):
             self._look_at(missing[first : first + PORTION])
         assert self._values is not None
         return np.asarray(self._values[slots])
 
+    def _computed(self, slots: IntArray) -> npt.NDArray[Any]:
+        return self._rule(self._shard.values_of(slots), self._shard.labels_of(slots))
+
     def _missing(self, slots: IntArray) -> IntArray:
-        room = int(slots.max(initial=-1)) + 1 - len(self._known)
+        room = self._shard.used - len(self._known)
         if room > 0:
             self._known = np.concatenate([self._known, np.full(room, -1)])
         stale = self._known[slots] != self._shard.generations(slots)
         return np.asarray(slots[stale], dtype=np.int64)
 
     def _look_at(self, slots: IntArray) -> None:
-        found = self._rule(self._shard.values_of(slots), self._shard.labels_of(slots))
+        found = self._computed(slots)
         if self._values is None or len(self._values) < len(self._known):
             room = len(self._known)
             if self._values is not None:

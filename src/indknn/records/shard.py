@@ -178,9 +178,14 @@ class Shard:
         slots = [slot for owner in here[here >= 0].tolist() for slot in self._records_of(owner)]
         return np.array(slots, dtype=np.int64)
 
-    def slots(self) -> IntArray:
-        """The slots of all records."""
-        return np.flatnonzero(self._owner >= 0)
+    @property
+    def used(self) -> int:
+        """Slots below this have held a record."""
+        return self.index.slots.used
+
+    def slots(self, low: int = 0, high: int | None = None) -> IntArray:
+        """The slots of all records, or of those in the slots from `low` up to `high`."""
+        return np.flatnonzero(self._owner[low:high] >= 0) + low
 
     def slots_of_records(self, ids: Sequence[int]) -> IntArray:
         """The slots of these records."""

@@ -103,12 +103,10 @@ async def search_owners(
 ) -> dict[str, Any]:
     """The people with records whose names contain a text, in any case. For curators: names are personal data."""
     wanted = search.casefold()
-
-    def found() -> list[str]:
-        names = service.store.engine.ledger.owners()
-        return list(islice((name for name in names if wanted in name.casefold()), limit + 1))
-
-    names = await service.worker.run(found)
+    store = service.store
+    everybody = await service.worker.run(lambda: list(store.engine.ledger.owners()))  # it may be read anew before
+    found = (name for name in everybody if wanted in name.casefold())
+    names = await asyncio.to_thread(lambda: list(islice(found, limit + 1)))
     return {"owners": names[:limit], "more": len(names) > limit}
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
 from indknn.store import Store
 from indknn.store.chain import Entry, entries, last
-from indknn.store.reports import status
+from indknn.store.reports import Moment
 
 _POINTS = 500
+_ENTRIES = 5000  # of the audit trail, read at a time
 _KEPT = 50 * _POINTS
 _PER_SECOND = """SELECT at, sum(json_extract(body, '$.count') - coalesce(json_extract(body, '$.sums'), 0)) FROM audit
     WHERE kind = 'answers' AND position > ? AND position <= ? GROUP BY at ORDER BY at"""
@@ -23,18 +25,26 @@ class Reports:
         self._read = 0
         self._answers: list[tuple[str, int]] = []  # by second, ascending
 
-    def status(self, answers: int | None = None) -> dict[str, Any]:
-        """The status of the store, with the answers over time."""
-        facts = status(self.store, answers)
-        facts.pop("store")
-        return {**facts, "answers_over_time": self.answers_over_time()}
+    def moment(self, answers: int) -> Callable[[], dict[str, Any]]:
+        """Gives the status of the store as it is now, with the answers over time as far as they were read.
 
-    def answers_over_time(self) -> list[dict[str, Any]]:
-        """How many answers were given, in at most 500 steps, the oldest first."""
+        The store may go on before it is called.
+        """
+        now, over_time = Moment(self.store, answers), self.answers_over_time()
+
+        def status() -> dict[str, Any]:
+            told = {name: fact for name, fact in now.status().items() if name != "store"}
+            return {**told, "answers_over_time": over_time}
+
+        return status
+
+    def read_some(self) -> bool:
+        """Read some more of the audit trail; whether there is more to read."""
         with self.store.reading() as db:
             newest = last(db).position
-            rows: list[Any] = db.execute(_PER_SECOND, (self._read, newest)).fetchall()
-            self._read = newest
+            upto = min(self._read + _ENTRIES, newest)
+            rows: list[Any] = db.execute(_PER_SECOND, (self._read, upto)).fetchall()
+            self._read = upto
         for at, count in rows:
             if self._answers and self._answers[-1][0] == at:
                 count += self._answers.pop()[1]  # noqa: PLW2901 - this second was read in part before
@@ -42,6 +52,10 @@ class Reports:
         while len(self._answers) > _KEPT:  # merge neighbours, so that memory stays bounded
             pairs = zip(self._answers[::2], [*self._answers[1::2], ("", 0)], strict=False)
             self._answers = [(max(a, b), n + m) for (a, n), (b, m) in pairs]
+        return upto < newest
+
+    def answers_over_time(self) -> list[dict[str, Any]]:
+        """How many answers were given, in at most 500 steps, the oldest first."""
         step = -(-len(self._answers) // _POINTS) or 1
         groups = [self._answers[i : i + step] for i in range(0, len(self._answers), step)]
         return [{"at": group[-1][0], "answers": sum(n for _, n in group)} for group in groups]

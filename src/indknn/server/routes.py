@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -120,7 +121,10 @@ async def model_ready(service: Served, name: str, version: str | None = None) ->
 @router.get("/v1/status", tags=["curator"], responses=openapi.example(openapi.STATUS))
 async def status(service: Served) -> dict[str, Any]:
     """How much people have spent. For the curator's side only: it depends on individual budgets."""
-    return await service.worker.run(lambda: service.reports.status(sum(service.worker.counted().values())))
+    run = service.worker.run
+    while await run(service.reports.read_some):
+        pass
+    return await asyncio.to_thread(await run(lambda: service.reports.moment(sum(service.worker.counted().values()))))
 
 
 @router.get("/v1/audit", tags=["curator"], responses=openapi.example(openapi.AUDIT))

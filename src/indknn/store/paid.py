@@ -56,9 +56,19 @@ def refuse_if_late(store: Store) -> None:
         )
 
 
+def refuse_if_apart(settings: Settings) -> None:
+    """Counts are seen by every analyst. Some may have been promised that they see nothing that is shared."""
+    if any(not settings.seen_by(name).advised for name in settings.analysts):
+        raise InvalidInputError(
+            "an analyst of this store was given no more than the shared ledger may take, and would see counts that it "
+            "pays for"
+        )
+
+
 def pay_for_counts(store: Store, columns: dict[str, list[Any]], owners: list[Any]) -> TableCounts:
     """Noisy counts of these columns, at the price of `price_of` for everybody who has a row in them."""
     refuse_if_late(store)
+    refuse_if_apart(store.settings)
     if not columns or not owners:
         raise InvalidInputError("a table must have at least one row, and a column besides its roles")
     rows, cells = grid.cells_of(columns, BLANKS)

@@ -8,24 +8,37 @@ from indknn.ledger import SHARED, Scope, figures
 from indknn.store.store import Store
 
 
-def status(store: Store, answers: int | None = None) -> dict[str, Any]:
-    """The curator's view. Not for those who query: it depends on individual budgets.
+class Moment:
+    """What there is to report of a store, as it is now: made in some milliseconds, and read while the store goes on.
 
     Whoever knows how many `answers` were given spares the store from counting them.
     """
-    with store.reading():
-        answers = sum(answers_by_analyst(store).values()) if answers is None else answers
-        engine = store.engine
+
+    def __init__(self, store: Store, answers: int | None = None):
+        with store.reading():
+            engine = store.engine
+            self.path, self.settings, self.records = store.path, store.settings, len(engine.shard)
+            self.ledger = engine.ledger.copy(names=False)
+            self.answers = sum(answers_by_analyst(store).values()) if answers is None else answers
+        self.shard = self.ledger  # nobody else has this one, so its lock is always free
+
+    def status(self) -> dict[str, Any]:
+        """The curator's view. Not for those who query: it depends on individual budgets."""
         return {
-            "store": str(store.path),
-            "tau": store.settings.tau,
-            "records": len(engine.shard),
-            "owners": len(engine.ledger.taken()),
-            "forgotten": len(engine.ledger.tombstones),
-            "answers": answers,
-            "analysts": [scope or "" for scope in engine.ledger.scopes if scope != SHARED],
-            **figures.status(engine, answers),
+            "store": str(self.path),
+            "tau": self.settings.tau,
+            "records": self.records,
+            "owners": len(self.ledger.taken()),
+            "forgotten": len(self.ledger.tombstones),
+            "answers": self.answers,
+            "analysts": [scope or "" for scope in self.ledger.scopes if scope != SHARED],
+            **figures.status(self, self.answers),
         }
+
+
+def status(store: Store) -> dict[str, Any]:
+    """The curator's view of a store as it is now."""
+    return Moment(store).status()
 
 
 def answers_by_analyst(store: Store) -> dict[Scope, int]:

@@ -169,7 +169,8 @@ def _budgets(db: Connection, memory: Memory) -> Iterator[str]:
             yield f"what somebody has spent with analyst {scope!r} is below zero"
         most = ledger.shared_budget
         if scope != SHARED:
-            most = to_units(settings.seen_by(scope).budget) - ledger.shared_budget
+            view = settings.seen_by(scope)
+            most = to_units(view.budget) - (ledger.shared_budget if view.advised else 0)
         above = _above(ledger, column, graves, most)
         if any(units > joined.get(digest, {}).get(scope, 0) for digest, units in above.items()):
             yield f"somebody has spent more than their budget with analyst {scope!r}"

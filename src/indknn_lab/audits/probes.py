@@ -71,11 +71,11 @@ def failed_probes(seed: int, trials: int = TRIALS, probes: Sequence[Scenario] = 
     return found
 
 
-def judge(mutant: Mutant, seed: int, trials: int = TRIALS, *, first: bool = False) -> Verdict:
-    """All checks against a mutant, or as many as it takes until the `first` one sees it; the probes that it names."""
+def judge(mutant: Mutant, seed: int, trials: int = TRIALS) -> Verdict:
+    """Checks against a mutant, until one sees it, and the probes that it names."""
     start = time.perf_counter()
     named = [scenario for scenario in PROBES if scenario.name in mutant.probes]
     with mutant():
-        checks, probes = failed_checks(first=first), failed_probes(seed, trials, named)
+        checks, probes = failed_checks(first=True), failed_probes(seed, trials, named)
     caught = bool(checks) and len(probes) == len(named)
     return Verdict(mutant.name, mutant.wrong, checks, probes, caught, time.perf_counter() - start)

@@ -51,7 +51,8 @@ def summary(report: Report) -> str:
         "",
         *_sentences(report),
         *_closing(report),
-        f"{report.seconds:.0f} s, seed {report.seed}. " + ("FAILED:" if report.problems else "PASSED"),
+        f"{report.seconds:.0f} s, {report.worked:.0f} s of the processor, seed {report.seed}. "
+        + ("FAILED:" if report.problems else "PASSED"),
         *report.problems,
     ]
     return "\n".join(lines)
@@ -101,7 +102,8 @@ def html(report: Report) -> str:
         [
             f"<!doctype html><html lang=en><meta charset=utf-8><title>indknn audit</title><style>{_STYLE}</style>",
             f"<h1>Audit of the promise</h1>{verdict}",
-            f"<p>{report.minutes:g} minutes asked for, {report.seconds:.0f} s used, seed {report.seed}, "
+            f"<p>{report.minutes:g} minutes asked for, {report.seconds:.0f} s used, {report.worked:.0f} s of the "
+            f"processor, seed {report.seed}, "
             f"{escape(report.machine)}. All bounds together hold with {report.confidence:.0%} confidence "
             f"(each with error {report.error_per_bound:.1e}).</p>",
             "<h2>Claimed against measured ε</h2><p>Epsilon is proven by counting events at δ. Epsilon gdp follows from "

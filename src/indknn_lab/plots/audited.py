@@ -15,7 +15,8 @@ def audit_summary(summaries: dict[str, dict[str, Any]]) -> str:
     held = all(row["holds"] for row in rows)
     lines = [
         f"**{'Passed' if a['passed'] else 'FAILED'}.** We attacked our own software for {a['seconds'] / 60:.0f} "
-        f"minutes (`indknn audit --minutes {a['minutes']:g} --seed {a['seed']}`).",
+        f"minutes, {a['worked'] / 60:.0f} of them at work on a shared machine "
+        f"(`indknn audit --minutes {a['minutes']:g} --seed {a['seed']}`).",
         f"We played {len(rows)} histories {trials:,} times, with one person and without them. An attacker who knows "
         "everybody else's data tried to tell the two apart.",
         "The software promises a limit to how well that can work: ε. "
@@ -81,5 +82,6 @@ def audit_tables(summaries: dict[str, dict[str, Any]]) -> str:
         f"| {m['mutant']} | {m['wrong']} | {', '.join((*m['checks'], *m['probes'])) or '**nothing**'} |"
         for m in a["mutants"]
     ]
-    about = f"Seed {a['seed']}, {a['seconds']:.0f} s of {60 * a['minutes']:.0f}, {a['machine']}."
+    used = f"{a['seconds']:.0f} s of {60 * a['minutes']:.0f}, {a['worked']:.0f} s of the processor"
+    about = f"Seed {a['seed']}, {used}, {a['machine']}."
     return "\n".join([*lines, "", f"{about} Each bound fails with a chance of at most {a['error_per_bound']:.1e}."])

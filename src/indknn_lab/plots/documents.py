@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from indknn.errors import InvalidInputError
+from indknn_lab.experiments.items import ITEMS
 from indknn_lab.plots.audited import audit_summary, audit_tables
 from indknn_lab.plots.report import markdown, summary, verdict
 from indknn_lab.plots.summaries import kept
@@ -101,29 +102,19 @@ def paper(summaries: Summaries) -> str:
     return table([header, *_PAPER.values()], rows) + "\n\nMedians of 5 query sets."
 
 
-def findings(*items: str) -> Callable[[Summaries], str]:
-    """What was found beside what was said, as a list."""
+def findings(item: str) -> Callable[[Summaries], str]:
+    """What was found beside what was demanded, as a list."""
 
     def block(summaries: Summaries) -> str:
-        lines = []
-        for outcome in (summaries[item] for item in items if item in summaries):
-            for f in outcome["findings"]:
-                why = f" *{f['why']}*" if f["why"] else ""
-                lines.append(f"- **{verdict(f)}**. {f['paper']} {f['here']}{why}")
-        return "\n".join(lines) or _not_run(", ".join(items))
+        found = summaries.get(item, {}).get("findings", [])
+        return "\n".join(f"- **{verdict(f)}**. {f['paper']} {f['here']}" for f in found) or _not_run(item)
 
     return block
 
 
-def everything(*items: str) -> Callable[[Summaries], str]:
-    """All that came out of some items, in full."""
-
-    def block(summaries: Summaries) -> str:
-        lines = [markdown(summaries[item]) for item in items if item in summaries]
-        lines += [_not_run(item) for item in items if item not in summaries]
-        return "\n\n".join(lines)
-
-    return block
+def everything(item: str) -> Callable[[Summaries], str]:
+    """All that came out of an item."""
+    return lambda summaries: markdown(summaries[item]) if item in summaries else _not_run(item)
 
 
 def sources(summaries: Summaries) -> str:
@@ -142,11 +133,6 @@ def in_short(summaries: Summaries) -> str:
     return summary([summaries[name] for name in order if name in summaries])
 
 
-ENDLESS = ("endless_figures", "endless_streams", "endless_change", "tables")
-PAPER = (
-    "figure1a", "figure1b", "figure2", "figure3a", "figure3b", "figure4", "table1", "table2", "table3", "size",
-    "hyperparameters",
-)  # fmt: skip
 BLOCKS: dict[str, Callable[[Summaries], str]] = {
     "default": over_epsilon("endless_figures"),
     "tables": over_epsilon("tables"),
@@ -154,13 +140,11 @@ BLOCKS: dict[str, Callable[[Summaries], str]] = {
     "level": findings("endless_figures"),
     "streams": findings("endless_streams"),
     "change": findings("endless_change"),
-    "paper-findings": findings(*PAPER),
-    "paper-all": everything(*PAPER),
-    "endless-all": everything(*ENDLESS),
     "sources": sources,
     "in-short": in_short,
     "audit-summary": audit_summary,
     "audit-tables": audit_tables,
+    **{f"item-{name}": everything(name) for name in ITEMS},
 }
 
 

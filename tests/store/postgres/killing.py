@@ -54,7 +54,7 @@ class ServerKills:
         def use(number):
             for i in range(6):
                 request = f"{self.kills}-{number}-{i}"
-                self._insist(lambda r=request: law.ask(store, r, law.ANALYSTS[i % 2], 2, hear))
+                self._insist(lambda r=request, i=i: law.ask(store, r, law.ANALYSTS[i % 2], 2, hear))
                 answered.release()
             name = f"new-{self.kills}-{number}"
             hear(("adding", name, 0))

@@ -7,7 +7,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-_WIDTH, _ROW, _LEFT = 640, 34, 250
+_WIDTH, _ROW, _LEFT = 500, 34, 190
 _FLOOR = 0.6  # where bars of accuracy begin: all of them are above
 
 
@@ -21,7 +21,7 @@ def page(title: str, facts: dict[str, str], accuracy: Sequence[tuple[str, float,
 def _accuracy(bars: Sequence[tuple[str, float, str]]) -> str:
     rows = []
     for i, (name, share, kind) in enumerate(bars):
-        y, width = _ROW * i + 22, max(2, round((_WIDTH - _LEFT - 60) * (share - _FLOOR) / (1 - _FLOOR)))
+        y, width = _ROW * i + 22, max(2, round((_WIDTH - _LEFT - 50) * (share - _FLOOR) / (1 - _FLOOR)))
         rows += [
             f'<text x="{_LEFT - 10}" y="{y}" text-anchor="end">{escape(name)}</text>',
             f'<rect class="{kind}" x="{_LEFT}" y="{y - 16}" width="{width}" height="22" rx="3"/>',
