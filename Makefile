@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 OUT ?= out
 
-.PHONY: help setup demo test test-fast coverage lint bench soak clean
+.PHONY: help setup demo test test-fast coverage lint bench figures soak clean
 
 # What `make test-fast` leaves out: research, the console, crashes, and single tests marked `slow`.
 SLOW := audits baselines experiments plots console store/faults server/test_faults.py
@@ -20,6 +20,7 @@ help:
 	@echo "make coverage    all tests, and which lines they reach: a page in $(OUT)/coverage"
 	@echo "make lint        ruff, mypy --strict, import-linter"
 	@echo "make bench       benchmarks, as ratios to peers"
+	@echo "make figures     write the results of out/reproduce into the documents"
 	@echo "make soak        crash a store a few thousand times: kill -9, power cuts; kill a server a hundred times;"
 	@echo "                 play a thousand histories with and without one person"
 	@echo "make setup       only the environment"
@@ -59,6 +60,9 @@ bench: setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
 	$(BIN)/python benchmarks/noise.py
 	$(BIN)/python benchmarks/scan.py --out $(OUT)/bench
+
+figures: setup
+	$(BIN)/indknn reproduce write-docs --out $(OUT)/reproduce
 
 soak: setup
 	PYTHONPATH=tests $(BIN)/python -m store.faults.soak
