@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
@@ -51,6 +52,10 @@ def ray_cluster(
 
 def connected(address: str | None) -> Any:
     """Ray, connected. A cluster that others can reach must ask for a token: whoever reaches it may run any code."""
+    if address is not None:
+        refuse_exposed(address)
+    elif "ray" in sys.modules and os.environ.get("RAY_AUTH_MODE") != "token":
+        raise IndKNNError("Ray was imported before it was told to ask for a token: set RAY_AUTH_MODE=token before that")
     os.environ.update(QUIET)
     if address is None or _is_loopback(address):
         os.environ.update(LOOPBACK)
@@ -61,8 +66,6 @@ def connected(address: str | None) -> Any:
         import ray  # noqa: PLC0415
     except ModuleNotFoundError:
         raise IndKNNError("shards on Ray need 'ray': pip install 'indknn[cluster]'") from None
-    if address is not None:
-        refuse_exposed(address)
     if not ray.is_initialized():
         how: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "error"}
         if address is None:
