@@ -15,7 +15,7 @@ import click
 from indknn.cli.files import as_json
 from indknn.cli.options import JSON, STORE
 from indknn.cluster import local_cluster
-from indknn.cluster.ray_hosts import LOOPBACK, NAMESPACE, QUIET, connected, ray_cluster, refuse_exposed, shards_named
+from indknn.cluster.ray_hosts import LOOPBACK, QUIET, connected, end_shards, ray_cluster, refuse_exposed, shards_named
 from indknn.engine import MakeShard
 from indknn.errors import InvalidInputError
 
@@ -80,9 +80,8 @@ def start(address: str, port: int, join: str | None, token_file: Path | None, co
     program = "from ray.scripts.scripts import main; main()"
     arguments = ["start", "--block", "--disable-usage-stats", "--node-ip-address", address, *where, *limit]
     sys.stdout.flush()
-    os.execve(
-        sys.executable, [sys.executable, "-c", program, *arguments], environment
-    )  # signals are Ray's from here on
+    # From here on this process is Ray, which gets the signals.
+    os.execve(sys.executable, [sys.executable, "-c", program, *arguments], environment)
 
 
 @cluster_group.command("status")
@@ -114,8 +113,5 @@ def rebalance(store: Path, address: str) -> None:
     The service fills them from the store when the next query comes, which gets an error and may be asked again.
     To change how many shards there are, start `indknn serve` again with another --shards: nothing else is needed.
     """
-    ray = connected(address)
-    names = shards_named(cluster_name(store))
-    for name in names:
-        ray.kill(ray.get_actor(name, NAMESPACE))
-    click.echo(f"ended {len(names)} shards of {store}")
+    connected(address)
+    click.echo(f"ended {end_shards(cluster_name(store))} shards of {store}")

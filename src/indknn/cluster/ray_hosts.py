@@ -29,18 +29,20 @@ def ray_cluster(
 ) -> Cluster:
     """So many shards in the Ray cluster at this address; None starts Ray on this machine, on the loopback alone.
 
-    `name` tells the shards of one store from those of another. Shards of the same name that an earlier coordinator left
-    behind are ended: whoever calls this must own the store. Each shard reserves `cpus` cores.
+    `name` tells the shards of one store from those of another. When the shards are first used, those of the same name
+    that an earlier coordinator left behind are ended: by then the store must be yours. Each reserves `cpus` cores.
     """
     ray = connected(address)
     shards = checked_number(shards)
-    for one in shards_named(name):
-        with suppress(ValueError):
-            ray.kill(ray.get_actor(one, NAMESPACE))
     options = {"lifetime": "detached", "namespace": NAMESPACE, "max_restarts": -1, "max_task_retries": 0}
     kind = ray.remote(num_cpus=cpus, scheduling_strategy="SPREAD")(Host)
 
+    ended: list[str] = []
+
     def connect(number: int) -> Actor:
+        if not ended:  # not before the store is ours
+            ended.append(name)
+            end_shards(name)
         actor = kind.options(name=f"{name}:{number}:{secrets.token_hex(4)}", **options).remote()
         return Actor(ray, actor, number, patience)
 
@@ -79,6 +81,17 @@ def refuse_exposed(address: str) -> None:
             f"Ray at {address} can be reached by others, who could run any code there: set RAY_AUTH_MODE=token and "
             "RAY_AUTH_TOKEN_PATH, here and on every node"
         )
+
+
+def end_shards(name: str) -> int:
+    """End all shards of this name; how many."""
+    import ray  # noqa: PLC0415
+
+    names = shards_named(name)
+    for one in names:
+        with suppress(ValueError):  # it has ended by itself
+            ray.kill(ray.get_actor(one, NAMESPACE))
+    return len(names)
 
 
 def shards_named(name: str) -> list[str]:
