@@ -209,10 +209,10 @@ def test_commands_take_an_address(server, place, tmp_path):
     "edit",
     [
         "UPDATE meta SET value = to_json(9) WHERE name = 'next_number'",
-        "UPDATE requests SET labels = zeroblob(length(labels))",
+        "UPDATE requests SET digest = zeroblob(length(digest))",
         "DELETE FROM requests",
         "UPDATE scopes SET name = '=carl' WHERE name = '=ann'",
-        "UPDATE tombstones SET spent = '{}'",
+        "UPDATE tombstones SET queries = queries + 1",
         "UPDATE participation SET queries = zeroblob(length(queries))",
         "UPDATE balances SET spent = zeroblob(length(spent))",
         "UPDATE records SET body = (SELECT body FROM records WHERE slot = 7) WHERE slot = 8",
