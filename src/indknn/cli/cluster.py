@@ -15,7 +15,7 @@ import click
 from indknn.cli.files import as_json
 from indknn.cli.options import JSON, STORE
 from indknn.cluster import local_cluster
-from indknn.cluster.ray_hosts import LOOPBACK, NAMESPACE, QUIET, connected, ray_cluster, refuse_exposed, shards_named
+from indknn.cluster.ray_hosts import LOOPBACK, QUIET, connected, end_shards, ray_cluster, refuse_exposed, shards_named
 from indknn.engine import MakeShard
 from indknn.errors import InvalidInputError
 
@@ -74,15 +74,15 @@ def start(address: str, port: int, join: str | None, token_file: Path | None, co
         refuse_exposed(f"{address}:{port}")
     environment = {**os.environ, **QUIET, **(LOOPBACK if address == "127.0.0.1" else {})}
     if token_file is not None:
-        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file.resolve())}
+        token = {"RAY_AUTH_TOKEN_PATH": str(token_file.resolve()), "RAY_AUTH_TOKEN": ""}  # which would come first
+        environment |= {"RAY_AUTH_MODE": "token", **token}
     where = ["--address", join] if join else ["--head", "--port", str(port), "--include-dashboard=false"]
     limit = [] if cores is None else ["--num-cpus", str(cores)]
     program = "from ray.scripts.scripts import main; main()"
     arguments = ["start", "--block", "--disable-usage-stats", "--node-ip-address", address, *where, *limit]
     sys.stdout.flush()
-    os.execve(
-        sys.executable, [sys.executable, "-c", program, *arguments], environment
-    )  # signals are Ray's from here on
+    # From here on this process is Ray, which gets the signals.
+    os.execve(sys.executable, [sys.executable, "-c", program, *arguments], environment)
 
 
 @cluster_group.command("status")
@@ -114,8 +114,5 @@ def rebalance(store: Path, address: str) -> None:
     The service fills them from the store when the next query comes, which gets an error and may be asked again.
     To change how many shards there are, start `indknn serve` again with another --shards: nothing else is needed.
     """
-    ray = connected(address)
-    names = shards_named(cluster_name(store))
-    for name in names:
-        ray.kill(ray.get_actor(name, NAMESPACE))
-    click.echo(f"ended {len(names)} shards of {store}")
+    connected(address)
+    click.echo(f"ended {end_shards(cluster_name(store))} shards of {store}")

@@ -205,12 +205,15 @@ class ClusterShard(Shard):
         self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray, epochs: IntArray | int = 0
     ) -> None:
         """Take up the records of an earlier process. The ledger was read before."""
-        first = self.index.slots.used
+        first, used = self.index.slots.used, np.flatnonzero(owners >= 0)
         super().restore(vectors, labels, owners, generations, epochs)
-        used = np.flatnonzero(owners >= 0)
-        for start in range(0, len(used), _ROWS * self._n):
-            rows = used[start : start + _ROWS * self._n]
-            self._send_records(first + rows, vectors[rows], labels[rows])
+        self._send_records(first + used, vectors[used], labels[used])
+
+    def expect(self, records: int) -> None:
+        """Have room for so many records, here and on the hosts, which get about as many each."""
+        super().expect(records)
+        self._reserve({"_place": -1}, records)
+        self._ask("expect", [(records // self._n * 5 // 4 + 1024,)] * self._n)
 
     def _send_records(self, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:
         self._reserve({"_place": -1}, int(slots.max(initial=-1)) + 1)

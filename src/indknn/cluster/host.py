@@ -22,7 +22,7 @@ from indknn.records.shard import Admitted, Shard
 from indknn.types import FloatArray, Int8Array, IntArray, Vectors
 
 _NOBODY: IntArray = np.zeros(0, dtype=np.int64)
-_RECORDS = ("place", "drop", "balances", "bodies", "status")
+_RECORDS = ("expect", "place", "drop", "balances", "bodies", "status")
 CALLS = frozenset((*_RECORDS, "vote", "count", "settle", "derive", "fill", "gradient", "tally"))
 
 
@@ -67,6 +67,10 @@ class Host:
         for scope, units in balances.items():
             self._ledger.set_spent(people, scope, units)
         return self._shard.place(vectors, labels, owners, epochs)
+
+    def expect(self, records: int) -> None:
+        """Have room for so many records."""
+        self._shard.expect(records)
 
     def drop(self, slots: IntArray) -> None:
         """Erase records, and what those have spent who have none left: the coordinator keeps it."""

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from time import monotonic
 from typing import Any
 from weakref import finalize
 
@@ -93,10 +94,12 @@ class Process:
 
     def receive(self) -> Any:
         """What the latest call gave."""
+        start = monotonic()
         while True:
             try:
-                if not self._connection.poll(self._patience):
-                    raise ShardError(f"shard {self._number} did not answer within {self._patience:g} seconds")
+                while not self._connection.poll(min(self._patience, 1.0)):
+                    if monotonic() - start >= self._patience:
+                        raise ShardError(f"shard {self._number} did not answer within {self._patience:g} seconds")
                 number, given, error = self._connection.recv()
             except (OSError, EOFError) as gone:
                 raise ShardError(f"shard {self._number} is gone: {gone!r}") from gone

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
@@ -29,18 +30,20 @@ def ray_cluster(
 ) -> Cluster:
     """So many shards in the Ray cluster at this address; None starts Ray on this machine, on the loopback alone.
 
-    `name` tells the shards of one store from those of another. Shards of the same name that an earlier coordinator left
-    behind are ended: whoever calls this must own the store. Each shard reserves `cpus` cores.
+    `name` tells the shards of one store from those of another. When the shards are first used, those of the same name
+    that an earlier coordinator left behind are ended: by then the store must be yours. Each reserves `cpus` cores.
     """
     ray = connected(address)
     shards = checked_number(shards)
-    for one in shards_named(name):
-        with suppress(ValueError):
-            ray.kill(ray.get_actor(one, NAMESPACE))
     options = {"lifetime": "detached", "namespace": NAMESPACE, "max_restarts": -1, "max_task_retries": 0}
     kind = ray.remote(num_cpus=cpus, scheduling_strategy="SPREAD")(Host)
 
+    ended: list[str] = []
+
     def connect(number: int) -> Actor:
+        if not ended:  # not before the store is ours
+            ended.append(name)
+            end_shards(name)
         actor = kind.options(name=f"{name}:{number}:{secrets.token_hex(4)}", **options).remote()
         return Actor(ray, actor, number, patience)
 
@@ -49,6 +52,10 @@ def ray_cluster(
 
 def connected(address: str | None) -> Any:
     """Ray, connected. A cluster that others can reach must ask for a token: whoever reaches it may run any code."""
+    if address is not None:
+        refuse_exposed(address)
+    elif "ray" in sys.modules and os.environ.get("RAY_AUTH_MODE") != "token":
+        raise IndKNNError("Ray was imported before it was told to ask for a token: set RAY_AUTH_MODE=token before that")
     os.environ.update(QUIET)
     if address is None or _is_loopback(address):
         os.environ.update(LOOPBACK)
@@ -59,8 +66,6 @@ def connected(address: str | None) -> Any:
         import ray  # noqa: PLC0415
     except ModuleNotFoundError:
         raise IndKNNError("shards on Ray need 'ray': pip install 'indknn[cluster]'") from None
-    if address is not None:
-        refuse_exposed(address)
     if not ray.is_initialized():
         how: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "error"}
         if address is None:
@@ -79,6 +84,17 @@ def refuse_exposed(address: str) -> None:
             f"Ray at {address} can be reached by others, who could run any code there: set RAY_AUTH_MODE=token and "
             "RAY_AUTH_TOKEN_PATH, here and on every node"
         )
+
+
+def end_shards(name: str) -> int:
+    """End all shards of this name; how many."""
+    import ray  # noqa: PLC0415
+
+    names = shards_named(name)
+    for one in names:
+        with suppress(ValueError):  # it has ended by itself
+            ray.kill(ray.get_actor(one, NAMESPACE))
+    return len(names)
 
 
 def shards_named(name: str) -> list[str]:

@@ -206,17 +206,25 @@ class Shard:
     def restore(
         self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray, epochs: IntArray | int = 0
     ) -> None:
-        """Take up the records of an earlier process, slot by slot; owner -1 marks a free slot."""
+        """Take up the next records of an earlier process, slot by slot. Owner -1 marks a slot that is to be freed."""
         slots = self.index.add(vectors)
-        self._reserve(_RECORD_ARRAYS, len(slots))
+        self._reserve(_RECORD_ARRAYS, int(slots.max(initial=-1)) + 1)
         self._reserve({"_head": -1}, int(owners.max(initial=-1)) + 1)
         self._label[slots], self._owner[slots], self._generation[slots] = labels, owners, generations
         self._epoch[slots] = epochs
         used = slots[owners >= 0]
         # Where releases were purged none tells the epoch; the next one must be behind all records that it has.
         self.epoch = max(self.epoch, int(self._epoch[used].max(initial=0)))
-        self._link(used, owners[used])
-        self.index.remove(slots[owners < 0])
+        self._link(used, owners[owners >= 0])
+
+    def expect(self, records: int) -> None:
+        """Have room for so many records, so that nothing is moved while they come."""
+        self.index.slots.expect(records)
+        self._reserve(_RECORD_ARRAYS, records)
+
+    def free(self, slots: IntArray) -> None:
+        """These slots, the last ones to be restored or any before, hold no record."""
+        self.index.remove(slots)
 
     def record_ids(self) -> IntArray:
         """The ids of all records held, by slot."""

@@ -99,6 +99,10 @@ class Slots:
             self.codes[where] = codes
         return slots
 
+    def expect(self, records: int) -> None:
+        """Have room for so many. Pages that nothing is written to take no memory."""
+        self._reserve(records)
+
     def remove(self, slots: IntArray) -> None:
         """Free the slots and overwrite what was in them."""
         where = int(slots[0]) if len(slots) == 1 else slots  # one index is much quicker than a list of one

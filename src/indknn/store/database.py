@@ -156,27 +156,23 @@ def _overwrite(db: Connection, slots: IntArray, body: npt.NDArray[np.void]) -> N
 
 
 def read_records(db: Connection, n_features: int, shard: Shard) -> None:
-    """Fill an empty shard, slot by slot."""
-    kind = record_type(n_features)
-    n = int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM records").get)
-    head = np.zeros(n, dtype=record_type(0))
-    values = np.zeros((n, n_features), dtype=np.int8)
+    """Fill an empty shard, slot by slot, in pieces: nobody needs room for all records beside the shard itself."""
+    kind, free = record_type(n_features), [np.zeros(0, dtype=np.int64)]
+    shard.expect(int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM records").get))
     rows, done = scan(db, "SELECT slot, body FROM records ORDER BY slot"), 0
-    while part := list(islice(rows, _ROWS)):  # in pieces that stay in the cache
+    while part := list(islice(rows, _ROWS)):
         slots, bodies = zip(*part, strict=True)
         if slots != tuple(range(done, done + len(part))) or set(map(len, bodies)) != {kind.itemsize}:
             raise StoreError(f"records are missing, or not of {n_features} features")
         body = np.frombuffer(b"".join(bodies), dtype=kind)
-        here = slice(done, done + len(part))
-        values[here] = body["features"]
-        for name in ("generation", "owner", "label", "scale"):
-            head[name][here] = body[name]
+        values, owners = body["features"].copy(), body["owner"].astype(np.int64)
+        values[owners < 0, 0] = 1  # what stands in a free slot while it is restored
+        vectors = Vectors(values, root_norms(values), body["scale"].astype(np.float64))
+        labels, epochs = unpack_label(body["label"].astype(np.int64))
+        shard.restore(vectors, labels, owners, body["generation"].astype(np.int64), epochs)
+        free.append(np.flatnonzero(owners < 0) + done)
         done += len(part)
-    owners = head["owner"].astype(np.int64)
-    values[owners < 0, 0] = 1  # what stands in a free slot while it is restored
-    vectors = Vectors(values, root_norms(values), head["scale"].astype(np.float64))
-    labels, epochs = unpack_label(head["label"].astype(np.int64))
-    shard.restore(vectors, labels, owners, head["generation"].astype(np.int64), epochs)
+    shard.free(np.concatenate(free))
     for block, digests in db.execute("SELECT block, digests FROM record_keys"):
         shard.keys.restore(block, digests)
 

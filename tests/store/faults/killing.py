@@ -23,6 +23,8 @@ def context():
 class Campaign:
     """Kills on one store, run after run, with the law checked on a copy after each."""
 
+    worker = staticmethod(worker.run)
+
     def __init__(self, folder, seed, **settings):
         self.folder, self.rng = Path(folder), random.Random(seed)
         self.path, self.witness = self.folder / "live" / "a.store", self.folder / "live" / "witness"
@@ -47,7 +49,7 @@ class Campaign:
         retries += [(r, *self.law.answered[r][:2]) for r in self._sample(self.law.answered, 3)]
         args = (there, str(self.path), self.runs + self.rng.randrange(1000) * 1000, point, nth)
         process = fork.Process(
-            target=worker.run, args=(*args, sorted(self.law.names), sorted(self.law.forgetting), retries)
+            target=self.worker, args=(*args, sorted(self.law.names), sorted(self.law.forgetting), retries)
         )
         process.start()
         there.close()
