@@ -17,7 +17,7 @@ from indknn.store.postgres import door
 from indknn.store.postgres.schema import COLUMNS, KEYS
 from indknn.store.postgres.values import any_dumps, any_loads, register_text
 
-_PIECE, _FEW = 4096, 32
+_PIECE = 4096
 logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what goes wrong is raised
 _DIGEST = "SELECT books_digest()"
 
@@ -160,7 +160,7 @@ class Session:
         assert self._inside, "only a transaction writes"
         given: list[tuple[Any, ...]] = []
         if statement.kind == "other":
-            self.pg.cursor().executemany(statement.do.encode(), rows)
+            self._send(statement.do, rows)
         elif statement.kind in {"insert", "upsert"}:
             given = self._enter(statement, rows)
         else:
@@ -205,16 +205,21 @@ class Session:
             rows = [(name, Json(value)) for name, value in rows]
         changed = [row for row in rows if row[:n] in known] if known else []
         fresh = [row for row in rows if row[:n] not in known] if known else rows
-        if len(fresh) > _FEW:
+        if len(fresh) > 1:  # quicker than statements, from the second row on
             with self.pg.cursor() as cursor, cursor.copy(f"COPY {table} FROM STDIN (FORMAT BINARY)".encode()) as copy:
                 copy.set_types(COLUMNS[table])
                 for row in fresh:
                     copy.write_row(row)
         else:
             changed += fresh
-        if changed:
-            self.pg.cursor().executemany(statement.do.encode(), changed)
+        self._send(statement.do, changed)
         return given
+
+    def _send(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
+        if len(rows) == 1:  # most statements: without the round trips of a pipeline
+            self.pg.execute(sql.encode(), rows[0])
+        elif rows:
+            self.pg.cursor().executemany(sql.encode(), rows)
 
     def _kept(self) -> Books:
         assert self._books is not None, "nothing is written before the books are open"
