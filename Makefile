@@ -9,7 +9,7 @@ DEMO := $(VENV)/.ready-demo
 OUT ?= out
 PORT ?= 8080
 
-.PHONY: help setup demo serve-demo test test-fast coverage lint docs reference dist bench soak clean
+.PHONY: help setup demo serve-demo test test-fast coverage lint docs reference dist bench figures soak clean
 
 # What `make test-fast` leaves out: research, the console, crashes, and single tests marked `slow`.
 SLOW := audits baselines experiments plots console store/faults server/test_faults.py
@@ -25,6 +25,7 @@ help:
 	@echo "make docs        the documentation site, in $(OUT)/site; 'make reference' writes its generated pages anew"
 	@echo "make dist        wheel and sdist, in dist/"
 	@echo "make bench       benchmarks, as ratios to peers"
+	@echo "make figures     write the results of out/reproduce into the documents"
 	@echo "make soak        crash a store a few thousand times: kill -9, power cuts; kill a server a hundred times;"
 	@echo "                 play a thousand histories with and without one person"
 	@echo "make setup       only the environment"
@@ -71,9 +72,9 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
 
-# A warning is an error: a page that is in no menu, a link or an anchor that leads nowhere, a docstring that cannot be read.
+# A warning is an error (but not with --quiet): a page that is in no menu, a link or an anchor that leads nowhere, a docstring that cannot be read.
 docs: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open $(OUT)/site/index.html"
 
 reference: setup
@@ -86,6 +87,9 @@ bench: setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
 	$(BIN)/python benchmarks/noise.py
 	$(BIN)/python benchmarks/scan.py --out $(OUT)/bench
+
+figures: setup
+	$(BIN)/indknn reproduce write-docs --out $(OUT)/reproduce
 
 soak: setup
 	PYTHONPATH=tests $(BIN)/python -m store.faults.soak

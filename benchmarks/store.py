@@ -3,6 +3,7 @@
 python benchmarks/store.py            n = 50,000 x 64 for queries, 1,000,000 x 384 for opening and forgetting
 python benchmarks/store.py --quick    the big store with 100,000 records
 python benchmarks/store.py --json     for machines
+python benchmarks/store.py --postgres postgresql://...    a file and a database, answer for answer
 """
 
 from __future__ import annotations
@@ -121,18 +122,45 @@ def big(folder: Path, n: int, d: int) -> dict[str, float]:
     }
 
 
+def databases(folder: Path, address: str, n: int, d: int, rounds: int) -> dict[str, float]:
+    """The same queries to a file and to PostgreSQL, interleaved: how much slower the database is."""
+    rng = np.random.default_rng(2)
+    settings = Settings(n_features=d, classes=CLASSES, tau=0.16, max_queries=100_000, reuse="none", free_repeats=False)
+    X, y = records(n, d, rng)
+    stores = {"file": Store.create(folder / "file.store", settings), "database": Store.create(address, settings)}
+    adding = {name: seconds(lambda s=store: s.add(X, y, "each-row")) for name, store in stores.items()}  # type: ignore[misc]
+    times: dict[tuple[str, int], list[float]] = {(name, size): [] for name in stores for size in (1, 16, 64)}
+    for i in range(rounds + 3):
+        Q = rng.standard_normal((64, d))
+        for (name, size), found in times.items():
+            took = seconds(lambda s=stores[name], size=size, Q=Q: s.predict(Q[:size]))  # type: ignore[misc]
+            found.extend([took] if i >= 3 else [])
+    for store in stores.values():
+        store.close()
+    opening = {name: seconds(lambda s=store: Store(s.path).close()) for name, store in stores.items()}  # type: ignore[misc]
+    middle = {key: statistics.median(found) for key, found in times.items()}
+    speeds = {f"batch_of_{size}_speed": middle["file", size] / middle["database", size] for size in (1, 16, 64)}
+    rates = {f"{name}_answers_per_s_{size}": size / middle[name, size] for name, size in times}
+    slower = {"add_ratio": adding["database"] / adding["file"], "open_ratio": opening["database"] / opening["file"]}
+    return {**rates, **speeds, **slower}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="100,000 records instead of a million, fewer rounds")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--postgres", metavar="ADDRESS", help="compare with a store in PostgreSQL, made there and left")
     parser.add_argument("--folder", type=Path, help="where the stores are made; by default a temporary folder")
     asked = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=asked.folder))
     try:
-        result = {
-            "queries_50000x64": queries(folder, 50_000, 64, rounds=12 if asked.quick else 40),
-            "big_x384": big(folder, 100_000 if asked.quick else 1_000_000, 384),
-        }
+        if asked.postgres:
+            result = {"database_50000x64": databases(folder, asked.postgres, 50_000, 64, 12 if asked.quick else 40)}
+        else:
+            result = {
+                "queries_50000x64": queries(folder, 50_000, 64, rounds=12 if asked.quick else 40),
+                "big_x384": big(folder, 100_000 if asked.quick else 1_000_000, 384),
+            }
     finally:
         shutil.rmtree(folder)
     if asked.json:

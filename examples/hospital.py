@@ -1,6 +1,6 @@
 """A hospital-like table with several visits per patient: numbers, categories, dates and gaps.
 
-    pip install 'indknn[store,tables]' pandas
+    pip install '.[store,tables]' pandas
     python examples/hospital.py
 
 A public sample makes the schema. Private visits go into a store, where each patient has one budget however many visits

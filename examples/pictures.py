@@ -1,6 +1,6 @@
 """Images, labelled by private images.
 
-    pip install 'indknn[features]'
+    pip install '.[features]'
     python examples/pictures.py                            ResNet-50, fetched on first use
     python examples/pictures.py --model models/my-onnx     a folder with model.onnx: no network, no PyTorch
 

@@ -1,6 +1,6 @@
 """Support tickets as text, sorted by what private tickets were about.
 
-    pip install 'indknn[tables,features]' pandas
+    pip install '.[tables,features]' pandas
     python examples/tickets.py                             fetches a public model on first use
     python examples/tickets.py --model models/minilm       a folder: no network; with model.onnx no PyTorch either
 

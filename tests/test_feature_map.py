@@ -1,5 +1,6 @@
 """What the shared model sees of a record follows from that record and public things alone, bit for bit."""
 
+from threading import current_thread
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,18 +8,20 @@ import pytest
 
 from conftest import blobs
 from indknn.core.kernels import Cosine
+from indknn.core.noise import SeededNoise
 from indknn.core.quantise import EXACT_FEATURES, LEVELS, quantise
+from indknn.engine import Engine
 from indknn.ledger import MemoryLedger
 from indknn.models import feature_map as maps
 from indknn.models.card import BINS, CELLS, OPTIMISM, Card, bins, cells, edges, margins
 from indknn.models.feature_map import FOURIER, LEAST_ROWS, FeatureMap, feature_map
 from indknn.models.neighbours import Neighbours
-from indknn.models.shared_model import MOST_ROWS
+from indknn.models.shared_model import MOST_ROWS, SharedModel
 from indknn.records import derived as derived_module
 from indknn.records.derived import PORTION, Derived
 from indknn.records.indexes import make_index
 from indknn.records.shard import Shard
-from indknn.settings import MAX_FEATURES
+from indknn.settings import MAX_FEATURES, Settings
 from indknn.types import ROW
 
 EXACT = 1 << 24  # whole numbers below this are exact in float32, and so are their sums
@@ -231,3 +234,22 @@ def test_of_very_many_records_nothing_is_kept(monkeypatch):
 def test_nothing_is_derived_from_no_records():
     shard = Shard(make_index("exact", Cosine(), 4), MemoryLedger(1000))
     assert len(Derived(shard, lambda values, labels: labels).of(shard.slots())) == 0
+
+
+def test_a_map_is_made_by_another_thread_while_answers_are_given(monkeypatch):
+    made, original = [], SharedModel.make_map
+
+    def make_map(model):
+        made.append(current_thread())
+        return original(model)
+
+    monkeypatch.setattr(SharedModel, "make_map", make_map)
+    X, y = blobs(400, 3, 6)
+    engine = Engine(Settings(n_features=6, classes=(0, 1, 2), epsilon=8.0), SeededNoise(1))
+    engine.add(X[:300], y[:300])
+    engine.declare_public(X[300:])
+    for _ in engine.train():
+        pass
+    (thread,) = made
+    assert thread is not current_thread()
+    assert engine.predictor.model.ready

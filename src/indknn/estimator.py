@@ -140,7 +140,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         where it stopped. In memory `owners` may be left out, and people are then the row numbers; since nobody can tell
         whether row 7 is still the same person, that is refused once anything has been spent with secure noise. A
         store wants to be told in words that every row is a new person: owners="each-row". `record_ids` are ids of
-        your choice, for `partial_fit` to replace records by.
+        your choice, for `partial_fit` to replace records by. X may be a memory map, and is read in blocks.
         """
         X, y, owners, record_ids = records_of(self._schema(), X, y, owners, record_ids)
         rows, targets = _check_records(X, y)

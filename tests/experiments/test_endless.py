@@ -180,6 +180,22 @@ def test_a_run_goes_on_and_fresh_begins_anew(folder, tmp_path, monkeypatch):
     assert len(done) == 2 * n + 6
 
 
+def test_what_is_done_so_far_is_reported(tmp_path, folder):
+    setting, results = find(folder, seeds=2, only=(0.5, 1.0)), Results(tmp_path / "units")
+    (item,) = choose("endless_figures")
+    for unit in item(setting, results).units():
+        if unit.method in ("open", "noisy_sgd") and unit.epsilon == 1.0 and unit.seed == 0:
+            results.put(unit, {"block": 100, "right": [90] * 4, "length": 400}, 0.0)
+    (outcome,) = reproduce([item], setting, tmp_path, quiet, so_far=True)
+    assert outcome.status == "partly"
+    assert outcome.not_run[-1] == "24 of 26 units, which are not done yet"
+    rows = {row[0]: row[1:] for row in outcome.tables[0].rows}
+    assert rows["Ind-KNN"] == ["–", ".900"]
+    assert rows["Private-kNN"] == ["–", "–"]
+    (against,) = outcome.findings
+    assert against.agrees
+
+
 def test_seeds_and_epsilons_are_those_asked_for(folder):
     full = EndlessFigures(find(folder), None).units()
     assert {u.seed for u in full if u.method in ("model", "private_knn")} == {0}

@@ -14,7 +14,7 @@ BLOCK = re.compile(
     re.S | re.M,
 )
 RUN = {"python", "sh"}
-SHOWN = {"text", "json", "ini", "yaml", "console"}
+SHOWN = {"text", "json", "ini", "yaml", "toml", "sql", "console"}
 """Languages of blocks that nobody runs: what is printed, and files."""
 
 

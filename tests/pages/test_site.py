@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -9,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from playwright.sync_api import sync_playwright
 from tools import reference
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +28,8 @@ def site(tmp_path_factory):
     pytest.importorskip("mkdocs", reason="the site needs pip install '.[docs]'")
     pytest.importorskip("material", reason="the site needs pip install '.[docs]'")
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    # Not with --quiet: then warnings are not counted, and --strict does nothing.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
@@ -86,3 +89,25 @@ def test_everybody_finds_their_page_with_one_click(site):
     links = Loads(site / "index.html").links
     for guide in ("table", "texts", "operator", "privacy-officer", "researcher"):
         assert f"guides/{guide}.html" in links
+
+
+@pytest.mark.slow
+@pytest.mark.chromium
+def test_every_page_fits_a_phone_and_asks_nobody_for_anything(site):
+    chromium = shutil.which(os.environ.get("INDKNN_CHROMIUM", "/usr/bin/chromium"))
+    if chromium is None:
+        pytest.skip("no Chromium at /usr/bin/chromium nor at $INDKNN_CHROMIUM: the pages were NOT looked at")
+    asked, wide = [], {}
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.on("request", lambda one: asked.append(one.url) if one.url.startswith("http") else None)
+        page.on("pageerror", lambda error: asked.append(f"error: {error}"))
+        for path in sorted(site.rglob("*.html")):
+            page.goto(path.as_uri())
+            width = page.evaluate("document.documentElement.scrollWidth")
+            if width > 390:
+                wide[path.name] = width
+        browser.close()
+    assert not asked
+    assert not wide

@@ -12,7 +12,7 @@ import sys
 import httpx
 import pytest
 
-from indknn.server.bodies import SMALL, BodyBudget
+from indknn.server.bodies import IN_VAIN, SMALL, BodyBudget
 from indknn.server.connections import RESERVE, Connections
 from indknn.server.problems import Problem
 from indknn.server.reader import Bounds, Reader
@@ -150,6 +150,39 @@ def test_a_body_of_unknown_length_is_counted_as_it_comes():
     assert told.value.status == 503
     assert not budget._held
     assert budget._left == 400_000
+
+
+def test_large_bodies_that_are_refused_all_the_time_are_refused_unread():
+    now = [0.0]
+    budget = BodyBudget(total=1 << 28, largest=1 << 26, clock=lambda: now[0])
+
+    def send(sender, size, status=422):
+        with budget.holding(sender) as take:
+            take(size)
+            raise Problem(status, "this is no question")
+
+    for _ in range(3):
+        with pytest.raises(Problem, match="no question"):
+            send("eve", IN_VAIN // 2)
+    with pytest.raises(Problem, match="had to be refused") as refused, budget.holding("eve") as take:
+        take(SMALL + 1)
+    assert refused.value.status == 429
+    assert budget.held == 0
+    for _ in range(9):
+        with pytest.raises(Problem, match="no question"):
+            send("ann", IN_VAIN // 2, 503)  # that was not her fault
+    now[0] += 1.0
+    with budget.holding("eve") as take:
+        take(SMALL + 1)  # after a while she may try again
+
+
+def test_who_sends_large_bodies_in_vain_is_soon_refused_before_they_are_read(client, monkeypatch):
+    monkeypatch.setattr("indknn.server.bodies.IN_VAIN", 1000)  # a second
+    wrong = b'{"inputs":[' + b"[]," * 60_000 + b"[]]}"
+    told = [client("POST", INFER, content=wrong).status_code for _ in range(2)]
+    assert told[0] in {400, 413, 422}
+    assert told[1] == 429
+    assert client.ask(rows(1)).status_code == 200  # a small body is read as ever
 
 
 HOSTILE = {

@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 from indknn.errors import StoreError
-from indknn.server import reports
+from indknn.server import reports, serve
 from indknn.store import Store, chain, database, filehome, journal
 from indknn.store.reports import Moment, status
 from indknn.store.verify import Snapshot, problems
@@ -134,3 +135,11 @@ def test_debits_are_folded_by_whoever_commits(tmp_path, monkeypatch):
     with Store(store.path) as again:
         assert np.array_equal(again.spent(), before)
         assert not list(problems(again))
+
+
+def test_linear_algebra_of_a_server_takes_one_thread(store, monkeypatch):
+    seen = []
+    monkeypatch.setattr(serve, "_run", lambda *_: seen.extend(threadpool_info()))
+    store.close()
+    serve.serve(store.path)
+    assert {library["num_threads"] for library in seen if library["user_api"] == "blas"} == {1}

@@ -8,6 +8,7 @@ from there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +18,12 @@ from indknn.core.noise import Noise
 from indknn.core.releases import Gradient, Release, TallyRelease
 from indknn.ledger import SHARED
 from indknn.models import SharedModel
+from indknn.models.feature_map import FeatureMap
 from indknn.models.shared_model import CLIP, Due
 from indknn.records.derived import Derived
 from indknn.records.shard import Shard
+
+_MOMENT = 0.002  # seconds
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,11 @@ def round_of_training(
     """
     made, derived = 0, _Derivations(model, shards)
     while (due := model.due()) is not None:
+        if due == "step" and not model.mapped:
+            mapped = _beside(model.make_map)
+            while not wait([mapped], _MOMENT).done:
+                yield Progress(made, model.follow)
+            model.take_map(mapped.result())
         while derived.incomplete(due):
             yield Progress(made, model.follow)
         if due == "step":
@@ -49,6 +58,14 @@ def round_of_training(
         else:
             released(_tally(due, model, shards, noise, derived.of(due)))
         yield Progress(made, model.follow)
+
+
+def _beside(work: Callable[[], FeatureMap]) -> Future[FeatureMap]:
+    """What another thread makes, while answers are given."""
+    threads = ThreadPoolExecutor(1, "map")
+    made = threads.submit(work)
+    threads.shutdown(wait=False)  # it ends with its work
+    return made
 
 
 class _Derivations:

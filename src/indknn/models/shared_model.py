@@ -124,13 +124,25 @@ class SharedModel:
     @property
     def map(self) -> FeatureMap:
         """From the features of records to those of the model."""
-        if self._map is None:
-            assert self.public is not None
-            self._map = feature_map(self.public, self.terms.n_classes, self._signal, self.terms.seed)
-            self._floats = np.zeros((self._map.width + 1, self.terms.n_classes))
-            self._floats[-1] = self._common / INTERCEPT  # it starts from how common each label is
-            self._weights = Weights.of(self._floats)
-        return self._map
+        return self._map or self.take_map(self.make_map())
+
+    @property
+    def mapped(self) -> bool:
+        """Whether the map was made."""
+        return self._map is not None
+
+    def make_map(self) -> FeatureMap:
+        """The map. It takes longest with many features, and changes nothing: so any thread may make it."""
+        assert self.public is not None
+        return feature_map(self.public, self.terms.n_classes, self._signal, self.terms.seed)
+
+    def take_map(self, made: FeatureMap) -> FeatureMap:
+        """Use this map from here on."""
+        self._map = made
+        self._floats = np.zeros((made.width + 1, self.terms.n_classes))
+        self._floats[-1] = self._common / INTERCEPT  # it starts from how common each label is
+        self._weights = Weights.of(self._floats)
+        return made
 
     @property
     def weights(self) -> Weights:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -11,6 +12,9 @@ from indknn.server.problems import Problem
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
 SMALL = 64 << 10
 """Bytes of a small body. It needs no leave: the limit on connections bounds how much all of them are."""
+IN_VAIN = 8 << 20
+"""Bytes a second of larger bodies that a sender may send only to be refused. Then others are refused unread."""
+_SENDERS = 10_000
 
 
 class BodyBudget:
@@ -26,7 +30,9 @@ class BodyBudget:
     indknn.server.problems.Problem: too much is being sent at once; send it again later
     """
 
-    def __init__(self, total: int, largest: int):
+    def __init__(self, total: int, largest: int, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._in_vain: dict[str, tuple[float, float]] = {}  # bytes by sender, and when that was so
         self._total = self._left = max(total, largest)
         self._share = max(total // 4, largest)
         self._held: dict[str, int] = {}
@@ -43,6 +49,9 @@ class BodyBudget:
 
         def take(size: int) -> None:
             nonlocal taken
+            if self._sent_in_vain(sender) > IN_VAIN:
+                text = "too many large bodies were sent that had to be refused; send it again later"
+                raise Problem(429, text, "rate_limit", ((b"retry-after", b"1"),))
             held = self._held.get(sender, 0)
             if size > self._left or held + size > self._share:
                 text = "too much is being sent at once; send it again later"
@@ -53,12 +62,23 @@ class BodyBudget:
 
         try:
             yield take
+        except Problem as problem:
+            if taken and 400 <= problem.status < 500:
+                if len(self._in_vain) > _SENDERS:  # addresses come and go
+                    self._in_vain.clear()
+                self._in_vain[sender] = self._sent_in_vain(sender) + taken, self._clock()
+            raise
         finally:
             self._left += taken
             if taken:
                 self._held[sender] -= taken
                 if not self._held[sender]:
                     del self._held[sender]
+
+    def _sent_in_vain(self, sender: str) -> float:
+        """How many bytes this sender was refused lately."""
+        size, since = self._in_vain.get(sender, (0.0, 0.0))
+        return max(size - (self._clock() - since) * IN_VAIN, 0.0)
 
 
 async def read_body(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import uvicorn
 import uvloop
+from threadpoolctl import threadpool_limits
 
 from indknn.engine import MakeShard
 from indknn.errors import InvalidInputError
@@ -70,7 +71,8 @@ def serve(
 ) -> None:
     """Serve a store until SIGTERM or SIGINT. Everything that was charged is answered before this returns."""
     refuse_exposed(path, host, tls is not None, behind_proxy)
-    with Store(path, witness=witness, make_shard=make_shard) as store:
+    # One thread for linear algebra: pieces of training are small, and several threads would wait for each other.
+    with threadpool_limits(1, "blas"), Store(path, witness=witness, make_shard=make_shard) as store:
         app = create_app(store, keys=keys_path(path), options=options, open_on_loopback=open_on_loopback, embed=embed)
         if behind_proxy or not is_loopback(host):
             app.service.keys.is_open = False  # even if the file has gone since it was read

@@ -224,10 +224,9 @@ class StoreJournal:
             if fold is not None:
                 write_balances(self.db, *fold)
                 self.unfolded_bytes = 0
-            for answer in paid:
-                body = answer.debits.encode() if answer.debits is not None else b""
-                self.db.execute("INSERT INTO debits VALUES (?, ?)", (answer.seq, body))
-                self.unfolded_bytes += len(body)
+            debits = [(answer.seq, answer.debits.encode()) for answer in paid if answer.debits is not None]
+            self.unfolded_bytes += sum(len(body) for _, body in debits)
+            self.db.executemany("INSERT INTO debits VALUES (?, ?)", debits)
             self.db.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             self.db.executemany("INSERT INTO requests VALUES (?, ?, ?, ?)", values)
             if batch:

@@ -18,6 +18,7 @@ from indknn_lab.plots.report import markdown, summary, verdict
 from indknn_lab.plots.summaries import kept
 
 Summaries: TypeAlias = dict[str, dict[str, Any]]
+NONE = "–"
 PAGES = ("README.md", "docs/*.md", "docs/**/*.md")
 _BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
 _METHODS = {
@@ -28,6 +29,14 @@ _METHODS = {
     "Private-kNN": "Private-kNN",
     "ridge regression, no privacy": "no privacy (ridge)",
 }
+_OURS, _ONCE, _AGAIN, _VOTES, _KNN, _RIDGE = _METHODS
+_STREAMS = {
+    "Ind-KNN, first 1x": ("Ind-KNN", "1st of 1x"),
+    "Ind-KNN, last 1x of 100,000": ("Ind-KNN", "last of 1x"),
+    "Algorithm 3, first 1x": (_VOTES, "1st of 1x"),
+    "Algorithm 3, fifth 1x": (_VOTES, "5th of 1x"),
+}
+_CHANGE = {_OURS: "Ind-KNN", _AGAIN: "NoisySGD, retrained", _ONCE: "NoisySGD, trained once"}
 _PAPER = {"indknn": "Ind-KNN (Algorithm 3)", "private_knn": "Private-kNN", "noisy_sgd": "Linear NoisySGD"}
 
 
@@ -74,15 +83,16 @@ def over_epsilon(item: str) -> Callable[[Summaries], str]:
             return _not_run(item)
         tables = found["tables"]
         epsilons = " / ".join(column.removeprefix("ε = ") for column in tables[0]["columns"][1:])
-        rows = []
-        for each in tables:
-            cells = {_plain(label): " / ".join(map(_middle, values)) for label, *values in each["rows"]}
-            cells["ridge regression, no privacy"] = cells["ridge regression, no privacy"].split(" / ")[0]
-            rows.append([each["title"], *(cells[label] for label in _METHODS)])
-        least = {label: min(_seeds(each, label) for each in tables) for label in _METHODS}
-        several = ", ".join(f"{title}: {least[label]}" for label, title in _METHODS.items() if least[label] > 1)
+        ridge = "ridge regression, no privacy"
+        cells = [{_plain(label): list(map(_middle, values)) for label, *values in each["rows"]} for each in tables]
+        shown = {label: title for label, title in _METHODS.items() if any(set(row[label]) != {NONE} for row in cells)}
+        texts = [[" / ".join(row[label][: 1 if label == ridge else None]) for label in shown] for row in cells]
+        rows = ([each["title"], *row] for each, row in zip(tables, texts, strict=True))
+        least = {label: min(_seeds(each, label) for each in tables) for label in shown}
+        several = ", ".join(f"{title}: {least[label]}" for label, title in shown.items() if least[label] > 1)
         seeds = f"Medians over seeds ({several}; the others one), δ = 1e-5." if several else "One seed, δ = 1e-5."
-        return table([f"accuracy at ε = {epsilons}", *_METHODS.values()], rows) + f"\n\n{seeds}"
+        gaps = f" {NONE}: not run." if any(NONE in text for row in texts for text in row) else ""
+        return table([f"accuracy at ε = {epsilons}", *shown.values()], rows) + f"\n\n{seeds}{gaps}"
 
     return block
 
@@ -100,6 +110,29 @@ def paper(summaries: Summaries) -> str:
         rows.append([each["title"].rsplit(", delta", maxsplit=1)[0], *values])
     header = f"accuracy at ε = {' / '.join(f'{e:g}' for e in epsilons)}"
     return table([header, *_PAPER.values()], rows) + "\n\nMedians of 5 query sets."
+
+
+def along(item: str, columns: dict[str, tuple[str, str]]) -> Callable[[Summaries], str]:
+    """One row for each stream: some windows of some methods, at those epsilons at which the default was run.
+
+    `columns` are pairs of a method and a window, by title.
+    """
+
+    def block(summaries: Summaries) -> str:
+        rows = []
+        for each in summaries.get(item, {}).get("tables", []):
+            cells = {
+                (row[0], row[1], window): row[2 + i]
+                for row in each["rows"]
+                for i, window in enumerate(each["columns"][2:])
+            }
+            first = next(iter(columns.values()))
+            run = [e for e in dict.fromkeys(row[0] for row in each["rows"]) if cells.get((e, *first), NONE) != NONE]
+            values = [" / ".join(cells[e, *where] for e in run) for where in columns.values()]
+            rows += [[each["title"], " / ".join(run), *values]] if run else []
+        return table(["accuracy", "at ε", *columns], rows) if rows else _not_run(item)
+
+    return block
 
 
 def findings(item: str) -> Callable[[Summaries], str]:
@@ -138,8 +171,10 @@ BLOCKS: dict[str, Callable[[Summaries], str]] = {
     "tables": over_epsilon("tables"),
     "paper": paper,
     "level": findings("endless_figures"),
-    "streams": findings("endless_streams"),
-    "change": findings("endless_change"),
+    "streams": along("endless_streams", _STREAMS),
+    "change": along("endless_change", {title: (label, "all") for label, title in _CHANGE.items()}),
+    "streams-goals": findings("endless_streams"),
+    "change-goals": findings("endless_change"),
     "sources": sources,
     "in-short": in_short,
     "audit-summary": audit_summary,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -17,6 +18,7 @@ from indknn.store.postgres.schema import COLUMNS, KEYS
 from indknn.store.postgres.values import any_dumps, any_loads, register_text
 
 _PIECE, _FEW = 4096, 32
+logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what goes wrong is raised
 _DIGEST = "SELECT books_digest()"
 
 

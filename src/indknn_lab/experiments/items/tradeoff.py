@@ -40,6 +40,7 @@ class Tradeoff:
 class TradeoffItem(Item):
     """A figure with one such panel for each data set."""
 
+    in_part = True
     tradeoffs: ClassVar[tuple[Tradeoff, ...]]
     claim: ClassVar[str]
     """What the paper says about NoisySGD, where a trade-off has a tolerance."""
@@ -47,6 +48,11 @@ class TradeoffItem(Item):
     def here(self) -> list[Tradeoff]:
         """Those whose data are there."""
         return [t for t in self.tradeoffs if t.data in self.present]
+
+    def done(self) -> list[Tradeoff]:
+        """Those of them of which all units are done."""
+        lines = ((t, [self.line(t, role) for role in (*self.roles(t), "plain")]) for t in self.here())
+        return [t for t, many in lines if all(self.results.get(unit) is not None for line in many for unit in line)]
 
     def roles(self, t: Tradeoff) -> tuple[str, ...]:
         """All methods that are compared, also somebody's own."""
@@ -64,7 +70,7 @@ class TradeoffItem(Item):
 
     def body(self) -> Body:
         """Panels, the same as numbers, and the claims."""
-        here = self.here()
+        here = self.done()
         findings = [self._beats_private_knn(t) for t in here]
         findings += [self._rbf(t) for t in here if t.data == "cifar10"]
         findings += [self._against_sgd(t) for t in here if t.tolerance is not None]
