@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from cluster.histories import DEFAULT, PAPER, by_engine, inline
+from cluster.histories import DEFAULT, PAPER, by_engine, with_one
 from golden.transcripts import MODES, data, settings
 from indknn.cluster.ray_hosts import ray_cluster, shards_named
 from indknn.errors import ShardError
@@ -25,7 +25,7 @@ def stopped_afterwards():
 @pytest.mark.parametrize("mode", [PAPER, DEFAULT])
 def test_shards_on_ray_are_as_one_in_this_process(mode):
     with ray_cluster(None, 2, name="equal", cpus=0.1) as cluster:
-        assert by_engine(mode, cluster) == by_engine(mode, inline(1))
+        assert by_engine(mode, cluster) == with_one(mode)
         assert len(shards_named("equal")) == 2
     assert not shards_named("equal")
 
