@@ -81,7 +81,6 @@ def test_ray_without_a_number_of_shards_is_refused(tmp_path):
 )
 def test_ray_that_others_can_reach_needs_a_token(command, monkeypatch):
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    pytest.importorskip("ray")
     result = CliRunner().invoke(app, ["cluster", *command])
     assert result.exit_code == 2
     assert "RAY_AUTH_MODE=token" in result.output

@@ -5,14 +5,18 @@ import signal
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
 from golden.transcripts import MODES, settings
 from indknn.store import Store
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
-pytest.importorskip("ray", reason="shards on Ray need ray")
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'indknn[cluster]'"),
+]
 INDKNN = [sys.executable, "-c", "from indknn.cli import main; main()"]
 EVERYTHING = """
 import sys
