@@ -1,5 +1,7 @@
 """One history, played over any number of shards; what came of it."""
 
+from functools import cache
+
 from golden.transcripts import MODES, Replayed, fingerprint, history, settings
 from indknn.cluster import Cluster
 from indknn.cluster.local import Inline
@@ -20,6 +22,12 @@ def by_engine(mode, cluster=None):
     """The labels and charges of the history."""
     model = Engine(settings(MODES[mode]), Replayed(), make_shard=None if cluster is None else cluster.new_shard)
     return history(model, model.forget_owners)
+
+
+@cache
+def with_one(mode):
+    """The same with one shard in this process, played once."""
+    return by_engine(mode, inline(1))
 
 
 def by_store(mode, path, cluster=None):

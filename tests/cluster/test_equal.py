@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cluster.histories import DEFAULT, PAPER, by_engine, by_store, inline
+from cluster.histories import DEFAULT, PAPER, by_engine, by_store, inline, with_one
 from golden.transcripts import MODES, Replayed, data, settings
 from indknn.cluster import local_cluster
 from indknn.engine import Engine
@@ -13,7 +13,7 @@ SHARED = ["the shared model", DEFAULT]
 
 @pytest.mark.parametrize("mode", MODES)
 def test_many_shards_are_as_one(mode):
-    assert by_engine(mode, inline(3)) == by_engine(mode, inline(1))
+    assert by_engine(mode, inline(3)) == with_one(mode)
 
 
 @pytest.mark.parametrize("mode", SHARED)
@@ -21,11 +21,11 @@ def test_in_the_default_mode_they_are_as_no_cluster_at_all(mode):
     assert by_engine(mode, inline(2)) == by_engine(mode)
 
 
-@pytest.mark.parametrize("mode", [PAPER, "reuse of labels", DEFAULT])
+@pytest.mark.parametrize("mode", [PAPER, DEFAULT])
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_shards_in_other_processes_are_as_one_in_this_one(mode, n):
     with local_cluster(n) as cluster:
-        assert by_engine(mode, cluster) == by_engine(mode, inline(1))
+        assert by_engine(mode, cluster) == with_one(mode)
 
 
 @pytest.mark.parametrize("mode", [PAPER, DEFAULT])

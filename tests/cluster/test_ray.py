@@ -6,16 +6,18 @@ from importlib.util import find_spec
 
 import pytest
 
-from cluster.histories import DEFAULT, PAPER, by_engine, inline
+from cluster.histories import DEFAULT, PAPER, by_engine, with_one
 from golden.transcripts import MODES, data, settings
 from indknn.cluster.ray_hosts import connected, ray_cluster, shards_named
 from indknn.errors import ShardError
 from indknn.store import Store
 from indknn.store.verify import problems
 
-# Ray reads the environment when it is imported, so a test must not do that before the product has set it.
-without = pytest.mark.skipif(find_spec("ray") is None, reason="shards on Ray need ray")
-pytestmark = [pytest.mark.ray, pytest.mark.slow, without]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'indknn[cluster]'"),
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,15 +27,21 @@ def ray():
     found.shutdown()
 
 
+def test_ray_listens_on_the_loopback_alone_and_asks_for_a_token(ray):
+    assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
 @pytest.mark.parametrize("mode", [PAPER, DEFAULT])
 def test_shards_on_ray_are_as_one_in_this_process(mode):
     with ray_cluster(None, 2, name="equal", cpus=0.1) as cluster:
-        assert by_engine(mode, cluster) == by_engine(mode, inline(1))
+        assert by_engine(mode, cluster) == with_one(mode)
         assert len(shards_named("equal")) == 2
     assert not shards_named("equal")
 
 
-def test_an_actor_that_dies_or_hangs_is_replaced_and_nothing_is_lost(tmp_path, ray):
+def test_an_actor_that_dies_or_hangs_is_replaced_and_nothing_is_lost(ray, tmp_path):
     X, y, owners, Q = data()
     with (
         ray_cluster(None, 2, name="dying", cpus=0.1) as cluster,

@@ -12,9 +12,11 @@ import pytest
 from golden.transcripts import MODES, settings
 from indknn.store import Store
 
-# Ray reads the environment when it is imported, so a test must not do that before the product has set it.
-without = pytest.mark.skipif(find_spec("ray") is None, reason="shards on Ray need ray")
-pytestmark = [pytest.mark.ray, pytest.mark.slow, without]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'indknn[cluster]'"),
+]
 INDKNN = [sys.executable, "-c", "from indknn.cli import main; main()"]
 EVERYTHING = """
 import sys

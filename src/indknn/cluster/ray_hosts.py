@@ -52,16 +52,11 @@ def ray_cluster(
 
 def connected(address: str | None) -> Any:
     """Ray, connected. A cluster that others can reach must ask for a token: whoever reaches it may run any code."""
-    if address is not None:
-        refuse_exposed(address)
-    elif "ray" in sys.modules and os.environ.get("RAY_AUTH_MODE") != "token":
-        raise IndKNNError("Ray was imported before it was told to ask for a token: set RAY_AUTH_MODE=token before that")
-    os.environ.update(QUIET)
     if address is None or _is_loopback(address):
-        os.environ.update(LOOPBACK)
-    if address is None:
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        _set_environment(own=address is None)
+    else:
+        refuse_exposed(address)
+        os.environ.update(QUIET)
     try:
         import ray  # noqa: PLC0415
     except ModuleNotFoundError:
@@ -75,6 +70,21 @@ def connected(address: str | None) -> Any:
         except (ConnectionError, RuntimeError) as error:
             raise ShardError(f"Ray cannot be reached at {address}: {error}") from error
     return ray
+
+
+def _set_environment(own: bool) -> None:
+    """What Ray must know before it is imported: to listen on the loopback alone, and a token if it is started here."""
+    if "ray" in sys.modules and any(os.environ.get(name) != value for name, value in LOOPBACK.items()):
+        if sys.modules["ray"].is_initialized():
+            return  # whoever connected it knows where it listens
+        (name,) = LOOPBACK
+        raise PrivacyError(
+            f"ray was imported before, and would listen on all addresses: set {name}=0 before, or import it later"
+        )
+    os.environ.update({**QUIET, **LOOPBACK})
+    if own and "ray" not in sys.modules:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def refuse_exposed(address: str) -> None:
