@@ -7,8 +7,10 @@ import pytest
 
 import postgres_server
 from indknn.place import Address, place_of
-from indknn.store import held, keyfile, store
+from indknn.store import Store, held, keyfile
 from indknn.store import home as homes
+from indknn.store import store as stores
+from store.postgres.people import NAMES, SETTINGS, X, Y
 
 HERE = Path(__file__).parent
 
@@ -74,5 +76,23 @@ def in_database(server, monkeypatch):
         found = place_of(where)
         return Mapped(found) if isinstance(found, Path) else DatabaseHome(found)
 
-    for module in (homes, held, store, keyfile):
+    for module in (homes, held, stores, keyfile):
         monkeypatch.setattr(module, "home_of", home_of)
+
+
+@pytest.fixture
+def store(place):
+    """A store of a few people."""
+    with Store.create(place, SETTINGS) as made:
+        made.add(X, Y, NAMES, [f"r{i}" for i in range(60)])
+        yield made
+
+
+@pytest.fixture
+def outsider(server, store):
+    """Somebody else's connection to the tables of the store."""
+    import psycopg
+
+    with psycopg.connect(server.conninfo(), autocommit=True) as pg:
+        pg.execute(f"SET search_path = {place_of(str(store.path)).schema}")
+        yield pg

@@ -14,7 +14,7 @@ from indknn.server import upkeep
 from indknn.store import Store, chain
 from indknn.store.home import home_of
 from indknn.store.verify import problems
-from store.postgres.test_database import NAMES, SETTINGS, X, Y
+from store.postgres.people import NAMES, SETTINGS, X, Y
 
 LIMIT = 120
 
