@@ -19,9 +19,9 @@ PAGE = Path(__file__).parents[3] / "docs" / "postgresql.md"
 @pytest.fixture(scope="module")
 def addresses():
     """A store that was made by its owner, as seen by each of the three roles."""
-    server = postgres_server.Server()
     blocks = re.findall(r"^```sql\n(.*?)^```", PAGE.read_text(), re.M | re.S)
     before, after = (block for block in blocks if "GRANT" in block)
+    server = postgres_server.Server()
     there = {
         name: f"postgresql://{name}@:{server.port}/postgres?host={server.folder}" for name in ("own", "write", "read")
     }
