@@ -125,7 +125,9 @@ def big(folder: Path, n: int, d: int) -> dict[str, float]:
 def databases(folder: Path, address: str, n: int, d: int, rounds: int) -> dict[str, float]:
     """The same queries to a file and to PostgreSQL, interleaved: how much slower the database is."""
     rng = np.random.default_rng(2)
-    settings = Settings(n_features=d, classes=CLASSES, tau=0.16, max_queries=100_000, reuse="none", free_repeats=False)
+    tau = 2.17 / d**0.5  # selects 1.5% of records in random directions
+    plain = {"tau": tau, "max_queries": 100_000, "reuse": "none", "free_repeats": False, "delta": 1e-7}
+    settings = Settings(n_features=d, classes=CLASSES, **plain)
     X, y = records(n, d, rng)
     stores = {"file": Store.create(folder / "file.store", settings), "database": Store.create(address, settings)}
     adding = {name: seconds(lambda s=store: s.add(X, y, "each-row")) for name, store in stores.items()}  # type: ignore[misc]
@@ -155,7 +157,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=asked.folder))
     try:
         if asked.postgres:
-            result = {"database_50000x64": databases(folder, asked.postgres, 50_000, 64, 12 if asked.quick else 40)}
+            result = {"database_200000x384": databases(folder, asked.postgres, 200_000, 384, 8 if asked.quick else 40)}
         else:
             result = {
                 "queries_50000x64": queries(folder, 50_000, 64, rounds=12 if asked.quick else 40),

@@ -224,10 +224,10 @@ def test_of_very_many_records_nothing_is_kept(monkeypatch):
     shard.forget(shard.slots_of_owners(["p3"]))
     kept, computed = (Derived(shard, lambda values, labels: values[:, ::-1]) for _ in range(2))
     slots, some = shard.slots(), np.array([5, 0, 17])
-    expected = kept.rows(slots)[some]
+    expected = kept.of(slots)[some]
     monkeypatch.setattr(derived_module, "MOST_KEPT", 100)
     assert not computed.fill()
-    np.testing.assert_array_equal(computed.rows(slots)[some], expected)
+    np.testing.assert_array_equal(computed.of(slots)[some], expected)
     assert computed._values is None
 
 

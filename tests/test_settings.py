@@ -105,7 +105,7 @@ def test_every_value_is_kept_in_its_own_plain_type():
 def test_the_estimator_and_the_command_line_have_the_defaults_of_the_schema():
     given = inspect.signature(IndKNNClassifier).parameters
     assert {name: given[name].default for name in PARAMETERS} == {n: p.default for n, p in PARAMETERS.items()}
-    assert set(given) - set(PARAMETERS) == {"random_state", "store", "public", "schema"}
+    assert set(given) - set(PARAMETERS) == {"random_state", "store", "public", "schema", "shards"}
     assert set(PARAMETERS) - set(OPTIONS) == {"center"}  # a vector, which nobody types
     typed = stores.init.make_context("init", ["a.store"]).params
     assert {name: typed[name] for name in PARAMETERS if name in typed} == {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import fields, replace
 from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -15,17 +14,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
 from indknn.cluster import shard_maker
+from indknn.core import inputs
 from indknn.core.advice import Profile, about_answers, about_delta, about_labels, tell
-from indknn.core.inputs import (
-    NEEDS_OWNERS,
-    as_classes,
-    as_owner_array,
-    as_owner_list,
-    as_owners,
-    as_record_ids,
-    as_record_numbers,
-    says_each_row,
-)
 from indknn.core.noise import Noise, noise_from
 from indknn.core.parameters import numpydoc
 from indknn.engine import Engine
@@ -144,13 +134,13 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         """
         X, y, owners, record_ids = records_of(self._schema(), X, y, owners, record_ids)
         rows, targets = _check_records(X, y)
-        names, ids = self._named(owners, len(rows)), as_record_ids(record_ids, len(rows))
+        names, ids = self._named(owners, len(rows)), inputs.as_record_ids(record_ids, len(rows))
         classes = self._given_classes()
-        settings = self._settings(rows.shape[1], as_classes(targets if classes is None else classes))
+        settings = self._settings(rows.shape[1], inputs.as_classes(targets if classes is None else classes))
         profile = Profile()
         records = settings.prepare(rows, targets, profile.see)
         taken = about_labels() if classes is None and not hasattr(self, "_engine") else []
-        self._start(X, settings, named=not (names is None or says_each_row(names)))
+        self._start(X, settings, named=not (names is None or inputs.says_each_row(names)))
         self.new_record_ids_ = self._engine.replace_all(*records, names, ids)
         tell(taken + self._advice(profile, 0))
         return self
@@ -164,12 +154,12 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         person, as in `fit`. A row whose record id was given before takes the place of that record of the same owner.
         """
         first = not hasattr(self, "_engine")
-        if not first and classes is not None and not np.array_equal(as_classes(classes), self.classes_):
-            given = as_classes(classes).tolist()
+        if not first and classes is not None and not np.array_equal(inputs.as_classes(classes), self.classes_):
+            given = inputs.as_classes(classes).tolist()
             raise InvalidInputError(f"classes must stay {self.classes_.tolist()}, got {given}")
         X, y, owners, record_ids = records_of(self._schema(fitted=not first), X, y, owners, record_ids)
         rows, targets = _check_records(X, y)
-        names, ids = self._named(owners, len(rows)), as_record_ids(record_ids, len(rows))
+        names, ids = self._named(owners, len(rows)), inputs.as_record_ids(record_ids, len(rows))
         settings = self._settings(rows.shape[1], self._first_classes(classes)) if first else self._engine.settings
         if not first:
             validate_data(self, X, reset=False, skip_check_array=True)
@@ -192,8 +182,8 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         if (owners is None) == (records is None):
             raise InvalidInputError("forget takes either owners or records=..., got both or neither")
         self._store_place()
-        names = [] if owners is None else as_owner_list(owners)
-        ids = [] if records is None else as_record_numbers(records)
+        names = [] if owners is None else inputs.as_owner_list(owners)
+        ids = [] if records is None else inputs.as_record_numbers(records)
         if isinstance(self._engine, Engine):
             return self._engine.forget_owners(names) + self._engine.forget_records(ids)
         return int(self._engine.forget(names, records=ids)["records"])
@@ -246,12 +236,12 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         Without `analyst` it is the sum over all analysts. To show somebody their own, use `statement`.
         """
         check_is_fitted(self)
-        return self._engine.spent(None if owners is None else as_owner_list(owners), analyst)
+        return self._engine.spent(None if owners is None else inputs.as_owner_list(owners), analyst)
 
     def statement(self, owner: Any) -> dict[str, Any]:
         """What one owner may see of themselves: spending rounded up to a whole 1/50 of B, by observer."""
         check_is_fitted(self)
-        return statement(self._memory, as_owner_list([owner])[0])
+        return statement(self._memory, inputs.as_owner_list([owner])[0])
 
     @property
     def guarantee_(self) -> dict[str, Any]:
@@ -273,7 +263,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         place of one who was forgotten.
         """
         check_is_fitted(self)
-        return as_owner_array(self._memory.ledger.owners())
+        return inputs.as_owner_array(self._memory.ledger.owners())
 
     @property
     def record_ids_(self) -> IntArray:
@@ -351,8 +341,8 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     def _named(self, owners: Any, rows: int) -> Any:
         """The owners' names; or nothing, or the word that every row is a new person."""
         if self._store_place() is not None and owners is None:
-            raise InvalidInputError(NEEDS_OWNERS)
-        return owners if owners is None or says_each_row(owners) else as_owners(owners, length=rows)
+            raise InvalidInputError(inputs.NEEDS_OWNERS)
+        return owners if owners is None or inputs.says_each_row(owners) else inputs.as_owners(owners, length=rows)
 
     def _advice(self, profile: Profile, people: int) -> list[Warning]:
         """What to tell of rows that came to so many people. A store tells the rest itself."""
@@ -377,22 +367,16 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             if isinstance(old, Engine):
                 return self._with_public(old.restarted(settings, noise))
             return self._with_public(Engine(settings, noise, make_shard=shard_maker(self.shards)))
-        from indknn.store import Store  # noqa: PLC0415  (an extra)
-        from indknn.store.home import home_of  # noqa: PLC0415
+        from indknn.store import fitted  # noqa: PLC0415  (an extra)
 
         if not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; random_state must be None")
-        shards = shard_maker(self.shards)
-        if old is None and not home_of(path).exists():
-            return self._with_public(Store.create(path, settings, make_shard=shards))
-        opened = old if isinstance(old, Store) else Store(path, make_shard=shards)
-        kept = replace(opened.settings, tau=settings.tau) if settings.tau is None else opened.settings
-        if kept != settings:
-            if old is None:
-                opened.close()
-            differing = [f.name for f in fields(settings) if getattr(kept, f.name) != getattr(settings, f.name)]
-            raise InvalidInputError(f"{self.store} was made with other parameters: {', '.join(differing)} differ")
-        return opened
+        if old is None:
+            store, made = fitted.made_or_opened(path, settings, shard_maker(self.shards))
+            return self._with_public(store) if made else store
+        assert not isinstance(old, Engine)
+        fitted.refuse_other(old, settings)
+        return old
 
     def _with_public(self, made: Engine | Store) -> Engine | Store:
         if self.public is not None:
@@ -403,7 +387,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         given = self._given_classes() if classes is None else classes
         if given is None:
             raise InvalidInputError("classes must be passed on the first call to partial_fit, got None")
-        return as_classes(given)
+        return inputs.as_classes(given)
 
 
 def _check_records(X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

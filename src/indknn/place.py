@@ -80,7 +80,6 @@ def keys_path(where: str | Path | Address) -> Path:
     given = dict(place.options)
     server = re.sub(r"[^A-Za-z0-9.-]+", "_", f"{given.get('host', 'local')}-{given.get('port', '5432')}")
     folder = Path(os.environ.get("INDKNN_HOME") or Path.home() / ".indknn")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder / f"{server}-{place.name}.keys"
 
 

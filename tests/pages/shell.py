@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Timer
 
 DONE = "--- this block is done ---"
-PATIENCE = 300.0  # seconds for a page; it only ends what hangs
+PATIENCE = 900.0  # seconds for a page; it only ends what hangs
 
 
 class Shell:

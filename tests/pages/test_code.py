@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 from pages.blocks import BLOCK, RUN, SHOWN, blocks
 from pages.shell import Shell
@@ -30,6 +31,8 @@ def test_every_block_is_run_or_says_why_not(page):
         assert block.language in RUN | SHOWN, f"line {block.line}: {block.language}"
         assert block.reason is None or len(block.reason) > 10, f"line {block.line}: say why"
     assert "```" not in BLOCK.sub("", text), "a block without a language"
+    indented = [token.content for token in MarkdownIt().parse(text) if token.type == "code_block"]
+    assert not indented, "write code between ```, so that it runs here"
 
 
 @pytest.mark.slow

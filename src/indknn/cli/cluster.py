@@ -74,8 +74,8 @@ def start(address: str, port: int, join: str | None, token_file: Path | None, co
         refuse_exposed(f"{address}:{port}")
     environment = {**os.environ, **QUIET, **(LOOPBACK if address == "127.0.0.1" else {})}
     if token_file is not None:
-        environment.pop("RAY_AUTH_TOKEN", None)  # it would be taken instead
-        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file.resolve())}
+        token = {"RAY_AUTH_TOKEN_PATH": str(token_file.resolve()), "RAY_AUTH_TOKEN": ""}  # which would come first
+        environment |= {"RAY_AUTH_MODE": "token", **token}
     where = ["--address", join] if join else ["--head", "--port", str(port), "--include-dashboard=false"]
     limit = [] if cores is None else ["--num-cpus", str(cores)]
     program = "from ray.scripts.scripts import main; main()"

@@ -17,6 +17,7 @@ import click
 from indknn import __version__
 from indknn.cli.options import JSON, StorePlace, show
 from indknn.core.noise import SecureNoise
+from indknn.errors import StoreError
 from indknn.place import Address, Place
 from indknn.records.indexes.choose import make_scanner
 from indknn.records.indexes.scanner_native import levels
@@ -71,6 +72,7 @@ def checks(store: Place | None) -> Iterator[tuple[bool, str, str]]:
         f"2,000 draws: mean {z.mean():+.3f}, spread {z.std():.3f}",
     )
     if isinstance(store, Address):
+        yield (*_server(store),)
         return  # its disk is another machine's
     folder = (store.parent if store is not None else Path()).resolve()
     if not folder.is_dir():
@@ -83,6 +85,17 @@ def checks(store: Place | None) -> Iterator[tuple[bool, str, str]]:
         mode = stat.S_IMODE(store.stat().st_mode)
         yield not mode & 0o077, "permissions", f"{mode:o}" + (": others can read it; chmod 600" if mode & 0o077 else "")
         yield (*_file_format(store),)
+
+
+def _server(place: Address) -> tuple[bool, str, str]:
+    try:
+        from indknn.store.postgres.home import DatabaseHome  # noqa: PLC0415
+
+        return True, "PostgreSQL", DatabaseHome(place).server()
+    except ModuleNotFoundError as missing:
+        return False, "PostgreSQL", f"{missing.name} is not installed: pip install 'indknn[postgres]'"
+    except StoreError as error:
+        return False, "PostgreSQL", str(error)
 
 
 def _memory() -> str:

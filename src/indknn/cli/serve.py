@@ -37,6 +37,13 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 )
 @click.option("--shards", type=int, help="Search in so many processes on this machine, or with --ray on Ray.")
 @click.option("--ray", metavar="ADDRESS", help="Have the shards on Ray at this address; see `indknn cluster`.")
+@click.option(
+    "--rewrite-every",
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="How often a database writes over the old bytes of those who were forgotten. inf: never.",
+)
 @WITNESS
 @click.option("--tls-cert", type=_FILE, help="A certificate (PEM), with --tls-key.")
 @click.option("--tls-key", type=_FILE, help="Its private key (PEM).")

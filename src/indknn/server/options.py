@@ -38,7 +38,8 @@ class Options:
 
     `tick` is the seconds per query on whose multiples answers leave. `max_bodies` is the bytes of all bodies that are
     on their way at one moment. `keep_requests` is the days for which a request can be repeated by its id.
-    `train_every` is the hours between two looks for newcomers whom the shared model does not know.
+    `train_every` is the hours between two looks for newcomers whom the shared model does not know. `rewrite_every` is
+    the hours after which a database writes over the old bytes of those who were forgotten.
     """
 
     name: str = "indknn"
@@ -48,6 +49,7 @@ class Options:
     max_records: int = 10_000
     max_waiting: int = 8192
     train_every: float = 24.0
+    rewrite_every: float = 24.0
     max_bodies: int = 128 << 20
     max_connections: int = 1000
     keep_requests: int = 30
@@ -58,8 +60,9 @@ class Options:
             raise InvalidInputError(f"name must consist of letters, digits, '_', '.' and '-', got {self.name!r}")
         if self.tick is not None and not (math.isfinite(self.tick) and self.tick > 0):
             raise InvalidInputError(f"tick must be a positive number of seconds, got {self.tick!r}")
-        if not self.train_every > 0:
-            raise InvalidInputError(f"train_every must be a positive number of hours, got {self.train_every!r}")
+        for name in ("train_every", "rewrite_every"):
+            if not getattr(self, name) > 0:
+                raise InvalidInputError(f"{name} must be a positive number of hours, got {getattr(self, name)!r}")
         for field in _AT_LEAST_ONE:
             if getattr(self, field) < 1:
                 raise InvalidInputError(f"{field} must be at least 1, got {getattr(self, field)!r}")

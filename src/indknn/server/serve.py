@@ -15,7 +15,7 @@ import uvloop
 from threadpoolctl import threadpool_limits
 
 from indknn.engine import MakeShard
-from indknn.errors import InvalidInputError
+from indknn.errors import FencedError, InvalidInputError
 from indknn.place import Place
 from indknn.server.app import create_app
 from indknn.server.connections import BACKLOG, Connections, allowed
@@ -23,6 +23,7 @@ from indknn.server.gateway import Gateway
 from indknn.server.options import Options
 from indknn.server.protocol import LimitedProtocol, close_overdue
 from indknn.server.service import Embed
+from indknn.server.upkeep import rewrite_old_bytes, stop_if_fenced
 from indknn.store import Store
 from indknn.store.keyfile import keys_path, read_key_file
 
@@ -80,6 +81,8 @@ def serve(
             _run(app, host, port, tls, ready, allowed(app.service.options.max_connections))
         finally:
             app.service.close()
+        if store.fenced:
+            raise FencedError(f"{store.path} was taken over by another process; this one has stopped")
 
 
 def _run(
@@ -111,8 +114,13 @@ def _run(
     address = listening.getsockname()
     where = f"[{address[0]}]" if ":" in address[0] else address[0]
 
+    def stop() -> None:
+        server.should_exit = True
+
     async def main() -> None:
+        store = app.service.store
         beside = [close_overdue(server.server_state.connections), app.service.prune_requests()]
+        beside += [stop_if_fenced(store, stop), rewrite_old_bytes(store, app.service.options.rewrite_every)]
         running = [asyncio.ensure_future(task) for task in beside]
         asyncio.get_running_loop().call_soon(ready, f"{'http' if tls is None else 'https'}://{where}:{address[1]}")
         try:

@@ -17,7 +17,7 @@ import apsw
 
 from indknn.core.noise import Noise, SecureNoise
 from indknn.engine import Engine, MakeShard
-from indknn.errors import PrivacyError, StoreError
+from indknn.errors import FencedError, PrivacyError, StoreError
 from indknn.place import Place
 from indknn.settings import Settings
 from indknn.store import chain
@@ -113,6 +113,15 @@ class HeldStore:
         """The open file. To look at, while no other thread uses the store; else see `reading`."""
         self._reload_if_failed()
         return self._state.db
+
+    @property
+    def fenced(self) -> bool:
+        """Whether another process has taken the store over, as far as is known here."""
+        return isinstance(self._state.journal.failure, FencedError)
+
+    def recover(self) -> None:
+        """After a failure: read everything anew now, and not when it is needed next."""
+        self._reload_if_failed()
 
     @property
     def books(self) -> Books:
@@ -211,7 +220,11 @@ class HeldStore:
                 if self._state.journal.failure is not None:
                     with self._state.journal.io:
                         self.home.close(self._state.db)
-                    self._load()
+                    try:
+                        self._load()
+                    except FencedError as error:
+                        self._state.journal.failure = error
+                        raise
 
     def _load(self) -> None:
         self._guard.refuse_if_moved()

@@ -213,6 +213,7 @@ def digest_of(secret: bytes, text: str) -> str:
 @contextmanager
 def _locked(path: Path) -> Iterator[KeyFile]:
     """The contents of the file, while no other process can change it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -82,9 +82,11 @@ def over_epsilon(item: str) -> Callable[[Summaries], str]:
         if not found:
             return _not_run(item)
         tables = found["tables"]
-        epsilons = " / ".join(column.removeprefix("ε = ") for column in tables[0]["columns"][1:])
         ridge = "ridge regression, no privacy"
         cells = [{_plain(label): list(map(_middle, values)) for label, *values in each["rows"]} for each in tables]
+        run = [i for i in range(len(tables[0]["columns"]) - 1) if any(row[_OURS][i] != NONE for row in cells)]
+        cells = [{label: [values[i] for i in run] for label, values in row.items()} for row in cells]
+        epsilons = " / ".join(tables[0]["columns"][1 + i].removeprefix("ε = ") for i in run)
         shown = {label: title for label, title in _METHODS.items() if any(set(row[label]) != {NONE} for row in cells)}
         texts = [[" / ".join(row[label][: 1 if label == ridge else None]) for label in shown] for row in cells]
         rows = ([each["title"], *row] for each, row in zip(tables, texts, strict=True))
@@ -117,20 +119,21 @@ def along(item: str, columns: dict[str, tuple[str, str]]) -> Callable[[Summaries
 
     `columns` are pairs of a method and a window, by title.
     """
+    first = next(iter(columns.values()))
 
     def block(summaries: Summaries) -> str:
         rows = []
         for each in summaries.get(item, {}).get("tables", []):
+            windows = each["columns"][2:]
             cells = {
-                (row[0], row[1], window): row[2 + i]
-                for row in each["rows"]
-                for i, window in enumerate(each["columns"][2:])
+                (e, label, w): v for e, label, *values in each["rows"] for w, v in zip(windows, values, strict=True)
             }
-            first = next(iter(columns.values()))
             run = [e for e in dict.fromkeys(row[0] for row in each["rows"]) if cells.get((e, *first), NONE) != NONE]
             values = [" / ".join(cells[e, *where] for e in run) for where in columns.values()]
             rows += [[each["title"], " / ".join(run), *values]] if run else []
-        return table(["accuracy", "at ε", *columns], rows) if rows else _not_run(item)
+        told = [i for i in range(2 + len(columns)) if any(set(row[i].split(" / ")) != {NONE} for row in rows)]
+        header = ["accuracy", "at ε", *columns]
+        return table([header[i] for i in told], ([row[i] for i in told] for row in rows)) if rows else _not_run(item)
 
     return block
 

@@ -15,12 +15,6 @@ HERE = Path(__file__).parent
 _BYTES = "looks into the bytes of a file; test_erasure.py looks into those of a server"
 _COPY = "copies or damages a file; test_database.py edits tables"
 FILE_ONLY = {
-    "test_what_operators_get_wrong": "is about files",
-    "test_doctor": "is about files",
-    "test_on_the_command_line": "makes keys for a file",
-    "test_the_witness_from_the_command_line": _COPY,
-    "test_damage_is_found": _COPY,
-    "test_the_books_cover_it": _COPY,
     "test_adding_a_record_again_changes_nothing_and_charges_nobody": _BYTES,
     "test_ids_of_records_go_with_their_owner": _BYTES,
     "test_a_purge_leaves_uploads_and_a_name_is_nowhere_in_the_file": _BYTES,

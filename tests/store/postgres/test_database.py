@@ -8,6 +8,8 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
+from golden.transcripts import MODES, Replayed, fingerprint, history
+from golden.transcripts import settings as golden_settings
 from indknn import open as open_store
 from indknn.cli.app import app
 from indknn.errors import DamagedStoreError, FencedError, InvalidInputError, StoreError, StoreLockedError
@@ -135,6 +137,18 @@ def test_an_older_store_is_migrated_and_a_later_one_refused(place, monkeypatch):
 # The same promises
 
 
+@pytest.mark.parametrize("mode", ["algorithm 3, a global budget", "reuse of labels", "the shared model and votes"])
+def test_a_database_answers_as_a_file_does_to_the_bit(place, tmp_path, mode):
+    told = []
+    for where in (tmp_path / "a.store", place):
+        with Store.create(where, golden_settings(MODES[mode]), noise=Replayed()) as store:
+            one = history(store, store.forget)
+            rows = [tuple(map(str, row)) for row in store.db.execute("SELECT * FROM answers ORDER BY seq")]
+            told.append({**one, "answers": fingerprint(rows), "spent": fingerprint(store.spent())})
+            assert list(problems(store)) == []
+    assert told[0] == told[1]
+
+
 def test_texts_with_odd_characters_survive(store):
     odd = ["a\0b", "back\\slash", "\\0", "ünïcode", "%s ? %"]
     told = {name: store.predict(X[:2] + i, name, request_id=name).tolist() for i, name in enumerate(odd)}
@@ -191,6 +205,7 @@ def test_commands_take_an_address(server, place, tmp_path):
         ["rewrite", place, "--receipt", str(tmp_path / "second.json")],
         ["verify", place, "--erased"],
         ["takeover", place],
+        ["doctor", place],
         ["export", place, "-o", str(tmp_path / "audit.jsonl")],
     ]
     for step in steps:
@@ -209,10 +224,10 @@ def test_commands_take_an_address(server, place, tmp_path):
     "edit",
     [
         "UPDATE meta SET value = to_json(9) WHERE name = 'next_number'",
-        "UPDATE requests SET labels = zeroblob(length(labels))",
+        "UPDATE requests SET digest = zeroblob(length(digest))",
         "DELETE FROM requests",
         "UPDATE scopes SET name = '=carl' WHERE name = '=ann'",
-        "UPDATE tombstones SET spent = '{}'",
+        "UPDATE tombstones SET queries = queries + 1",
         "UPDATE participation SET queries = zeroblob(length(queries))",
         "UPDATE balances SET spent = zeroblob(length(spent))",
         "UPDATE records SET body = (SELECT body FROM records WHERE slot = 7) WHERE slot = 8",

@@ -75,8 +75,7 @@ def test_old_rows_that_somebody_still_sees_are_not_said_to_be_gone(server, marke
     assert store.rewrite()["stage"].startswith("rewritten")
 
 
-def test_a_log_that_is_kept_is_not_said_to_be_gone(server, marked, monkeypatch):
-    monkeypatch.setattr("indknn.store.postgres.erasure._ROUNDS", 6)
+def test_a_log_that_is_kept_is_not_said_to_be_gone(server, marked):
     store, people, _ = marked
     with psycopg.connect(server.conninfo(), autocommit=True) as pg:
         pg.execute("SELECT pg_create_physical_replication_slot('slow', true)")

@@ -20,7 +20,7 @@ from indknn.store.postgres.schema import COLUMNS
 
 ERASING = ("forget", "purge", "prune")
 _PATIENCE = "2s"
-_ROUNDS = 200  # of switching the log; each writes one segment
+_ROUNDS = 8  # of switching the log, beyond one for each of its files
 _RIGHTS = (
     "this role may not look at the log or switch it: GRANT pg_monitor, pg_checkpoint and EXECUTE ON FUNCTION "
     "pg_switch_wal() to it, or ask the operator when the log was last recycled"
@@ -103,8 +103,9 @@ def _use_up_log(pg: psycopg.Connection) -> tuple[float, str]:
     next_second = "SELECT extract(epoch FROM date_trunc('second', clock_timestamp()))::float8 + 1"
     (since,) = pg.execute(next_second).fetchone() or (0,)
     pg.execute("SELECT pg_sleep(greatest(0, %s - extract(epoch FROM clock_timestamp())::float8))", (since,))
+    (files,) = pg.execute("SELECT count(*) FROM pg_ls_waldir()").fetchone() or (0,)
     clean = 0
-    for _ in range(_ROUNDS):
+    for _ in range(files + _ROUNDS):
         _switch(pg)
         clean = clean + 1 if not _old_segments(pg, since) else 0
         if clean == 2:

@@ -166,6 +166,14 @@ class DatabaseHome:
         """Pages and indexes are the server's to check (data checksums, pg_amcheck)."""
         return iter(())
 
+    def server(self) -> str:
+        """What kind of server it is. One that a store would not be safe in is refused."""
+        with self._session() as session, told():
+            _refuse_forgetful(session.pg, str(self.place))
+            row = session.pg.execute("SELECT current_setting('server_version')").fetchone() or ("?",)
+            kept = "; ".join(erasure.elsewhere(session.pg))
+            return f"{row[0]}, commits are durable; old bytes may also be in {kept}"
+
     def take_over(self) -> str:
         """Shut out whoever has the store, and say who that was."""
         with self._session() as session, told():

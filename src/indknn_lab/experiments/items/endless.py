@@ -218,7 +218,7 @@ class EndlessFigures(EndlessItem):
         texts = (f"{points(ours)} against {points(sgd)} ({ours - sgd:+.4f}) at ε = {e:g}" for ours, sgd, e in pairs)
         return Finding(
             "Ind-KNN is at least level (within .003) with NoisySGD that is trained once.",
-            f"{title}, medians of {seeds} seeds: {', '.join(texts)}.",
+            f"{title}, {'one seed' if seeds == 1 else f'medians of {seeds} seeds'}: {', '.join(texts)}.",
             min(ours - sgd for ours, sgd, _ in pairs) >= -self.level if pairs else None,
             by="goal",
         )
@@ -306,7 +306,8 @@ class EndlessStreams(EndlessItem):
             if isnan(first):
                 continue
             lost.append(first - last)
-            texts.append(f"{points(first)} then {points(last)} at ε = {e:g} (Algorithm 3: {points(votes)} at 5x)")
+            beside = "" if isnan(votes) else f" (Algorithm 3: {points(votes)} at 5x)"
+            texts.append(f"{points(first)} then {points(last)} at ε = {e:g}{beside}")
         return Finding(
             f"Nothing is lost (within a point) at {longest:,} queries.",
             f"{self.setting.title(name)}, the first {one:,} queries and the last {one:,}: {'; '.join(texts)}.",
