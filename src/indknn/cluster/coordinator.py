@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from indknn.cluster.messages import Batch, Form, Question, Sums, Terms
+from indknn.cluster.messages import Ballot, Form, Limits, QueryBatch, Sums
 from indknn.core.mechanism import Group, Plan
 from indknn.core.training import Weights
 from indknn.errors import LedgerError, ShardError
@@ -157,7 +157,7 @@ class Asked(Selection):
     tau: int
     totals: list[int] = field(default_factory=list)
     """The count, once hosts have counted."""
-    result: list[tuple[Question, IntArray, IntArray, IntArray]] = field(default_factory=list)
+    result: list[tuple[Ballot, IntArray, IntArray, IntArray]] = field(default_factory=list)
     """What was asked, the votes, who pays and how much, once hosts have settled."""
 
 
@@ -277,13 +277,13 @@ class ClusterShard(Shard):
     def foretell(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope, int]]) -> None:
         """These queries will be settled with these plans and K: one round trip for all of them."""
         asked = [_asked(one) for one in near]
-        self._vote(asked, [Question(*one) for one in questions])
+        self._vote(asked, [Ballot(*one) for one in questions])
 
     def count_all(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope]]) -> list[Admitted]:
         """Admit and count all of these queries before any of them is settled: one round trip."""
         asked = [_asked(one) for one in near]
-        batch = _batch(asked, [Question(*one) for one in questions])
-        totals = self._charging("count", len(asked), (Terms.of(self.books), batch)) if asked else []
+        batch = _batch(asked, [Ballot(*one) for one in questions])
+        totals = self._charging("count", len(asked), (Limits.of(self.books), batch)) if asked else []
         for one, total in zip(asked, np.sum(totals, axis=0).tolist() if asked else [], strict=True):
             one.totals.append(total)
         return [
@@ -296,7 +296,7 @@ class ClusterShard(Shard):
         waiting = [_waiting(one) for one in admitted]
         if waiting:
             sums = self._ask("settle", [(list(Ks), list(plans))] * self._n)
-            questions = [Question(plan, one.scope, K) for one, plan, K in zip(waiting, plans, Ks, strict=True)]
+            questions = [Ballot(plan, one.scope, K) for one, plan, K in zip(waiting, plans, Ks, strict=True)]
             self._take(sums, [one.asked for one in waiting], questions)
 
     def admit(self, selection: Selection, plan: Plan, scope: Scope, *, counted: bool = True) -> Admitted:
@@ -312,20 +312,20 @@ class ClusterShard(Shard):
         if not waiting.asked.result and waiting.counted:
             self.settle_all([waiting], [K], [plan])
         elif not waiting.asked.result:
-            self._vote([waiting.asked], [Question(plan, waiting.scope, K)])
+            self._vote([waiting.asked], [Ballot(plan, waiting.scope, K)])
         question, votes, slots, units = waiting.asked.result.pop()
-        if question != Question(plan, waiting.scope, K):
+        if question != Ballot(plan, waiting.scope, K):
             raise LedgerError(f"a query was settled as {question}, and K is {K}: nothing was answered")
         self.ledger.charge(slots, units, waiting.scope)
         self._unpaid -= 1
         return votes
 
-    def _vote(self, asked: Sequence[Asked], questions: list[Question]) -> None:
+    def _vote(self, asked: Sequence[Asked], questions: list[Ballot]) -> None:
         if asked:
             batch = _batch(asked, questions)
-            self._take(self._charging("vote", len(asked), (Terms.of(self.books), batch)), asked, questions)
+            self._take(self._charging("vote", len(asked), (Limits.of(self.books), batch)), asked, questions)
 
-    def _take(self, sums: Sequence[Sums], asked: Sequence[Asked], questions: Sequence[Question]) -> None:
+    def _take(self, sums: Sequence[Sums], asked: Sequence[Asked], questions: Sequence[Ballot]) -> None:
         votes = np.sum([one.rows for one in sums], axis=0)
         for i, (one, question) in enumerate(zip(asked, questions, strict=True)):
             one.result.append((question, votes[i], *self._debits(sums, i)))
@@ -374,7 +374,7 @@ class ClusterShard(Shard):
     _held: DerivedElsewhere | None = None
 
     def _pay_sums(self, name: str, arguments: tuple[Any, ...], scope: Scope) -> IntArray:
-        sums = self._charging(name, 1, (Terms.of(self.books), *arguments))
+        sums = self._charging(name, 1, (Limits.of(self.books), *arguments))
         self.ledger.charge(*self._debits(sums, 0), scope)
         self._unpaid = 0
         return np.asarray(np.sum([one.rows for one in sums], axis=0), dtype=np.int64)
@@ -442,7 +442,7 @@ def _waiting(admitted: Admitted) -> Waiting:
     return admitted
 
 
-def _batch(asked: Sequence[Asked], questions: list[Question]) -> Batch:
+def _batch(asked: Sequence[Asked], questions: list[Ballot]) -> QueryBatch:
     rows = [one.query for one in asked]
     queries = Vectors(
         np.concatenate([row.values for row in rows]),
@@ -450,4 +450,4 @@ def _batch(asked: Sequence[Asked], questions: list[Question]) -> Batch:
         np.concatenate([row.scale for row in rows]),
     )
     (tau,) = {one.tau for one in asked}
-    return Batch(queries, tau, questions)
+    return QueryBatch(queries, tau, questions)
