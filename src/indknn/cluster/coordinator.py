@@ -8,14 +8,14 @@ So an answer is as durable and as atomic as with one shard, and what a host says
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from indknn.cluster.hosts import Hosts
 from indknn.cluster.messages import Ballot, Form, Limits, QueryBatch, Sums
 from indknn.core.mechanism import Group, Plan
 from indknn.core.training import Weights
@@ -34,96 +34,13 @@ _NONE: IntArray = np.zeros(0, dtype=np.int64)
 _NO_GROUP = Group(_NONE, _NONE, _NONE, _NONE, _NONE)
 
 
-class Link(Protocol):
-    """The way to one host. Answers come in the order of the calls."""
-
-    def send(self, name: str, *arguments: Any) -> None:
-        """Call without waiting."""
-        ...
-
-    def receive(self) -> Any:
-        """What the latest call gave. ShardError if the host is gone, or does not answer in time."""
-        ...
-
-    def close(self) -> None:
-        """Let the host go. Nothing that it still says will be heard."""
-        ...
-
-
-class Cluster:
-    """The hosts. `connect` starts or finds the host of a number; `threads` is how many cores each may use."""
-
-    def __init__(self, connect: Callable[[int], Link], n: int, threads: int | None = None):
-        self._connect, self._threads = connect, threads
-        self._links: list[Link | None] = [None] * n
-
-    def __len__(self) -> int:
-        return len(self._links)
-
-    def __deepcopy__(self, memo: Any) -> Cluster:
-        return self  # scikit-learn copies the parameters of an estimator
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let all hosts go."""
-        for number in range(len(self._links)):
-            self._drop(number)
+class Cluster(Hosts):
+    """Hosts, and the shard over all of them."""
 
     def new_shard(self, settings: Settings, ledger: MemoryLedger) -> ClusterShard:
         """An empty shard over all hosts, which it takes over when it is first used."""
         form = Form(version("indknn"), settings.index, settings.kernel_, settings.n_features, settings.index_options)
         return ClusterShard(self, form, ledger)
-
-    def begin(self, form: Form) -> str:
-        """Empty all hosts; their new incarnation. Whoever used them before is refused from here on."""
-        incarnation = secrets.token_hex(16)
-        for number, link in enumerate(self._links):
-            self._links[number] = link or self._connect(number)
-        try:
-            self._gather([("begin", incarnation, form, self._threads)] * len(self))
-        except ShardError:  # one had died meanwhile; the second time all of them are new
-            self.close()
-            self._links = [self._connect(number) for number in range(len(self))]
-            self._gather([("begin", incarnation, form, self._threads)] * len(self))
-        return incarnation
-
-    def ask(self, incarnation: str, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The same call to every host at once, each with arguments of its own; what each gave."""
-        return self._gather([("call", incarnation, name, *own) for own in arguments])
-
-    def _gather(self, messages: Sequence[tuple[Any, ...]]) -> list[Any]:
-        given, failure = [], None
-        for number, message in enumerate(messages):
-            try:
-                self._link(number).send(*message)
-            except ShardError as error:
-                failure = error
-                self._drop(number)
-        for number in range(len(messages)):
-            try:
-                given.append(self._link(number).receive() if self._links[number] else None)
-            except ShardError as error:
-                failure = error
-                self._drop(number)
-        if failure is not None:
-            raise failure
-        return given
-
-    def _link(self, number: int) -> Link:
-        link = self._links[number]
-        if link is None:
-            raise ShardError(f"shard {number} is gone")
-        return link
-
-    def _drop(self, number: int) -> None:
-        link, self._links[number] = self._links[number], None
-        if link is not None:
-            link.close()
 
 
 class Elsewhere:
@@ -174,7 +91,7 @@ class ClusterShard(Shard):
 
     ahead = True
 
-    def __init__(self, cluster: Cluster, form: Form, ledger: MemoryLedger):
+    def __init__(self, cluster: Hosts, form: Form, ledger: MemoryLedger):
         super().__init__(Elsewhere(form.kernel.uses_lengths), ledger)
         self.books = ledger
         self._cluster, self._form, self._n = cluster, form, len(cluster)
@@ -333,6 +250,8 @@ class ClusterShard(Shard):
     def _debits(self, sums: Sequence[Sums], answer: int) -> tuple[IntArray, IntArray]:
         """Who pays for one answer, ascending, and how much."""
         parts = [one.debits[answer] for one in sums]
+        if self._n == 1:
+            return parts[0]
         slots = np.concatenate([own * self._n + k for k, (own, _) in enumerate(parts)])
         order = np.argsort(slots, kind="stable")  # runs that ascend: quick
         return slots[order], np.concatenate([units for _, units in parts])[order]
