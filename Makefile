@@ -12,7 +12,7 @@ PORT ?= 8080
 .PHONY: help setup demo serve-demo test test-fast coverage lint docs reference dist bench figures soak clean
 
 # What `make test-fast` leaves out: research, the console, crashes, and single tests marked `slow`.
-SLOW := audits baselines experiments plots console store/faults server/test_faults.py
+SLOW := audits baselines experiments plots console store/faults server/test_faults.py cluster
 FAST := -m "not slow and not chromium" --ignore=src/indknn_lab $(addprefix --ignore=tests/,$(SLOW))
 
 help:
@@ -95,6 +95,7 @@ soak: setup
 	PYTHONPATH=tests $(BIN)/python -m store.faults.soak
 	PYTHONPATH=tests $(BIN)/python -m server.soak
 	PYTHONPATH=tests $(BIN)/python -m coupled.soak
+	PYTHONPATH=tests $(BIN)/python -m cluster.soak
 
 clean:
 	rm -rf $(VENV) $(OUT) .coverage build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -207,3 +207,24 @@ def test_a_coordinator_that_dies_leaves_no_hosts_and_no_answer_that_nobody_paid_
             again = store.predict(Q[i % 190 : i % 190 + 5], f"analyst {i // 190}", request_id=number)
             assert again.tolist() == labels
         assert store.spent().tolist() == spent.tolist()
+
+
+def test_an_interrupt_while_hosts_are_asked_ends_them_and_a_store_goes_on(tmp_path, monkeypatch):
+    with local_cluster(2) as cluster:
+        store, Q, people = filled(tmp_path / "people.store", PAPER, cluster)
+        with store:
+            told = store.predict(Q[:10], request_id="first").tolist()
+            spent, before = store.spent(people).tolist(), processes(cluster)
+            with monkeypatch.context() as patched:
+                patched.setattr(cluster._links[1], "receive", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    store.predict(Q[10:20])
+            assert store.spent(people).tolist() == spent
+            store.predict(Q[10:20])
+            assert processes(cluster)[0] == before[0]  # whose answer was heard
+            assert processes(cluster)[1] != before[1]
+            assert store.predict(Q[:10], request_id="first").tolist() == told
+
+
+def interrupted():
+    raise KeyboardInterrupt

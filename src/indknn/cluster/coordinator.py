@@ -8,15 +8,15 @@ So an answer is as durable and as atomic as with one shard, and what a host says
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from indknn.cluster.messages import Batch, Form, Question, Sums, Terms
+from indknn.cluster.hosts import Hosts
+from indknn.cluster.messages import Ballot, Form, Limits, QueryBatch, Sums
 from indknn.core.mechanism import Group, Plan
 from indknn.core.training import Weights
 from indknn.errors import LedgerError, ShardError
@@ -34,96 +34,13 @@ _NONE: IntArray = np.zeros(0, dtype=np.int64)
 _NO_GROUP = Group(_NONE, _NONE, _NONE, _NONE, _NONE)
 
 
-class Link(Protocol):
-    """The way to one host. Answers come in the order of the calls."""
-
-    def send(self, name: str, *arguments: Any) -> None:
-        """Call without waiting."""
-        ...
-
-    def receive(self) -> Any:
-        """What the latest call gave. ShardError if the host is gone, or does not answer in time."""
-        ...
-
-    def close(self) -> None:
-        """Let the host go. Nothing that it still says will be heard."""
-        ...
-
-
-class Cluster:
-    """The hosts. `connect` starts or finds the host of a number; `threads` is how many cores each may use."""
-
-    def __init__(self, connect: Callable[[int], Link], n: int, threads: int | None = None):
-        self._connect, self._threads = connect, threads
-        self._links: list[Link | None] = [None] * n
-
-    def __len__(self) -> int:
-        return len(self._links)
-
-    def __deepcopy__(self, memo: Any) -> Cluster:
-        return self  # scikit-learn copies the parameters of an estimator
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let all hosts go."""
-        for number in range(len(self._links)):
-            self._drop(number)
+class Cluster(Hosts):
+    """Hosts, and the shard over all of them."""
 
     def new_shard(self, settings: Settings, ledger: MemoryLedger) -> ClusterShard:
         """An empty shard over all hosts, which it takes over when it is first used."""
         form = Form(version("indknn"), settings.index, settings.kernel_, settings.n_features, settings.index_options)
         return ClusterShard(self, form, ledger)
-
-    def begin(self, form: Form) -> str:
-        """Empty all hosts; their new incarnation. Whoever used them before is refused from here on."""
-        incarnation = secrets.token_hex(16)
-        for number, link in enumerate(self._links):
-            self._links[number] = link or self._connect(number)
-        try:
-            self._gather([("begin", incarnation, form, self._threads)] * len(self))
-        except ShardError:  # one had died meanwhile; the second time all of them are new
-            self.close()
-            self._links = [self._connect(number) for number in range(len(self))]
-            self._gather([("begin", incarnation, form, self._threads)] * len(self))
-        return incarnation
-
-    def ask(self, incarnation: str, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The same call to every host at once, each with arguments of its own; what each gave."""
-        return self._gather([("call", incarnation, name, *own) for own in arguments])
-
-    def _gather(self, messages: Sequence[tuple[Any, ...]]) -> list[Any]:
-        given, failure = [], None
-        for number, message in enumerate(messages):
-            try:
-                self._link(number).send(*message)
-            except ShardError as error:
-                failure = error
-                self._drop(number)
-        for number in range(len(messages)):
-            try:
-                given.append(self._link(number).receive() if self._links[number] else None)
-            except ShardError as error:
-                failure = error
-                self._drop(number)
-        if failure is not None:
-            raise failure
-        return given
-
-    def _link(self, number: int) -> Link:
-        link = self._links[number]
-        if link is None:
-            raise ShardError(f"shard {number} is gone")
-        return link
-
-    def _drop(self, number: int) -> None:
-        link, self._links[number] = self._links[number], None
-        if link is not None:
-            link.close()
 
 
 class Elsewhere:
@@ -157,7 +74,7 @@ class Asked(Selection):
     tau: int
     totals: list[int] = field(default_factory=list)
     """The count, once hosts have counted."""
-    result: list[tuple[Question, IntArray, IntArray, IntArray]] = field(default_factory=list)
+    result: list[tuple[Ballot, IntArray, IntArray, IntArray]] = field(default_factory=list)
     """What was asked, the votes, who pays and how much, once hosts have settled."""
 
 
@@ -174,7 +91,7 @@ class ClusterShard(Shard):
 
     ahead = True
 
-    def __init__(self, cluster: Cluster, form: Form, ledger: MemoryLedger):
+    def __init__(self, cluster: Hosts, form: Form, ledger: MemoryLedger):
         super().__init__(Elsewhere(form.kernel.uses_lengths), ledger)
         self.books = ledger
         self._cluster, self._form, self._n = cluster, form, len(cluster)
@@ -277,13 +194,13 @@ class ClusterShard(Shard):
     def foretell(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope, int]]) -> None:
         """These queries will be settled with these plans and K: one round trip for all of them."""
         asked = [_asked(one) for one in near]
-        self._vote(asked, [Question(*one) for one in questions])
+        self._vote(asked, [Ballot(*one) for one in questions])
 
     def count_all(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope]]) -> list[Admitted]:
         """Admit and count all of these queries before any of them is settled: one round trip."""
         asked = [_asked(one) for one in near]
-        batch = _batch(asked, [Question(*one) for one in questions])
-        totals = self._charging("count", len(asked), (Terms.of(self.books), batch)) if asked else []
+        batch = _batch(asked, [Ballot(*one) for one in questions])
+        totals = self._charging("count", len(asked), (Limits.of(self.books), batch)) if asked else []
         for one, total in zip(asked, np.sum(totals, axis=0).tolist() if asked else [], strict=True):
             one.totals.append(total)
         return [
@@ -296,7 +213,7 @@ class ClusterShard(Shard):
         waiting = [_waiting(one) for one in admitted]
         if waiting:
             sums = self._ask("settle", [(list(Ks), list(plans))] * self._n)
-            questions = [Question(plan, one.scope, K) for one, plan, K in zip(waiting, plans, Ks, strict=True)]
+            questions = [Ballot(plan, one.scope, K) for one, plan, K in zip(waiting, plans, Ks, strict=True)]
             self._take(sums, [one.asked for one in waiting], questions)
 
     def admit(self, selection: Selection, plan: Plan, scope: Scope, *, counted: bool = True) -> Admitted:
@@ -312,20 +229,20 @@ class ClusterShard(Shard):
         if not waiting.asked.result and waiting.counted:
             self.settle_all([waiting], [K], [plan])
         elif not waiting.asked.result:
-            self._vote([waiting.asked], [Question(plan, waiting.scope, K)])
+            self._vote([waiting.asked], [Ballot(plan, waiting.scope, K)])
         question, votes, slots, units = waiting.asked.result.pop()
-        if question != Question(plan, waiting.scope, K):
+        if question != Ballot(plan, waiting.scope, K):
             raise LedgerError(f"a query was settled as {question}, and K is {K}: nothing was answered")
         self.ledger.charge(slots, units, waiting.scope)
         self._unpaid -= 1
         return votes
 
-    def _vote(self, asked: Sequence[Asked], questions: list[Question]) -> None:
+    def _vote(self, asked: Sequence[Asked], questions: list[Ballot]) -> None:
         if asked:
             batch = _batch(asked, questions)
-            self._take(self._charging("vote", len(asked), (Terms.of(self.books), batch)), asked, questions)
+            self._take(self._charging("vote", len(asked), (Limits.of(self.books), batch)), asked, questions)
 
-    def _take(self, sums: Sequence[Sums], asked: Sequence[Asked], questions: Sequence[Question]) -> None:
+    def _take(self, sums: Sequence[Sums], asked: Sequence[Asked], questions: Sequence[Ballot]) -> None:
         votes = np.sum([one.rows for one in sums], axis=0)
         for i, (one, question) in enumerate(zip(asked, questions, strict=True)):
             one.result.append((question, votes[i], *self._debits(sums, i)))
@@ -333,6 +250,8 @@ class ClusterShard(Shard):
     def _debits(self, sums: Sequence[Sums], answer: int) -> tuple[IntArray, IntArray]:
         """Who pays for one answer, ascending, and how much."""
         parts = [one.debits[answer] for one in sums]
+        if self._n == 1:
+            return parts[0]
         slots = np.concatenate([own * self._n + k for k, (own, _) in enumerate(parts)])
         order = np.argsort(slots, kind="stable")  # runs that ascend: quick
         return slots[order], np.concatenate([units for _, units in parts])[order]
@@ -374,7 +293,7 @@ class ClusterShard(Shard):
     _held: DerivedElsewhere | None = None
 
     def _pay_sums(self, name: str, arguments: tuple[Any, ...], scope: Scope) -> IntArray:
-        sums = self._charging(name, 1, (Terms.of(self.books), *arguments))
+        sums = self._charging(name, 1, (Limits.of(self.books), *arguments))
         self.ledger.charge(*self._debits(sums, 0), scope)
         self._unpaid = 0
         return np.asarray(np.sum([one.rows for one in sums], axis=0), dtype=np.int64)
@@ -442,7 +361,7 @@ def _waiting(admitted: Admitted) -> Waiting:
     return admitted
 
 
-def _batch(asked: Sequence[Asked], questions: list[Question]) -> Batch:
+def _batch(asked: Sequence[Asked], questions: list[Ballot]) -> QueryBatch:
     rows = [one.query for one in asked]
     queries = Vectors(
         np.concatenate([row.values for row in rows]),
@@ -450,4 +369,4 @@ def _batch(asked: Sequence[Asked], questions: list[Question]) -> Batch:
         np.concatenate([row.scale for row in rows]),
     )
     (tau,) = {one.tau for one in asked}
-    return Batch(queries, tau, questions)
+    return QueryBatch(queries, tau, questions)

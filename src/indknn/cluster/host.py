@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from indknn.cluster.messages import Batch, Charges, Debits, Form, Sums, Terms
+from indknn.cluster.messages import Charges, Form, Limits, PackedDebits, QueryBatch, Sums
 from indknn.core.training import Weights
 from indknn.errors import ShardError
 from indknn.ledger import MemoryLedger, Scope
@@ -95,12 +95,12 @@ class Host:
 
     # Answering: what goes out are counts and sums per query, and who paid for them
 
-    def vote(self, terms: Terms, batch: Batch) -> Sums:
+    def vote(self, terms: Limits, batch: QueryBatch) -> Sums:
         """The votes on each query, where K is known beforehand: scan, admit, settle."""
         self._admit(terms, batch)
         return self.settle([question.K for question in batch.questions], [q.plan for q in batch.questions])
 
-    def count(self, terms: Terms, batch: Batch) -> IntArray:
+    def count(self, terms: Limits, batch: QueryBatch) -> IntArray:
         """How many records take part in each query. Their owners are charged for that, in the order of the queries."""
         self._admit(terms, batch)
         return np.array([admitted.total for admitted, _ in self._admitted], dtype=np.int64)
@@ -112,9 +112,9 @@ class Host:
         for (admitted, before), K, plan in zip(waiting, Ks, plans, strict=True):
             rows.append(self._shard.settle(admitted, K, plan))
             paid.append(_merged(before + self._charges(admitted.scope), admitted.group.owners))
-        return Sums(np.array(rows), Debits.of(paid))
+        return Sums(np.array(rows), PackedDebits.of(paid))
 
-    def _admit(self, terms: Terms, batch: Batch) -> None:
+    def _admit(self, terms: Limits, batch: QueryBatch) -> None:
         terms.hold_in(self._ledger)
         self._admitted = []
         for found, question in zip(self._shard.scan(batch.queries, batch.tau), batch.questions, strict=True):
@@ -131,18 +131,18 @@ class Host:
         """Look at some more records; whether there were any left."""
         return self._derived is not None and self._derived.fill()
 
-    def gradient(self, terms: Terms, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope) -> Sums:
+    def gradient(self, terms: Limits, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope) -> Sums:
         """The gradient over all records here."""
         assert self._derived is not None
         terms.hold_in(self._ledger)
         total = self._shard.gradient(self._derived, weights, clip, scale, reserve, scope)
-        return Sums(total, Debits.of([_merged(self._charges(scope), _NOBODY)]))
+        return Sums(total, PackedDebits.of([_merged(self._charges(scope), _NOBODY)]))
 
-    def tally(self, terms: Terms, cells: bool, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> Sums:
+    def tally(self, terms: Limits, cells: bool, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> Sums:
         """How many records, or people, are in which cell."""
         terms.hold_in(self._ledger)
         total = self._shard.tally(self._derived if cells else None, n_cells, since, scale, price, scope)
-        return Sums(total, Debits.of([_merged(self._charges(scope), _NOBODY)]))
+        return Sums(total, PackedDebits.of([_merged(self._charges(scope), _NOBODY)]))
 
     def _charges(self, scope: Scope) -> Charges:
         assert self._ledger.log is not None

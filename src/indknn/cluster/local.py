@@ -16,8 +16,9 @@ from time import monotonic
 from typing import Any
 from weakref import finalize
 
-from indknn.cluster.coordinator import Cluster, Link
+from indknn.cluster.coordinator import Cluster
 from indknn.cluster.host import Host
+from indknn.cluster.hosts import Link
 from indknn.errors import IndKNNError, InvalidInputError, ShardError
 
 PATIENCE = 120.0

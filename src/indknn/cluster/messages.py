@@ -30,7 +30,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Terms:
+class Limits:
     """What bounds everybody's spending. It travels with every call that charges."""
 
     budget: int
@@ -40,9 +40,9 @@ class Terms:
     house: bool
 
     @staticmethod
-    def of(ledger: MemoryLedger) -> Terms:
+    def of(ledger: MemoryLedger) -> Limits:
         """As they are now."""
-        return Terms(ledger.budget, ledger.global_budget, ledger.shared_budget, dict(ledger.budgets), ledger.house)
+        return Limits(ledger.budget, ledger.global_budget, ledger.shared_budget, dict(ledger.budgets), ledger.house)
 
     def hold_in(self, ledger: MemoryLedger) -> None:
         """From here on they hold in this ledger."""
@@ -51,7 +51,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Question:
+class Ballot:
     """How the people near one query are asked: by which plan, and whose ledger pays. K is None before the count."""
 
     plan: Plan
@@ -60,16 +60,16 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Batch:
+class QueryBatch:
     """Queries that are asked together: one scan, one round trip."""
 
     queries: Vectors
     tau: int
-    questions: list[Question]
+    questions: list[Ballot]
 
 
 @dataclass(frozen=True)
-class Debits:
+class PackedDebits:
     """Who pays how much for each of some answers: `ends` says where the owners of each answer end."""
 
     ends: IntArray
@@ -77,11 +77,11 @@ class Debits:
     units: IntArray
 
     @staticmethod
-    def of(answers: list[tuple[IntArray, IntArray]]) -> Debits:
+    def of(answers: list[tuple[IntArray, IntArray]]) -> PackedDebits:
         """Pack them."""
         slots = np.concatenate([np.zeros(0, dtype=np.int64), *(slots for slots, _ in answers)])
         units = np.concatenate([np.zeros(0, dtype=np.int64), *(units for _, units in answers)])
-        return Debits(np.cumsum([len(slots) for slots, _ in answers]), slots.astype(np.uint32), units)
+        return PackedDebits(np.cumsum([len(slots) for slots, _ in answers]), slots.astype(np.uint32), units)
 
     def __getitem__(self, answer: int) -> tuple[IntArray, IntArray]:
         first, end = int(self.ends[answer - 1]) if answer else 0, int(self.ends[answer])
@@ -93,4 +93,4 @@ class Sums:
     """What comes out of a shard: sums over its people, one row an answer, and what they pay."""
 
     rows: IntArray
-    debits: Debits
+    debits: PackedDebits

@@ -19,7 +19,8 @@ from indknn.cluster.local import PATIENCE, checked_number
 from indknn.errors import IndKNNError, PrivacyError, ShardError
 
 NAMESPACE = "indknn"
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+"""No usage statistics; and shards are as important as whoever waits for them, which Ray would not think by itself."""
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """What makes Ray listen on the loopback alone. Without it Ray listens on all addresses of a machine. It reads this when
 it is imported, so the environment must say it before."""
