@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from indknn.cli.app import app
+from indknn.core import mechanism
 from indknn_lab.audits import probes, runner
 from indknn_lab.audits import report as reports
 from indknn_lab.audits.attacks.membership import membership
@@ -14,6 +15,7 @@ from indknn_lab.audits.checks import CHECKS
 from indknn_lab.audits.measure import measure_gradients, simulations
 from indknn_lab.audits.mutants import MUTANTS
 from indknn_lab.audits.one_run import one_run
+from indknn_lab.audits.patches import Mutant
 from indknn_lab.audits.probes import Verdict
 from indknn_lab.audits.scenarios import scenarios
 
@@ -77,6 +79,15 @@ def test_the_same_seed_gives_the_same_figures(monkeypatch):
     first, second = small(monkeypatch), small(monkeypatch)
     assert [(m.mu, m.epsilon) for m in first.scenarios] == [(m.mu, m.epsilon) for m in second.scenarios]
     assert first.membership.private == second.membership.private
+
+
+def test_a_mutant_that_merely_crashes_is_not_caught():
+    def broken(*words, **more):
+        raise TypeError("odd")
+
+    verdict = probes.judge(Mutant("odd", "nothing", lambda: [(mechanism, "settle", broken)]), 1, 5)
+    assert not verdict.caught
+    assert verdict.wrong == "nothing; it crashed: TypeError: odd"
 
 
 def test_bad_minutes_are_refused():

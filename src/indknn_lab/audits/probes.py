@@ -75,7 +75,11 @@ def judge(mutant: Mutant, seed: int, trials: int = TRIALS) -> Verdict:
     """Checks against a mutant, until one sees it, and the probes that it names."""
     start = time.perf_counter()
     named = [scenario for scenario in PROBES if scenario.name in mutant.probes]
-    with mutant():
-        checks, probes = failed_checks(first=True), failed_probes(seed, trials, named)
+    try:
+        with mutant():
+            checks, probes = failed_checks(first=True), failed_probes(seed, trials, named)
+    except Exception as error:
+        crashed = f"{mutant.wrong}; it crashed: {type(error).__name__}: {error}"
+        return Verdict(mutant.name, crashed, {}, {}, False, time.perf_counter() - start)
     caught = bool(checks) and len(probes) == len(named)
     return Verdict(mutant.name, mutant.wrong, checks, probes, caught, time.perf_counter() - start)
