@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -13,8 +14,7 @@ from indknn.store.reports import Moment
 _POINTS = 500
 _ENTRIES = 5000  # of the audit trail, read at a time
 _KEPT = 50 * _POINTS
-_PER_SECOND = """SELECT at, sum(json_extract(body, '$.count') - coalesce(json_extract(body, '$.sums'), 0)) FROM audit
-    WHERE kind = 'answers' AND position > ? AND position <= ? GROUP BY at ORDER BY at"""
+_SINCE = "SELECT at, body FROM audit WHERE kind = 'answers' AND position > ? AND position <= ? ORDER BY position"
 
 
 class Reports:
@@ -43,12 +43,14 @@ class Reports:
         with self.store.reading() as db:
             newest = last(db).position
             upto = min(self._read + _ENTRIES, newest)
-            rows: list[Any] = db.execute(_PER_SECOND, (self._read, upto)).fetchall()
+            rows: list[Any] = db.execute(_SINCE, (self._read, upto)).fetchall()
             self._read = upto
-        for at, count in rows:
+        for at, body in rows:
+            facts = json.loads(body)
+            count = facts["count"] - facts.get("sums", 0)
             if self._answers and self._answers[-1][0] == at:
-                count += self._answers.pop()[1]  # noqa: PLW2901 - this second was read in part before
-            self._answers.append((at, int(count)))
+                count += self._answers.pop()[1]
+            self._answers.append((at, count))
         while len(self._answers) > _KEPT:  # merge neighbours, so that memory stays bounded
             pairs = zip(self._answers[::2], [*self._answers[1::2], ("", 0)], strict=False)
             self._answers = [(max(a, b), n + m) for (a, n), (b, m) in pairs]

@@ -19,6 +19,7 @@ from indknn.store.postgres import home as homes
 from indknn.store.postgres import schema
 from indknn.store.schema import MIGRATIONS, VERSION
 from indknn.store.verify import Snapshot, problems
+from server.serving import application
 from store.postgres.people import NAMES, RNG, SETTINGS, X, Y
 
 # Addresses
@@ -234,3 +235,12 @@ def test_writes_that_the_books_would_not_see_are_refused(store):
         store.db.execute("TRUNCATE records")
     with pytest.raises(AssertionError, match="transaction"):
         store.db.execute("DELETE FROM requests WHERE day < ?", (3,))
+
+
+def test_every_report_of_the_service_is_made_of_a_database_too(store):
+    store.predict(X[:3] + 0.1, "alice")
+    with application(store) as client:
+        assert client("GET", "/v1/status").json()["answers_over_time"][-1]["answers"] == 3
+        for path in ("/v1/audit", "/v1/analysts", "/v1/owners?search=p", "/metrics", f"/v1/owners/{NAMES[0]}"):
+            assert client("GET", path).status_code == 200, path
+        assert client("POST", "/v1/verify").json()["ok"]
