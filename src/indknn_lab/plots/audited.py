@@ -11,14 +11,16 @@ def audit_summary(summaries: dict[str, dict[str, Any]]) -> str:
         return "*Not run yet: `indknn audit --minutes 60`.*"
     a = summaries["audit"]
     rows, mutants, strongest = a["scenarios"], a["mutants"], a["strongest"]
-    trials = sum(row["trials"] for row in rows)
+    played = sum(row["trials"] for row in rows if row["path"].startswith("product"))
+    imitated = sum(row["trials"] for row in rows) - played
     held = all(row["holds"] for row in rows)
     lines = [
         f"**{'Passed' if a['passed'] else 'FAILED'}.** We attacked our own software for {a['seconds'] / 60:.0f} "
         f"minutes, {a['worked'] / 60:.0f} of them at work on a shared machine "
         f"(`indknn audit --minutes {a['minutes']:g} --seed {a['seed']}`).",
-        f"We played {len(rows)} histories {trials:,} times, with one person and without them. An attacker who knows "
-        "everybody else's data tried to tell the two apart.",
+        f"We played {len(rows)} histories with one person and without them: {played:,} times with the software itself, "
+        f"{imitated:,} times with a faster copy that tests hold to it. An attacker who knows everybody else's data tried "
+        "to tell the two apart.",
         "The software promises a limit to how well that can work: ε. "
         + ("No attack got beyond its limit." if held else "**Some attack got beyond its limit.**"),
         f"The strongest attack came to {strongest['share_of_claim']:.0%} of its limit ({strongest['scenario']}). Had "

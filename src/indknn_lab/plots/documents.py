@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from indknn.errors import InvalidInputError
 from indknn_lab.experiments.items import ITEMS
 from indknn_lab.plots.audited import audit_summary, audit_tables
-from indknn_lab.plots.report import markdown, summary, verdict
+from indknn_lab.plots.report import markdown, of_goal, summary, verdict
 from indknn_lab.plots.summaries import kept
 
 Summaries: TypeAlias = dict[str, dict[str, Any]]
@@ -148,6 +148,12 @@ def findings(item: str) -> Callable[[Summaries], str]:
     return block
 
 
+def missed(summaries: Summaries) -> str:
+    """Every goal that was not reached."""
+    found = [f for item in summaries.values() for f in item.get("findings", ()) if of_goal(f) and f["agrees"] is False]
+    return "\n".join(f"- {f['paper']} Here: {f['here']}" for f in found) or "None."
+
+
 def everything(item: str) -> Callable[[Summaries], str]:
     """All that came out of an item."""
     return lambda summaries: markdown(summaries[item]) if item in summaries else _not_run(item)
@@ -178,6 +184,7 @@ BLOCKS: dict[str, Callable[[Summaries], str]] = {
     "change": along("endless_change", {title: (label, "all") for label, title in _CHANGE.items()}),
     "streams-goals": findings("endless_streams"),
     "change-goals": findings("endless_change"),
+    "missed": missed,
     "sources": sources,
     "in-short": in_short,
     "audit-summary": audit_summary,
