@@ -19,8 +19,8 @@ def audit_summary(summaries: dict[str, dict[str, Any]]) -> str:
         f"minutes, {a['worked'] / 60:.0f} of them at work on a shared machine "
         f"(`indknn audit --minutes {a['minutes']:g} --seed {a['seed']}`).",
         f"We played {len(rows)} histories with one person and without them: {played:,} times with the software itself, "
-        f"{imitated:,} times with a faster copy that tests hold to it. An attacker who knows everybody else's data tried "
-        "to tell the two apart.",
+        f"{imitated:,} times with a faster copy that tests hold to it. An attacker who knows everybody else's data "
+        "tried to tell the two apart.",
         "The software promises a limit to how well that can work: ε. "
         + ("No attack got beyond its limit." if held else "**Some attack got beyond its limit.**"),
         f"The strongest attack came to {strongest['share_of_claim']:.0%} of its limit ({strongest['scenario']}). Had "
