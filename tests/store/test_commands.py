@@ -190,7 +190,10 @@ def test_doctor(store):
     assert "p0" not in json.dumps(report)  # nothing about people
     store.chmod(0o644)
     assert run("doctor", store).exit_code == 1
-    assert "free space" not in ok("doctor", "postgresql://db.example/people")  # nothing is opened, and no disk is ours
+    there = run("doctor", "postgresql://127.0.0.1:1/people")
+    assert there.exit_code == 1
+    assert "cannot be reached" in there.output
+    assert "free space" not in there.output  # no disk is ours
 
 
 def test_damage_is_found(folder, store):

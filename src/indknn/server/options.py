@@ -14,6 +14,7 @@ _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 def name_of(store: Place) -> str:
     """The name of the model that a store is served as, unless another is chosen: that of its file.
 
+    >>> from pathlib import Path
     >>> name_of(Path("data/people (2026).store"))
     'people-2026'
     """

@@ -8,13 +8,13 @@ from indknn.engine import MakeShard
 from indknn.errors import InvalidInputError
 from indknn.place import Place
 from indknn.settings import Settings
-from indknn.store.home import home_of
+from indknn.store import home
 from indknn.store.store import Store
 
 
 def made_or_opened(place: Place, settings: Settings, make_shard: MakeShard | None) -> tuple[Store, bool]:
     """The store in this place, and whether it was made just now."""
-    if not home_of(place).exists():
+    if not home.home_of(place).exists():
         return Store.create(place, settings, make_shard=make_shard), True
     store = Store(place, make_shard=make_shard)
     try:
