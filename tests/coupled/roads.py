@@ -140,7 +140,8 @@ class Road:
         return seen | {"forecast": adviser and forecast(advised_stream(adviser, np.zeros(0)))}
 
     def _stored_view(self, analyst):
-        self.model.flush()  # a server may still owe the file a release that nobody waits for
+        if self.model._state.journal.owed:  # a server may still owe the file a release that nobody waits for
+            self.model.flush()
         with self.model.reading() as db:
             answers = [
                 (None if query is None else query.values.tobytes(), label, _shown(release))
