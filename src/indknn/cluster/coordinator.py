@@ -62,8 +62,8 @@ class Elsewhere:
         self.slots.remove(slots)
 
     def search(self, queries: Vectors, tau: int) -> list[Selection]:
-        """Nothing: hosts search."""
-        raise NotImplementedError
+        """Refused: hosts search."""
+        raise ShardError("the records of a cluster are searched by its hosts, not here")
 
 
 @dataclass(frozen=True)
