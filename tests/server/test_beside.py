@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+from indknn.answering.requests import Request
 from indknn.errors import StoreError
 from indknn.server import reports, serve
 from indknn.store import Store, chain, database, filehome, journal
@@ -143,3 +144,11 @@ def test_linear_algebra_of_a_server_takes_one_thread(store, monkeypatch):
     store.close()
     serve.serve(store.path)
     assert {library["num_threads"] for library in seen if library["user_api"] == "blas"} == {1}
+
+
+def test_a_person_is_told_of_no_charge_that_a_crash_could_undo(store):
+    with application(store) as client:
+        store.compute([Request(store.settings.quantise(rows(1), "the queries"), "alice")])  # not committed yet
+        assert client("GET", "/v1/owners/p3").status_code == 200
+        with store.reading() as db:
+            assert db.execute("SELECT count(*) FROM answers").get == 1

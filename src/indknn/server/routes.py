@@ -186,7 +186,12 @@ async def owner_statement(owner: OwnerName, service: Served, key: Caller) -> dic
     """A person's own statement. What was spent is rounded up to a whole 1/50 of B, for whoever asks."""
     _refuse_other_owners(key, owner)
     store = service.store
-    return await service.worker.run(lambda: statement(store.engine, owner))
+
+    def durable() -> dict[str, Any]:
+        store.flush()  # a charge that a crash could undo is not told (rule 2)
+        return statement(store.engine, owner)
+
+    return await service.worker.run(durable)
 
 
 @router.delete("/v1/owners/{id:path}", tags=["owner"], responses=openapi.example(openapi.RECEIPT))
