@@ -34,11 +34,16 @@ def main():
             _say("coordinator", campaign)
         result["coordinator"] = _summary(campaign)
     print(json.dumps(result, indent=1))
-    sys.exit(any(part["uncharged"] + part["lost"] for part in result.values() if isinstance(part, dict)))
+    sys.exit("the law was broken" if any(part["broken"] for part in result.values() if isinstance(part, dict)) else 0)
 
 
 def _summary(campaign):
-    return {"kills": campaign.kills, "answered": len(campaign.law.answered), **asdict(campaign.found)}
+    return {
+        "kills": campaign.kills,
+        "answered": len(campaign.law.answered),
+        **asdict(campaign.found),
+        "broken": campaign.found.total,
+    }
 
 
 def _say(what, campaign):

@@ -37,9 +37,14 @@ def main():
                         _say(what, campaign)
         finally:
             server.close()
-        result[what] = {"kills": campaign.kills, "answered": len(campaign.law.answered), **asdict(campaign.found)}
+        result[what] = {
+            "kills": campaign.kills,
+            "answered": len(campaign.law.answered),
+            **asdict(campaign.found),
+            "broken": campaign.found.total,
+        }
     print(json.dumps(result, indent=1))
-    sys.exit(any(part["uncharged"] + part["lost"] for part in (result["client"], result["server"])))
+    sys.exit("the law was broken" if any(result[what]["broken"] for what in ("client", "server")) else 0)
 
 
 def _say(what, campaign):
