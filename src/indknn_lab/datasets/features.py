@@ -47,7 +47,7 @@ def find_datasets(folder: Path | str) -> FeatureFolder:
     """
     base = Path(folder)
     if not base.is_dir():
-        raise InvalidInputError(f"{base} is not a folder")
+        raise InvalidInputError(f"{base} is not a folder, and no file of your own (npz, csv, parquet) either")
     # A name that ends in -mini is a small copy for demonstrations: never the main file if there is another.
     found = {
         name: tuple(sorted(base.glob(f"{name}-*.npz"), key=lambda p: (p.stem.endswith("-mini"), p.name)))
