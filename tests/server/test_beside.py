@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_info
 from indknn.answering.requests import Request
 from indknn.errors import StoreError
 from indknn.server import reports, serve
+from indknn.server.training import Training
 from indknn.store import Store, chain, database, filehome, journal
 from indknn.store.reports import Moment, status
 from indknn.store.verify import Snapshot, problems
@@ -152,3 +153,15 @@ def test_a_person_is_told_of_no_charge_that_a_crash_could_undo(store):
         assert client("GET", "/v1/owners/p3").status_code == 200
         with store.reading() as db:
             assert db.execute("SELECT count(*) FROM answers").get == 1
+
+
+def test_training_that_fails_is_logged_without_what_it_was_about(store, monkeypatch, caplog):
+
+    def broken(*_):
+        raise RuntimeError(f"features of p{len(_)}")
+
+    training = Training(store, every=0.0)
+    monkeypatch.setattr(Training, "_due", broken)
+    assert not training.piece()
+    assert "RuntimeError" in caplog.text
+    assert "of p1" not in caplog.text

@@ -12,9 +12,9 @@ from starlette.exceptions import HTTPException
 from indknn import __version__
 from indknn.errors import IndKNNError
 from indknn.server import administration, openapi
-from indknn.server.gateway import Gateway, log_error
+from indknn.server.gateway import Gateway
 from indknn.server.options import Options
-from indknn.server.problems import Problem, as_problem, first_fault, shown
+from indknn.server.problems import Problem, as_problem, first_fault, log_error, shown
 from indknn.server.routes import router
 from indknn.server.service import Embed, Service
 from indknn.store import Store

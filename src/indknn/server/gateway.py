@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import re
-import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,11 +10,9 @@ from typing import Any
 from indknn.server.access import INFER, authorise, needed_permission
 from indknn.server.bodies import Receive
 from indknn.server.infer import Take, infer
-from indknn.server.problems import Problem, RawHeaders, as_problem, shown
+from indknn.server.problems import Problem, RawHeaders, as_problem, log_error, shown
 from indknn.server.service import Service
 from indknn.store.keyfile import Key
-
-log = logging.getLogger("indknn.server")
 
 _CONTENT_SECURITY_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -144,10 +140,3 @@ def _receive_and_then(check: Callable[[], None], receive: Any) -> Any:
 
 def _route(scope: Any) -> str:
     return getattr(scope.get("route"), "path", "none")
-
-
-def log_error(error: BaseException) -> None:
-    """Log where an error happened, without its text: that may hold features or names."""
-    frames = "".join(traceback.format_tb(error.__traceback__))
-    cause = "" if error.__cause__ is None else f" from {type(error.__cause__).__name__}"
-    log.error("%s%s\n%s", type(error).__name__, cause, frames)

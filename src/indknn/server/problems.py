@@ -8,6 +8,8 @@ the disk have a fixed text.
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, TypeAlias
@@ -90,3 +92,10 @@ def first_fault(errors: Sequence[Any]) -> str:
     error = errors[0]
     where = ".".join(str(part) for part in error["loc"]) or "the body"
     return f"{where}: {error['msg']}"
+
+
+def log_error(error: BaseException) -> None:
+    """Log where an error happened, without its text: that may hold features or names."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    cause = "" if error.__cause__ is None else f" from {type(error.__cause__).__name__}"
+    logging.getLogger("indknn.server").error("%s%s\n%s", type(error).__name__, cause, frames)

@@ -6,16 +6,15 @@ for it. Then a clock looks for newcomers. Neither depends on what is in the reco
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Iterator
 
 from indknn.answering.training import Progress
+from indknn.server.problems import log_error
 from indknn.store import Store
 from indknn.store.rounds import go_on
 
-_LOG = logging.getLogger(__name__)
 _SOME = 0.01  # seconds that whoever comes meanwhile may have to wait
 
 
@@ -38,8 +37,8 @@ class Training:
             while self._pieces is not None and next(self._pieces, None) is not None:
                 if time.monotonic() >= end:
                     return True
-        except Exception:  # the store reads itself anew; what was being released is lost, and was not told
-            _LOG.exception("a piece of training failed")
+        except Exception as error:  # the store reads itself anew; what was being released is lost, and was not told
+            log_error(error)
         self._pieces = None
         return False
 
