@@ -86,7 +86,7 @@ class Predictor(Scheduled):
         self._make_crowd, self._plan_for = make_crowd, plan_for
         self.public = public
         self.model = None if make_model is None else make_model()
-        self._scheduled = schedule.SCHEDULE_FIRST
+        self._scheduled, self._looks, self._looked = schedule.SCHEDULE_FIRST, 0, 0
         self._tau: int | None = None
         self._transcripts: dict[Scope, Transcript] = {}
         self._advisers: dict[Scope, Adviser] = {}
@@ -305,7 +305,7 @@ class Predictor(Scheduled):
         with self.lock:
             self._transcripts.clear()
             self._advisers.clear()
-            self._scheduled = schedule.SCHEDULE_FIRST
+            self._scheduled, self._looks, self._looked = schedule.SCHEDULE_FIRST, 0, 0
             for shard in self.shards:
                 shard.ledger.counts_only = False
             if self._make_model is not None:

@@ -19,11 +19,15 @@ from indknn.ledger import SHARED, Scope
 from indknn.models import SharedModel
 from indknn.models.adviser import Adviser
 from indknn.models.shared_model import MOST_ROWS
+from indknn.models.shift import LATEST
 from indknn.records.shard import Shard
 from indknn.types import Int8Array
 
 SCHEDULE_FIRST, SCHEDULE_GROWS = 256, 4
 """Where one analyst's queries decide: so many of them, and then a quarter more, until newcomers are looked for."""
+MOST_EARLY = 1
+"""Between two of these moments, newcomers are looked for so often early, because queries have become unlike earlier
+ones. Every look costs people a little, so an analyst must not be able to cause many."""
 
 
 class Scheduled:
@@ -37,6 +41,8 @@ class Scheduled:
     lock: RLock
     _process: int
     _scheduled: int
+    _looks: int
+    _looked: int
     _transcripts: dict[Scope, Transcript]
     _advisers: dict[Scope, Adviser]
 
@@ -100,7 +106,7 @@ class Scheduled:
             self.start_round(rows, by_queries=rows is not None and bool(told))
         else:
             unnamed = self._advisers.get(None)
-            if alone and unnamed is not None and unnamed.answered >= self._scheduled:
+            if alone and unnamed is not None and self._look_due(unnamed):
                 self._plan_beyond(unnamed.answered)
                 recent = unnamed.density.queries().values if self.public is None else None
                 self.start_round(recent, by_queries=True)
@@ -108,9 +114,23 @@ class Scheduled:
             for _ in self.training():
                 pass
 
+    def _look_due(self, unnamed: Adviser) -> bool:
+        """Whether it is time to look for newcomers: by the schedule, or early because other things are asked now."""
+        if unnamed.answered >= self._scheduled:
+            return True
+        early = self._looks <= MOST_EARLY and unnamed.answered >= self._looked + LATEST
+        return early and unnamed.density.unlike_marked()
+
     def _plan_beyond(self, answered: int) -> None:
         while self._scheduled <= answered:
             self._scheduled += max(SCHEDULE_FIRST, self._scheduled // SCHEDULE_GROWS)
+            self._looks = 0
+
+    def _look_noted(self) -> None:
+        unnamed = self._advisers.get(None)
+        if unnamed is not None:
+            self._looks, self._looked = self._looks + 1, unnamed.answered
+            unnamed.density.mark()
 
     def _released(self, release: Release) -> None:
         """A release of the shared model: known to the model, then written down."""
@@ -121,9 +141,11 @@ class Scheduled:
 
     def _absorb(self, release: Release) -> None:
         assert self.model is not None
-        if isinstance(release, PublicRows) and release.by_queries:
-            for shard in self.shards:
-                shard.ledger.house = True
+        if isinstance(release, PublicRows):
+            if release.by_queries:
+                for shard in self.shards:
+                    shard.ledger.house = True
+            self._look_noted()
         if isinstance(release, Gradient):
             for shard in self.shards:
                 shard.epoch = min(max(shard.epoch, release.epoch), shard.max_epoch)

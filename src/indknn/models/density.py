@@ -15,9 +15,11 @@ from indknn.core.calibrate import COUNT_EVERY, NEAR_SHARE
 from indknn.core.kernels import Kernel
 from indknn.core.mechanism import MIN_K
 from indknn.core.quantise import integer_dots
-from indknn.types import GRID, Vectors
+from indknn.models.shift import LATEST, Earlier
+from indknn.types import GRID, Int8Array, Vectors
 
 _KEPT = 1024
+_COMPARE_EVERY = 64  # queries
 _FIRST_COUNTS = 16
 _USUAL_EXCESS = 1.15
 
@@ -34,6 +36,9 @@ class Density:
         self._asked = 0
         self.usual_share = NEAR_SHARE  # what τ was chosen for
         self.known: float | None = None  # how many records there are, where a count tells
+        self._marked: Int8Array | None = None
+        self._earlier: Earlier | None = None
+        self._compared = (0, False)
 
     def twin(self) -> Density:
         """The same as it is now."""
@@ -53,6 +58,24 @@ class Density:
     def queries(self) -> Vectors:
         """Those that are remembered."""
         return self._pool[slice(0, min(self._seen, _KEPT))]
+
+    def mark(self) -> None:
+        """From here on, compare with the queries up to now."""
+        self._marked = self._latest(_KEPT, self._seen) if self._seen >= _KEPT else None
+        self._earlier, self._compared = None, (self._seen // _COMPARE_EVERY, False)
+
+    def unlike_marked(self) -> bool:
+        """Whether the latest queries are unlike those before the mark. Compared every so many queries."""
+        turn = self._seen // _COMPARE_EVERY
+        if self._marked is not None and turn != self._compared[0]:
+            self._earlier = self._earlier or Earlier.of(self._marked)
+            self._compared = turn, self._earlier.unlike(self._latest(LATEST, turn * _COMPARE_EVERY))
+        return self._compared[1]
+
+    def _latest(self, n: int, end: int) -> Int8Array:
+        """n queries up to a number, the oldest first."""
+        rows: Int8Array = self._pool.values[np.arange(end - n, end) % _KEPT]
+        return rows
 
     def look(self, query: Vectors, tau: int) -> tuple[float, float]:
         """The share of earlier queries near this one (at least a little above none), and their mean κ."""
