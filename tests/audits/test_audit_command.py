@@ -10,6 +10,7 @@ from indknn.cli.app import app
 from indknn.core import mechanism
 from indknn_lab.audits import probes, runner
 from indknn_lab.audits import report as reports
+from indknn_lab.audits.allowance import SHARES, Allowance
 from indknn_lab.audits.attacks.membership import membership
 from indknn_lab.audits.checks import CHECKS
 from indknn_lab.audits.measure import measure_gradients, simulations
@@ -113,6 +114,17 @@ def test_what_there_is_no_time_for_is_listed(monkeypatch, step):
     if step == 9.0:
         assert not names
     reports.html(report)
+
+
+def test_histories_get_the_time_that_all_other_parts_leave():
+    now = 0.0
+    allowance = Allowance(100.0, lambda: now)
+    *others, last = SHARES
+    for part in others:
+        assert allowance.deadline(part) < 100.0
+    now = 20.0
+    assert last == "scenarios"
+    assert allowance.deadline(last) == 100.0
 
 
 @pytest.mark.slow

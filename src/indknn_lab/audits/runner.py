@@ -34,6 +34,8 @@ from indknn_lab.audits.worlds import Scenario
 CONFIDENCE = 0.95
 _ROUND = 25
 """Trials of a scenario in each round."""
+_TRIALS_A_MINUTE = 60
+"""Of each scenario: what a quiet core has time for."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +96,16 @@ def run(
     worked = time.process_time()
 
     checks, probes = _product(allowance, seed)
-    measured, short = _scenarios(allowance, [Rounds(s, seed + 100 * i) for i, s in enumerate(product)], minutes, error)
     many = max(4000, int(40_000 * minutes))
     simulating = [(s[0].name, partial(measure_simulated, s, many, seed + 10_000 + i)) for i, s in enumerate(simulated)]
     simulating.append(("many trials, gradients", partial(measure_gradients, many // 4, seed + 20_000)))
-    measured += [work(error) for work in allowance.part("simulations", simulating)]
+    from_simulations = [work(error) for work in allowance.part("simulations", simulating)]
     verdicts = tuple(
         judge(mutant, seed, TRIALS) for mutant in allowance.part("mutants", ((m.name, m) for m in MUTANTS))
     )
     found = _attacks(allowance, minutes, seed, error)
+    rounds = [Rounds(s, seed + 100 * i) for i, s in enumerate(product)]
+    measured, short = _scenarios(allowance, rounds, minutes, error)
     machine = f"{platform.machine()}, Python {platform.python_version()}, NumPy {np.__version__}"
     left_out = [*short, *(f"{part}: {'; '.join(names)}" for part, names in allowance.left_out.items())]
     return Report(
@@ -110,7 +113,7 @@ def run(
         seed=seed,
         confidence=CONFIDENCE,
         error_per_bound=error,
-        scenarios=tuple(measured),
+        scenarios=(*measured, *from_simulations),
         product_checks=checks,
         product_probes=probes,
         mutants=verdicts,
@@ -139,7 +142,7 @@ def _scenarios(
     allowance: Allowance, product: list[Rounds], minutes: float, error: float
 ) -> tuple[list[Measured], list[str]]:
     """All scenarios in turn, a round of each, until enough trials are played; and what there was no time for."""
-    planned = max(2, round(45 * minutes / _ROUND))
+    planned = max(2, round(_TRIALS_A_MINUTE * minutes / _ROUND))
     turns: Iterable[tuple[str, Rounds]] = ((r.scenario.name, r) for _ in range(planned) for r in product)
     for rounds in allowance.part("scenarios", turns):
         rounds.play(max(int(_ROUND * rounds.scenario.share), 8))
