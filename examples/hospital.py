@@ -3,8 +3,8 @@
     pip install '.[store,tables]' pandas
     python examples/hospital.py
 
-A public sample makes the schema. Private visits go into a store, where each patient has one budget however many visits
-they had. Then questions are answered, and a patient is forgotten.
+The schema is made from a public sample. Private visits go into a store. Each patient has one budget, for all their
+visits together. Then questions are answered, and one patient is forgotten.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def visits(n, rng):
 
 
 def main(arguments=None):
-    """Answer questions about visits, and forget a patient; how many answers were right."""
+    """Answer questions about visits, and forget a patient. Returns the share of right answers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--visits", type=int, default=20_000)
     parser.add_argument("--questions", type=int, default=500)

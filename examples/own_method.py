@@ -1,4 +1,4 @@
-"""A method of your own beside the others: class means with Gaussian noise.
+"""Your own method, compared with the others: class means with Gaussian noise.
 
 indknn reproduce figure1a --quick --method examples/own_method.py
 """

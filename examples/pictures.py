@@ -1,11 +1,11 @@
-"""Images, labelled by private images.
+"""Label new images with the help of private ones.
 
     pip install '.[features]'
-    python examples/pictures.py                            ResNet-50, fetched on first use
+    python examples/pictures.py                            ResNet-50, downloaded on first use
     python examples/pictures.py --model models/my-onnx     a folder with model.onnx: no network, no PyTorch
 
-The images are 8 x 8 handwritten digits that come with scikit-learn. Features are made once and kept: a run that was
-stopped goes on where it was. From files, `indknn extract` does the same.
+The images are 8 x 8 handwritten digits that come with scikit-learn. A public model turns them into features. For images
+in files, use `indknn extract`, which continues where it was stopped.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from indknn.features import extract, find_extractor
 
 
 def main(arguments=None):
-    """Label new images; how many labels were right."""
+    """Label new images. Returns the share of right labels."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="resnet50", help="the public model: a folder or a name")
     parser.add_argument("--images", type=int, default=1797)

@@ -1,11 +1,11 @@
-"""Support tickets as text, sorted by what private tickets were about.
+"""Find the topic of new support tickets with the help of private ones.
 
     pip install '.[tables,features]' pandas
-    python examples/tickets.py                             fetches a public model on first use
+    python examples/tickets.py                             downloads a public model on first use
     python examples/tickets.py --model models/minilm       a folder: no network; with model.onnx no PyTorch either
 
-The extractor is named in the schema, so that tickets are added and asked as they are. Each ticket goes through the
-model on its own: no customer's vector depends on another's ticket.
+The schema names the extractor, so you add and ask raw texts. Each ticket goes through the model separately. So no
+customer's vector depends on another customer's ticket.
 """
 
 import argparse
@@ -24,7 +24,7 @@ FILLING = ["the", "my", "is", "wrong", "since", "today", "please", "help", "with
 
 
 def tickets(n, rng):
-    """Made-up tickets: words of a topic among words of none."""
+    """Made-up tickets: three words of the topic among four that fit any topic."""
     topics = rng.choice(list(TOPICS), n)
     texts = [" ".join(rng.permutation([*rng.choice(TOPICS[topic], 3), *rng.choice(FILLING, 4)])) for topic in topics]
     plans, customers = rng.choice(["free", "paid"], n), [f"customer-{i}" for i in range(n)]
@@ -32,7 +32,7 @@ def tickets(n, rng):
 
 
 def main(arguments=None):
-    """Sort new tickets; how many were sorted right."""
+    """Find the topics of new tickets. Returns the share of right answers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="the public model: a folder or a name")
     parser.add_argument("--tickets", type=int, default=2000)
