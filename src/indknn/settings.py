@@ -97,14 +97,14 @@ class Settings:
         "How many features a record has.", required=True, at_least=1, fixed="by the first records"
     )
     classes: tuple[Any, ...] = parameter(
-        "The label set. It is public: name it yourself if the labels that occur could give somebody away.",
+        "The list of labels. It is public. Give it yourself if a rare label could give somebody away.",
         required=True,
         none="the labels of the first records",
         fixed=f"{AT_CREATION}, or by the first records",
     )
     epsilon: float = parameter(
-        "The privacy guarantee for every person, over all answers to one analyst. With global_epsilon it only sets "
-        "what a person may spend with each analyst, and global_epsilon is the guarantee.",
+        "The privacy guarantee for every person, over all answers to one analyst. If global_epsilon is given, that is "
+        "the guarantee, and epsilon only limits what a person may spend with each analyst.",
         1.0,
         **_EPSILON,
     )
@@ -112,12 +112,12 @@ class Settings:
         "The probability with which the guarantee may fail.", 1e-5, at_least=accounting.MIN_DELTA, below=1
     )
     max_queries: int | None = parameter(
-        "How many queries the noise is planned for. You can ask more: the guarantee stays, and accuracy falls.",
+        "How many queries the noise is planned for. If you ask more, the guarantee still holds and accuracy falls.",
         at_least=1,
-        none="no number; the noise grows slowly with the number of queries",
+        none="no limit is planned; the noise grows slowly with the number of queries",
     )
     kernel: KernelName = parameter(
-        "How similarity is measured: by the cosine, or for rbf by exp(-|x - q|²/bandwidth²).", "cosine"
+        "How similarity is measured. cosine: the cosine of the angle. rbf: exp(-|x - q|²/bandwidth²).", "cosine"
     )
     tau: float | None = parameter(
         "How similar a record must be to the query to take part. Choose it without looking at the private data.",
@@ -127,7 +127,7 @@ class Settings:
         fixed=f"{AT_CREATION}, or by the first queries",
     )
     sigma2: float | None = parameter(
-        "Noise on the votes: its scale is sigma2·sqrt(K) for about K neighbours. More noise costs less budget.",
+        "The noise on the votes. Its scale is sigma2·sqrt(K) for about K neighbours. More noise costs less budget.",
         above=0,
         at_most=MAX_SIGMA2,
         none="it follows from the budget and max_queries",
@@ -136,54 +136,59 @@ class Settings:
         "The width of the rbf kernel.", at_least=1e-6, at_most=1e6, none="e^0.75, as in the paper"
     )
     accountant: Accountant = parameter(
-        "How epsilon and delta become a budget. rdp is the paper's way; gdp is exact and allows about 17% more.", "gdp"
+        "How epsilon and delta become a budget. rdp: as in the paper. gdp: exact, and about 18% more budget.", "gdp"
     )
     index: IndexName = parameter(
-        "How neighbours are found. exact finds all of them; lsh is the paper's hashing; sketch is for a million "
-        "records and more.",
+        "How neighbours are found. exact: finds all of them. lsh: the paper's hashing. sketch: faster for single "
+        "queries on hundreds of thousands of records, and misses about one neighbour in a hundred.",
         "exact",
     )
     index_options: dict[str, Any] = field(default_factory=dict)
     reuse: Reuse = parameter(
-        "What released answers are used for. labels: they vote on later queries, as in the paper. With labels or none "
-        "and without prior='model', answers are the paper's Algorithm 3.",
+        "What released answers are used for. labels: they vote on later queries, as in the paper. none: for nothing. "
+        "If you give either, and not prior='model', the paper's Algorithm 3 answers.",
         none="none, with the shared model",
     )
     center: tuple[float, ...] | None = parameter(
         "A public vector that is subtracted from records and queries. Never use the mean of the private data.",
         none="nothing is subtracted",
     )
-    normalize: bool = parameter("Compare directions only. If False, the rbf kernel compares lengths too.", True)
+    normalize: bool = parameter(
+        "Whether only directions are compared. If False, the rbf kernel also compares lengths.", True
+    )
     max_records_per_query: int | None = parameter(
-        "How many of one person's records may take part in a query: the nearest ones.", at_least=1, none="all"
+        "How many of one person's records may take part in a query. The nearest ones are taken.",
+        at_least=1,
+        none="all",
     )
     free_repeats: bool = parameter(
-        "A query that the same analyst asked before gets the same answer again, free of charge.", True
+        "Whether an analyst who repeats a query gets the same answer again, free of charge.", True
     )
     global_epsilon: float | None = parameter(
-        "The guarantee for every person, over the answers to all analysts together.",
-        none="there is none; every analyst has a budget of their own",
+        "The privacy guarantee for every person, over the answers to all analysts together.",
+        none="there is no such guarantee; each analyst has a separate budget",
         **_EPSILON,
     )
     prior: Prior = parameter(
-        "model: a model is trained on all records, once for all analysts. It answers alone where it is right often "
-        "enough, and is mixed with the votes of the people nearby elsewhere.",
+        "model: a model is trained on all records, once for all analysts. Where it is right often enough, it answers "
+        "alone. Elsewhere its answer is combined with the votes of the people nearby. none: people vote on every "
+        "query.",
         none="model, unless reuse is given",
     )
     prior_share: float = parameter(
-        "The share of everybody's budget that is for the shared model. Votes have the rest, with each analyst.",
+        "The share of each person's budget that is for the shared model. The rest is for votes, with each analyst.",
         0.9,
         above=0,
         below=1,
     )
     expected_records: int | None = parameter(
-        "About how many records the store will hold, if that is public. From a million on tau is chosen for a number "
-        "of neighbours, not for a share.",
+        "About how many records the store will hold, if that is public. From a million on, an automatic tau aims at a "
+        "number of neighbours instead of a share of the records.",
         at_least=1,
-        none="a noisy count tells; without the shared model nothing does, and tau is chosen for a share",
+        none="a noisy count is used; without the shared model there is none, and tau aims at a share",
     )
     schema: dict[str, Any] | None = None
-    """What the columns of tables are, as `indknn.tables` writes it down; None where records are vectors."""
+    """The schema of tables, in the plain form of `indknn.tables`. None if records are vectors."""
     analysts: dict[str, float] = field(default_factory=dict)
     """The ε of analysts who were given less than `epsilon`, by name."""
 
@@ -218,10 +223,10 @@ class Settings:
                 )
 
     def seen_by(self, analyst: str | None) -> Settings:
-        """The settings as they are for one analyst: with less ε if they were given less, and the same shared part.
+        """The settings for one analyst. An analyst who was given less has a smaller ε and the same shared part.
 
-        Who was given no more than the shared part must not see the shared model: votes alone answer them, within all
-        of their smaller budget.
+        If their budget is not above the shared part, they must not see the shared model. Then only votes answer them,
+        and votes may use all of their smaller budget.
 
         >>> settings = Settings(2, ("no", "yes"), reuse="none", analysts={"alice": 0.25})
         >>> settings.seen_by("alice").epsilon, settings.seen_by("bob").epsilon
@@ -243,7 +248,7 @@ class Settings:
 
     @classmethod
     def of(cls, n_features: int, classes: Any, **values: Any) -> Settings:
-        """Settings from the names in `PARAMETERS`, where the options of an index are parameters like the others.
+        """Settings from values by the names in `PARAMETERS`. This includes the options of the index.
 
         >>> Settings.of(2, ("no", "yes"), index="lsh", n_bits=10).index_options
         {'seed': 0, 'n_tables': 30, 'n_bits': 10}
@@ -254,9 +259,9 @@ class Settings:
 
     @classmethod
     def from_stored(cls, stored: Mapping[str, Any]) -> Settings:
-        """Settings as a store file has them, of this version or an earlier one.
+        """Settings from a store file of this version or an earlier one.
 
-        A file whose `n_features` is None is a draft: it has never held records, and 1 stands in for the number.
+        If `n_features` is None, the store is a draft: it has never held records. Then the number is set to 1.
         """
         values = {**_EARLIER, **stored}
         values["n_features"] = values["n_features"] or 1
@@ -278,7 +283,7 @@ class Settings:
         return cls(**values)
 
     def stored(self, *, draft: bool = False) -> dict[str, Any]:
-        """The settings as a store file has them: what JSON can hold. A draft has no number of features yet."""
+        """The settings for a store file, as values that JSON can hold. A draft has no number of features yet."""
         values = {**asdict(self), "n_features": None if draft else self.n_features}
         for name in ("schema", "analysts", "expected_records"):
             if not values[name]:
@@ -287,12 +292,12 @@ class Settings:
 
     @property
     def advised(self) -> bool:
-        """Whether the shared model answers as well."""
+        """Whether there is a shared model."""
         return self.prior == "model"
 
     @cached_property
     def budget(self) -> float:
-        """B, what every person may spend with one analyst."""
+        """B: how much each person may spend with one analyst."""
         return accounting.budget(self.epsilon, self.delta, self.accountant)
 
     @property
@@ -302,7 +307,7 @@ class Settings:
 
     @cached_property
     def global_budget(self) -> float | None:
-        """What every person may spend with all analysts together, if that is bounded."""
+        """How much each person may spend with all analysts together. None if there is no global_epsilon."""
         if self.global_epsilon is None:
             return None
         return accounting.budget(self.global_epsilon, self.delta, self.accountant)
@@ -322,7 +327,7 @@ class Settings:
 
     @property
     def near_share(self) -> float:
-        """The share of records that an automatic τ aims at, as far as is known beforehand."""
+        """The share of records that an automatic τ aims at, from what is known before the first query."""
         return near_share(NEAR_SHARE if self.advised else SELECTED_SHARE, self.expected_records)
 
     @cached_property
@@ -346,7 +351,7 @@ class Settings:
         return Plan(tau, self.sigma1_, self.sigma2_, classes, self.max_records_per_query, contrast=self.advised)
 
     def quantise(self, X: npt.ArrayLike, what: str, see: Callable[[FloatArray], None] | None = None) -> Vectors:
-        """Raw rows as the store sees them. `see` is shown them as they are, a block at a time."""
+        """Raw rows as integer vectors. `see` is called with each block of raw rows."""
         vectors = quantise(X, self.center_, what=what, see=see)
         if vectors.values.shape[1] != self.n_features:
             width = vectors.values.shape[1]

@@ -45,13 +45,13 @@ def app() -> None:
     Try:
       indknn demo                              see the whole idea on real data, in a minute
       indknn budget --epsilon 1                what a promise of epsilon = 1 lets a person spend
-      indknn init people.store --epsilon 1     a store that survives crashes
+      indknn init people.store --epsilon 1     make a store that survives crashes
       indknn add people.store records.npz
       indknn predict people.store queries.npz -o answers.csv
       indknn forget people.store ann
       indknn serve people.store                answer over HTTP
 
-    Exit codes: 0 done; 1 verify, doctor, schema check or audit found something wrong; 2 something you gave is not
+    Exit codes: 0 done; 1 verify, doctor, schema check or audit found a problem; 2 an argument or a value is not
     allowed; 3 the store or a file cannot be used (locked, damaged, an old copy, disk full).
     """
 
@@ -59,24 +59,24 @@ def app() -> None:
 @app.command("demo")
 @click.option("--queries", default=1000, show_default=True, help="How many queries to answer.")
 @parameter_options("epsilon")
-@click.option("--tau", default=0.7, show_default=True, help="How similar a record must be to take part.")
-@click.option("--sigma2", default=0.7, show_default=True, help="Noise on the votes.")
+@click.option("--tau", default=0.7, show_default=True, help="Algorithm 3: how similar a record must be to take part.")
+@click.option("--sigma2", default=0.7, show_default=True, help="Algorithm 3: the noise on the votes.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("out/demo.html"),
     show_default=True,
-    help="Where the report goes, a page of HTML.",
+    help="The file for the report, a page of HTML.",
 )
 @click.option(
-    "--store", type=click.Path(path_type=Path, dir_okay=False), help="Only make a store of the same data there."
+    "--store", type=click.Path(path_type=Path, dir_okay=False), help="Only make a store of the same data, in this file."
 )
 def demo_command(queries: int, epsilon: float, tau: float, sigma2: float, out: Path, store: Path | None) -> None:
-    """Answer queries on Fashion-MNIST privately, beside private training; show who paid what; forget somebody.
+    """Answer queries on Fashion-MNIST privately, compare with private training, show who paid, forget a person.
 
-    50,000 images play private records, one per person; 10,000 others are public queries. The defaults of
-    tau and sigma2 come from earlier experiments on this data, which, as in the paper, nobody paid for.
-    The noise is real, so every run differs a little.
+    50,000 images play the private records, one per person. 10,000 others are public queries. tau and sigma2 are for
+    the paper's Algorithm 3, which runs beside the default. Their defaults come from earlier experiments on this data.
+    As in the paper, no budget covers that search. The noise is real, so every run differs a little.
 
     \b
     Examples:
@@ -100,11 +100,11 @@ def demo_command(queries: int, epsilon: float, tau: float, sigma2: float, out: P
 
 @app.command("budget")
 @parameter_options("epsilon", "delta")
-@click.option("--queries", default=1000, show_default=True, help="T, the number of queries planned for.")
+@click.option("--queries", default=1000, show_default=True, help="T, how many queries you plan for.")
 def budget_command(epsilon: float, delta: float, queries: int) -> None:
-    """Show what (epsilon, delta) lets each person spend, under both filters.
+    """Show how much each person may spend at (epsilon, delta), under both filters.
 
-    It holds for one observer: for one analyst with --epsilon of a store, for all analysts together with its
+    The guarantee is for one observer: one analyst with --epsilon of a store, or all analysts together with its
     --global-epsilon.
 
     \b

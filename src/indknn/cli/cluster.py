@@ -49,20 +49,21 @@ def shards_of(store: Any, shards: int | None, address: str | None) -> Iterator[M
 
 @click.group("cluster")
 def cluster_group() -> None:
-    """Ray on many machines, for `indknn serve --ray ADDRESS --shards N`."""
+    """Run Ray on many machines, for `indknn serve --ray ADDRESS --shards N`."""
 
 
 @cluster_group.command("start")
 @click.option("--address", default="127.0.0.1", show_default=True, help="The address of this machine to listen on.")
-@click.option("--port", default=6379, show_default=True, help="Of the head.")
-@click.option("--join", metavar="ADDRESS", help="Join the head at this address, as 10.0.0.1:6379, instead.")
+@click.option("--port", default=6379, show_default=True, help="The port of the head node.")
+@click.option("--join", metavar="ADDRESS", help="Join the head node at this address, as 10.0.0.1:6379.")
 @_TOKEN
-@click.option("--cores", type=int, help="How many cores shards may use here. Default: all.")
+@click.option("--cores", type=int, help="How many cores shards may use on this machine. Default: all.")
 def start(address: str, port: int, join: str | None, token_file: Path | None, cores: int | None) -> None:
-    """Start Ray on this machine, in the foreground, for shards alone: no dashboard, no usage statistics.
+    """Start Ray on this machine, in the foreground, only for shards: no dashboard, no usage statistics.
 
-    Beyond this machine a token is needed, because whoever reaches Ray may run any code. TLS is Ray's own:
-    RAY_USE_TLS=1 with RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT in the environment of all nodes.
+    Beyond this machine you need a token, because anybody who can reach Ray may run any code. For TLS, use Ray's own
+    settings: RAY_USE_TLS=1 with RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT in the environment of all
+    nodes.
 
     \b
     Examples:
@@ -109,10 +110,10 @@ def status(store: Path, address: str, in_json: bool) -> None:
 @STORE
 @_RAY
 def rebalance(store: Path, address: str) -> None:
-    """End the shards of a store that is served, so that they begin anew on all the nodes that there are now.
+    """Stop the shards of a store that is served. They start again, spread over all nodes that there are now.
 
-    The service fills them from the store when the next query comes, which gets an error and may be asked again.
-    To change how many shards there are, start `indknn serve` again with another --shards: nothing else is needed.
+    The next query gets an error and may be asked again. It makes the service fill the new shards from the store.
+    To change the number of shards, start `indknn serve` again with another --shards. You need nothing else.
     """
     connected(address)
     click.echo(f"ended {end_shards(cluster_name(store))} shards of {store}")

@@ -19,10 +19,10 @@ from indknn.store.home import home_of
 @WITNESS
 @JSON
 def rewrite(store: Place, receipt: Path | None, witness: Path | None, in_json: bool) -> None:
-    """Have a database write over the old bytes of those who were forgotten: the second stage of an erasure.
+    """Overwrite the old bytes of forgotten people in a database. This is the second stage of an erasure.
 
-    It writes the tables anew and uses up the log. In a file there is nothing to do. Archives of the log, standbys and
-    backups are yours: the receipt names those that the server knows of.
+    It writes all tables anew and replaces the log. A store in a file does not need it. It cannot erase archives of the
+    log, standbys and backups. The receipt names those that the database knows of.
 
     \b
     Example:
@@ -40,9 +40,9 @@ def rewrite(store: Place, receipt: Path | None, witness: Path | None, in_json: b
 @STORE
 @JSON
 def takeover(store: Place, in_json: bool) -> None:
-    """Shut out a process that has a store in PostgreSQL and cannot be ended. Nothing it does later is written.
+    """Take a store in PostgreSQL away from a process that you cannot stop. Nothing it does later is written.
 
-    Then open the store as usual. A process that ends lets go of the store by itself.
+    Then open the store as usual. You do not need this for a process that has ended.
     """
     who = home_of(store).take_over()
     show({"store": str(store), "was": who}, in_json, f"{store} was in use by {who}; it is free now")

@@ -34,10 +34,10 @@ _HEADER = b"SQLite format 3\x00"
 @JSON
 @click.pass_context
 def doctor(ctx: click.Context, store: Place | None, in_json: bool) -> None:
-    """Check this machine, and a store's surroundings if one is named. Exit code 1 if something is unfit.
+    """Check this machine and, if you name a store, its disk and files. The exit code is 1 if something is unfit.
 
-    Paste what it prints into a report of a bug: it says nothing about people. The store itself is not opened; for
-    its contents there is `indknn verify`.
+    Include the output when you report a bug. It contains nothing about people. The store itself is not
+    opened. To check its contents, use `indknn verify`.
 
     \b
     Example:

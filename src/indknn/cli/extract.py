@@ -24,13 +24,13 @@ _Found: TypeAlias = tuple[Any, Extractor, dict[str, Any]]
 
 @click.command("extract")
 @click.argument("source", type=click.Path(path_type=Path), metavar="IN")
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Where the features go: npz.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="The npz file for the features.")
 @click.option("--model", required=True, help="The public model: its folder, or a name that its library knows.")
-@click.option("--column", help="Column of the texts, or of the names of image files. Default: text, or image.")
+@click.option("--column", help="Column of the texts or of the names of image files. Default: text or image.")
 @LABEL
 @OWNER
 @RECORD
-@click.option("--public", is_flag=True, help="The items are nobody's: they may go through the model in batches.")
+@click.option("--public", is_flag=True, help="The items are public, so they may go through the model in batches.")
 @JSON
 def extract_command(
     source: Path,
@@ -46,8 +46,8 @@ def extract_command(
     """Turn texts or images into vectors that `indknn add` and `indknn predict` take.
 
     IN is a table (csv, JSON lines, parquet, Arrow) with a column of texts or of image files, or an npz file with an
-    array of uint8 images. Labels, owners and record ids are kept. Each item goes through the model on its own, so that
-    no person's vector depends on another's. Stop it at any time: the next run goes on where this one was.
+    array of uint8 images. Labels, owners and record ids are kept. Each item goes through the model separately, so that
+    no person's vector depends on another person's item. You can stop the command at any time. The next run continues.
 
     \b
     Examples:

@@ -19,18 +19,18 @@ _DAYS = {"hour": 1 / 24, "day": 1.0, "week": 7.0, "month": 365.25 / 12, "year": 
 
 @click.command("forecast")
 @STORE
-@click.option("--analyst", help="Whose queries. Default: the analyst without a name.")
-@click.option("--rate", help="How many queries there will be, as 1000/day; durations are then told as well.")
-@click.option("--n", "records", type=int, help="About how many records there are, where that is public.")
+@click.option("--analyst", help="The analyst who asks. Default: the analyst without a name.")
+@click.option("--rate", help="How many queries there will be, as 1000/day. Then durations are printed too.")
+@click.option("--n", "records", type=int, help="About how many records there are, if that is public.")
 @WITNESS
 @JSON
 def forecast_command(
     store: Place, analyst: str | None, rate: str | None, records: int | None, witness: Path | None, in_json: bool
 ) -> None:
-    """Tell how many more queries there can be, and how good the answers will be.
+    """Estimate how many more queries there can be, and how good the answers will be.
 
-    Everything is estimated from what was released to the analyst, so it may be shown to them: nobody's budget is
-    looked at. `indknn status`, for the curator alone, tells what people have really spent.
+    The estimate uses only what was released to the analyst, and no budgets. So you may show it to the analyst.
+    `indknn status` shows what people have really spent, and is only for the curator.
 
     \b
     Examples:

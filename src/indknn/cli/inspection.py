@@ -38,7 +38,7 @@ def _looking(path: Place, witness: Path | None, new_witness: bool = False) -> It
 @WITNESS
 @JSON
 def show_status(store: Place, witness: Path | None, in_json: bool) -> None:
-    """Show how much people have spent. For the curator, not for those who query."""
+    """Show how much people have spent. Only for the curator: do not show it to analysts."""
     with _looking(store, witness) as opened:
         facts = status(opened)
     counts, left = facts["spent_share_histogram"], facts["forecast"]["queries_left_for_median_owner"]
@@ -72,7 +72,7 @@ def _known(number: int | None) -> str:
 @WITNESS
 @JSON
 def show_owner(store: Place, owner: str, witness: Path | None, in_json: bool) -> None:
-    """Show a person's own statement, which may be given to them: what was spent is rounded up to a whole 1/50 of B."""
+    """Show the statement of one person. Spending is rounded up to 1/50 of B, so you may give it to that person."""
     with _looking(store, witness) as opened:
         facts = statement(opened.engine, owner)
     accounts = [_account(facts[who]) for who in ("one_analyst", "together")]
@@ -99,12 +99,18 @@ def _account(facts: dict[str, Any]) -> str:
 @click.command("export")
 @STORE
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="A .jsonl file.")
-@click.option("--what", type=click.Choice(["audit", "answers", "spent"]), default="audit", show_default=True)
+@click.option(
+    "--what",
+    type=click.Choice(["audit", "answers", "spent"]),
+    default="audit",
+    show_default=True,
+    help="The audit trail, the answers that were given, or what each person has spent.",
+)
 @WITNESS
 def export(store: Place, out: Path, what: str, witness: Path | None) -> None:
-    """Write out the audit trail, the answers given, or what each person has spent, a JSON object a line.
+    """Write the audit trail, the answers or the spending to a file, one JSON object per line.
 
-    The answers are public to the analyst who got them; what people spent is for the curator only.
+    Each answer is public to the analyst who got it. What people have spent is only for the curator.
 
     \b
     Example:
@@ -132,18 +138,16 @@ def _rows(store: Store, what: str) -> Iterator[dict[str, Any]]:
 @click.command("verify")
 @STORE
 @WITNESS
-@click.option(
-    "--new-witness", is_flag=True, help="Start the witness anew: only if you know that this is the latest copy."
-)
-@click.option("--erased", is_flag=True, help="Also: whether old bytes of those who were forgotten are gone.")
+@click.option("--new-witness", is_flag=True, help="Start a new witness. Only if you know that this is the latest copy.")
+@click.option("--erased", is_flag=True, help="Also check that the old bytes of forgotten people are gone.")
 @JSON
 @click.pass_context
 def verify(
     ctx: click.Context, store: Place, witness: Path | None, new_witness: bool, erased: bool, in_json: bool
 ) -> None:
-    """Check the audit trail, the answers and their debits, all budgets, and memory against disk.
+    """Check the audit trail, the answers and their charges, all budgets, and that memory agrees with the disk.
 
-    Exit code 1 if anything is wrong.
+    The exit code is 1 if anything is wrong.
     """
     length = 0
     try:

@@ -16,7 +16,7 @@ from indknn.store.analysts import read_given_less
 
 @click.group("keys")
 def keys() -> None:
-    """Make, list and revoke the API keys of a store's server. They work at once, also while it runs.
+    """Make, list and revoke API keys for the server of a store. Changes take effect at once, also while it runs.
 
     \b
     Roles:
@@ -32,13 +32,13 @@ def keys() -> None:
 @STORE
 @click.option("--role", type=click.Choice(keyfile.ROLES), required=True)
 @click.option("--name", required=True, help="Whose key it is. Keys of one name share one analyst's ledger.")
-@click.option("--owner", help="The person that an owner key is for.")
-@click.option("--rate", type=float, help="Queries per second.")
-@click.option("--max-queries", type=int, help="Answers that this analyst may be given in all.")
-@click.option("--epsilon", type=float, help="Less than the store's, for all that this analyst is ever told.")
+@click.option("--owner", help="The person whom an owner key is for.")
+@click.option("--rate", type=float, help="At most this many queries per second.")
+@click.option("--max-queries", type=int, help="At most this many answers for this analyst in all.")
+@click.option("--epsilon", type=float, help="A smaller epsilon than the store's, for everything this analyst is told.")
 @JSON
 def create(store: Place, role: str, name: str, epsilon: float | None, in_json: bool, **limits: Any) -> None:
-    """Make a key. It is printed once and kept nowhere: the file holds a keyed hash.
+    """Make a key. It is printed once and not stored: the file holds only a keyed hash.
 
     \b
     Examples:
@@ -59,7 +59,7 @@ def create(store: Place, role: str, name: str, epsilon: float | None, in_json: b
 @click.argument("key", metavar="ID")
 @JSON
 def rotate(store: Place, key: str, in_json: bool) -> None:
-    """Make a new key in the place of one, for the same holder with the same limits. The old one is revoked."""
+    """Replace a key by a new one for the same holder, with the same limits. The old key is revoked."""
     _refuse_missing(store)
     _show_new(*keyfile.rotate(keyfile.keys_path(store), key), in_json)
 
@@ -68,7 +68,7 @@ def rotate(store: Place, key: str, in_json: bool) -> None:
 @STORE
 @JSON
 def show_keys(store: Place, in_json: bool) -> None:
-    """List the keys, the revoked ones too. The keys themselves are not known to anybody but their holders."""
+    """List all keys, also revoked ones. Only the facts about them: nobody but its holder knows a key."""
     _refuse_missing(store)
     found, given = keyfile.read_key_file(keyfile.keys_path(store)), read_given_less(store)
     rows = [{k: v for k, v in vars(key).items() if k != "digest"} for key in found.keys]

@@ -25,14 +25,16 @@ class StorePlace(click.Path):
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """What was typed; an address with a password in it is refused."""
+        """The place that was typed. An address with a password in it is refused."""
         return place_of(value) if is_address(str(value)) else super().convert(value, param, ctx)
 
 
 STORE = click.argument("store", type=StorePlace())
 FILE = click.argument("file", type=click.Path(path_type=Path))
 JSON = click.option("--json", "in_json", is_flag=True, help="Print JSON.")
-WITNESS = click.option("--witness", type=click.Path(path_type=Path), help="A file elsewhere that detects old copies.")
+WITNESS = click.option(
+    "--witness", type=click.Path(path_type=Path), help="A file on another disk that detects old copies."
+)
 LABEL = click.option("--label", default="y", show_default=True, help="Column of the label (csv, parquet).")
 OWNER = click.option("--owner", default="owner", show_default=True, help="Column of the owner (csv, parquet).")
 RECORD = click.option(
@@ -49,7 +51,7 @@ class NumberOrNone(click.ParamType[float | int | None]):
         self.name = f"{number.name}|none"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """What was typed, where 10,000 is a number too."""
+        """The number that was typed. Commas are allowed, as in 10,000."""
         text = str(value).replace(",", "")
         return None if text == "none" else self.number.convert(text, param, ctx)
 
@@ -81,7 +83,7 @@ def columns(label: str = "", owner: str = "", features: str | None = None, recor
 
 
 def refuse_column_options() -> None:
-    """A schema names the columns, so that no option of a command may."""
+    """Refuse options that name columns, because the schema of the store names them."""
     context = click.get_current_context()
     for name in ("label", "owner", "record", "features"):
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:

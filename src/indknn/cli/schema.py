@@ -30,7 +30,7 @@ _USUAL = {"label": "y", "owner": "owner", "record_id": "record_id"}
 
 @click.group("schema")
 def schema_group() -> None:
-    """Say what the columns of your tables are, so that rows become vectors by public means.
+    """Make and check schemas. A schema is a public description of columns that turns rows of a table into vectors.
 
     \b
     Example:
@@ -48,8 +48,8 @@ def schema_group() -> None:
 @click.option("--owner", help="Column of the owner. Default: owner, if there is one.")
 @click.option("--record-id", "record_id", help="Column of your own ids. Default: record_id, if there is one.")
 @click.option("--extractor", help="The model for columns of text: its name or its folder.")
-@click.option("--classes", help="The labels that can occur, as a,b,c. Without it: with a public sample, its labels.")
-@click.option("--paid", type=StorePlace(), metavar="STORE", help="Charge the people of the file in STORE.")
+@click.option("--classes", help="The labels that can occur, as a,b,c. Default: the labels of a public sample.")
+@click.option("--paid", type=StorePlace(), metavar="STORE", help="The file is private: charge its people in STORE.")
 @click.option("--yes", is_flag=True, help="With --paid: charge without asking.")
 @WITNESS
 def infer_command(
@@ -65,17 +65,19 @@ def infer_command(
     """Make a schema from a PUBLIC sample: csv, JSON lines, parquet or Arrow.
 
     Bounds, knots and lists of categories are taken from the sample and become public. Never give it private rows,
-    except with --paid. Some 1,000 rows are enough. Read the schema before you use it, and correct it with an editor.
+    except with --paid. About 1,000 rows are enough. Read the schema before you use it, and correct it with an editor.
 
-    Where there is no public sample: --paid STORE, with the file of private records that you are going to add. STORE is
-    new and has no schema yet. The schema is then made from noisy counts, and everybody in the file pays for them, once,
-    with 5% of the part of their budget that is for what all analysts see. Names of columns become public.
+    If you have no public sample, use --paid STORE with the file of private records that you are going to add. STORE is
+    a new store without a schema. Then the schema is made from noisy counts. Everybody in the file pays for them once:
+    5% of the part of their budget that is for what all analysts see. The names of the columns become public.
 
     \b
     Examples:
       indknn schema infer public.csv --label income -o schema.yaml
       indknn schema infer tickets.jsonl --label topic --extractor all-MiniLM-L6-v2 -o schema.json
+
     \b
+    Without a public sample:
       indknn init patients.store
       indknn schema infer visits.csv --paid patients.store --owner patient --label diagnosis -o schema.yaml
       indknn schema adopt patients.store schema.yaml
@@ -138,7 +140,7 @@ def _paid(
 @WITNESS
 @JSON
 def adopt_command(store: Place, schema: Path, witness: Path | None, in_json: bool) -> None:
-    """Give a new store its schema, as init --schema does: once, before its first records.
+    """Give a schema to a store that has no records yet. This is possible only once.
 
     \b
     Example:
@@ -153,7 +155,7 @@ def adopt_command(store: Place, schema: Path, witness: Path | None, in_json: boo
 
 @schema_group.command("template")
 def template_command() -> None:
-    """Print a schema with comments, to fill in by hand.
+    """Print a schema with comments that you can fill in.
 
     \b
     Example:
@@ -168,9 +170,9 @@ def template_command() -> None:
 @JSON
 @click.pass_context
 def check_command(ctx: click.Context, schema: Path, public: Path, in_json: bool) -> None:
-    """Check a schema against a PUBLIC sample. Exit code 1 if something does not fit.
+    """Check a schema against a PUBLIC sample. The exit code is 1 if something does not fit.
 
-    It tells which columns are missing or clipped, which outweigh all others, and which labels are not listed.
+    It shows which columns are missing or clipped, which outweigh all others, and which labels are not listed.
 
     \b
     Example:

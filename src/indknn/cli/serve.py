@@ -20,41 +20,43 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.command("serve")
 @STORE
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Where to listen. Beyond loopback keys are needed."
+    "--host", default="127.0.0.1", show_default=True, help="The address to listen on. Beyond loopback you need keys."
 )
-@click.option("--port", default=8080, show_default=True, help="0 takes a free one.")
-@click.option("--name", help="The model's name in /v2/models/NAME; by default that of the store's file.")
+@click.option("--port", default=8080, show_default=True, help="The port to listen on. 0: any free port.")
+@click.option("--name", help="The model's name in /v2/models/NAME. Default: the name of the store's file.")
 @click.option(
-    "--texts", metavar="MODEL", help="Take texts too, embedded by this sentence-transformer (name or folder)."
+    "--texts", metavar="MODEL", help="Also take texts. This sentence-transformer (name or folder) embeds them."
 )
-@click.option("--tick", type=float, help="Answers leave on multiples of so many seconds per query, whatever they took.")
+@click.option("--tick", type=float, help="Send answers only at multiples of this many seconds per query.")
 @click.option(
     "--train-every",
     default=24.0,
     show_default=True,
     metavar="HOURS",
-    help="How often to look for newcomers whom the shared model does not know. inf: never.",
+    help="How often to check whether the shared model should learn from newcomers. inf: never.",
 )
-@click.option("--shards", type=int, help="Search in so many processes on this machine, or with --ray on Ray.")
-@click.option("--ray", metavar="ADDRESS", help="Have the shards on Ray at this address; see `indknn cluster`.")
+@click.option("--shards", type=int, help="Search in this many processes: on this machine, or with --ray on Ray.")
+@click.option("--ray", metavar="ADDRESS", help="Run the shards on Ray at this address; see `indknn cluster`.")
 @click.option(
     "--rewrite-every",
     default=24.0,
     show_default=True,
     metavar="HOURS",
-    help="How often a database writes over the old bytes of those who were forgotten. inf: never.",
+    help="With PostgreSQL: how often to overwrite the old bytes of forgotten people. inf: never.",
 )
 @WITNESS
 @click.option("--tls-cert", type=_FILE, help="A certificate (PEM), with --tls-key.")
-@click.option("--tls-key", type=_FILE, help="Its private key (PEM).")
-@click.option("--behind-proxy", is_flag=True, help="Something in front encrypts: allow --host without TLS.")
-@click.option("--open-on-loopback", is_flag=True, help="Serve without keys, to this machine, what once had keys.")
-@click.option("--max-batch", default=1024, show_default=True, help="Rows per prediction request.")
-@click.option("--max-body", default=32 << 20, show_default=True, help="Bytes per request.")
-@click.option("--max-records", default=10_000, show_default=True, help="Records per upload.")
-@click.option("--max-bodies", default=128 << 20, show_default=True, help="Bytes of all bodies on their way at once.")
-@click.option("--max-connections", default=1000, show_default=True, help="Connections at once.")
-@click.option("--keep-requests", default=30, show_default=True, help="Days for which an id repeats its request.")
+@click.option("--tls-key", type=_FILE, help="The private key of the certificate (PEM).")
+@click.option("--behind-proxy", is_flag=True, help="A proxy in front encrypts, so allow --host without TLS.")
+@click.option("--open-on-loopback", is_flag=True, help="Serve this machine without keys, although the store had keys.")
+@click.option("--max-batch", default=1024, show_default=True, help="At most this many rows per prediction request.")
+@click.option("--max-body", default=32 << 20, show_default=True, help="At most this many bytes per request.")
+@click.option("--max-records", default=10_000, show_default=True, help="At most this many records per upload.")
+@click.option("--max-bodies", default=128 << 20, show_default=True, help="At most this many bytes of bodies at once.")
+@click.option("--max-connections", default=1000, show_default=True, help="At most this many connections at once.")
+@click.option(
+    "--keep-requests", default=30, show_default=True, help="For how many days a request id gets the same answer again."
+)
 def serve_command(
     store: Place,
     host: str,
@@ -70,11 +72,11 @@ def serve_command(
     ray: str | None,
     **options: Any,
 ) -> None:
-    """Answer over HTTP from a store. One process owns it; stop it with SIGTERM and it finishes what was charged.
+    """Answer queries over HTTP from a store. On SIGTERM the server sends what was charged, and stops.
 
-    Without keys everything is allowed, and only to this machine. Make keys with `indknn keys create`; they take
-    effect at once, as does revoking them. A store that had keys is not served without them. A console for the browser
-    is at the server's root.
+    Without keys, everybody on this machine may do everything, and other machines have no access. `indknn keys create`
+    makes keys. New and revoked keys take effect at once. A store that had keys is not served without them. Open the
+    server's address in a browser to see the console.
 
     \b
     Examples:

@@ -59,12 +59,12 @@ _BATCH = 256
 @STORE
 @parameter_options(*(name for name, described in PARAMETERS.items() if described.kind is not tuple))
 @click.option("--classes", help=f"{PARAMETERS['classes'].help} As a,b,c. Without it: {PARAMETERS['classes'].none}.")
-@click.option("--schema", type=click.Path(path_type=Path), help="What the columns of tables are (indknn schema).")
+@click.option("--schema", type=click.Path(path_type=Path), help="A file that describes the columns (indknn schema).")
 @click.option(
     "--public",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="A file of unlabelled public rows, spread like the records but of nobody in the store: a thousand make the "
-    "shared model better. Without it the queries of the first request serve.",
+    help="A file of unlabelled public rows that resemble the records but belong to nobody in the store. A thousand "
+    "rows make the shared model better. Without it: the queries of the first request are used.",
 )
 @FEATURES
 @JSON
@@ -77,7 +77,7 @@ def init(
     features: str | None,
     **values: Any,
 ) -> None:
-    """Make a new store. Its parameters are public, and nobody can change them later.
+    """Make a new store. Its parameters are public and cannot be changed later.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ def init(
 @OWNER
 @RECORD
 @FEATURES
-@click.option("--each-row", is_flag=True, help="There are no owners: every row is a new person. For an empty store.")
+@click.option("--each-row", is_flag=True, help="Every row is a new person, without an owner. For an empty store.")
 @WITNESS
 @JSON
 def add(
@@ -125,10 +125,11 @@ def add(
 ) -> None:
     """Add the records of a file, all of them or none.
 
-    FILE is npz (arrays X, y, owners and record_ids), csv, parquet or Arrow, where a column may hold a list of features;
-    in a store with a schema, which names the columns, also JSON lines. An owner is a text; a number is the text of its
-    digits, so 17 is one person in every file. Record ids are your own and may be left out: a row whose id was added
-    before replaces that record.
+    FILE is npz (arrays X, y, owners and record_ids), csv, parquet or Arrow. A column may hold a list of features. If
+    the store has a schema, FILE may also be JSON lines, and the schema names the columns.
+
+    Owners are texts. A number becomes the text of its digits, so 17 and "17" are one person in every file. Record ids
+    are your own ids, and optional. A row whose record id was added before replaces that record.
 
     \b
     Examples:
@@ -175,10 +176,12 @@ def _records(file: Path, named: Columns, store: Store, each_row: bool, count: An
 @STORE
 @FILE
 @click.option(
-    "-o", "--out", type=click.Path(path_type=Path), required=True, help="Where the answers go: npz, csv or parquet."
+    "-o", "--out", type=click.Path(path_type=Path), required=True, help="The file for the answers: npz, csv or parquet."
 )
-@click.option("--analyst", help="Whose ledger to charge. Analysts must not pool their answers.")
-@click.option("--proba", is_flag=True, help="Also how likely each class is: columns p_CLASS. It costs nothing more.")
+@click.option("--analyst", help="The analyst whose ledger is charged. Analysts must not share their answers.")
+@click.option(
+    "--proba", is_flag=True, help="Also write the probability of each class, in columns p_CLASS. This costs no budget."
+)
 @FEATURES
 @WITNESS
 @JSON
@@ -194,7 +197,7 @@ def predict(
 ) -> None:
     """Answer the queries of a file. This spends the budget of the people near them.
 
-    Run it again after a crash: what was answered is not paid for twice.
+    After a crash, run it again: nobody pays twice for the same query.
 
     \b
     Examples:
@@ -252,7 +255,7 @@ def _answered(store: Store, piece: Piece, request: str, analyst: str | None, pro
 def forget(store: Place, owners: tuple[str, ...], receipt: Path | None, witness: Path | None, in_json: bool) -> None:
     """Remove every record of these people, and print a receipt.
 
-    What they spent stays on the books under a keyed hash.
+    What they spent stays in the ledger, under a keyed hash of their name.
 
     \b
     Example:
@@ -276,9 +279,9 @@ def forget(store: Place, owners: tuple[str, ...], receipt: Path | None, witness:
 @WITNESS
 @JSON
 def purge(store: Place, witness: Path | None, in_json: bool) -> None:
-    """Drop all answers and the shared model, for all analysts. People pay again for new ones.
+    """Delete all answers and the shared model, for all analysts. People pay again for new ones.
 
-    Everybody who asks again can see that a purge happened. Do it on a schedule, never because one person was
+    Analysts who repeat a query can notice the purge. So purge on a schedule, and never because one person was
     forgotten: that would show that somebody left.
 
     \b

@@ -25,12 +25,15 @@ from indknn.types import FloatArray
 @WITNESS
 @JSON
 def train(store: Place, witness: Path | None, in_json: bool) -> None:
-    """Train the shared model, or look whether newcomers call for another round.
+    """Train the shared model, or train it again if there are enough newcomers.
 
-    Everybody is charged for their own gradient, from the part of their budget that is for the model; whoever it gets
-    right pays almost nothing. All analysts use the model, and pay nothing more for it. A store trains it by itself when
-    the first query comes; this does it beforehand, or again, from a clock such as cron. Never run it because certain
-    people came or went: when it runs is public. Stop it at any time: it goes on from there.
+    Each person is charged for their own gradient, from the part of their budget that is for the model. If the model
+    gets a person's records right, that person pays almost nothing. All analysts use the same model, and nobody pays
+    for it again.
+
+    A store trains the model by itself when the first query comes. Use this command to train earlier, or again from a
+    timer such as cron. Never run it because certain people came or went: the time of a run is public. You can stop it
+    at any time, and the next run continues.
 
     \b
     Example:

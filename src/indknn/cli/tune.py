@@ -24,7 +24,9 @@ from indknn.store.tuning.public import Target, Trial, Tuning, possible, tune
     "--n", type=click.IntRange(1), help="How many records the store will hold. Default: as many as PUBLIC has."
 )
 @parameter_options("epsilon", "delta", "max_queries", "accountant", "kernel", "bandwidth")
-@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="How many splits to try.")
+@click.option(
+    "--seeds", default=3, show_default=True, type=click.IntRange(1), help="How many random splits of PUBLIC to try."
+)
 @LABEL
 @FEATURES
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Write the result to this file as JSON as well.")
@@ -39,10 +41,10 @@ def tune_command(
     n: int | None,
     **target: Any,
 ) -> None:
-    """Choose tau, sigma2 and the way to answer, without leaking.
+    """Choose tau, sigma2 and the mode, without leaking.
 
-    PUBLIC is a labelled public set (npz with X and y, csv, parquet) that stands in for the private one: nothing is
-    spent, and the command to make the store is printed. See docs/tuning.md.
+    PUBLIC is a labelled public set (npz with X and y, csv, parquet) that resembles the private one. Nothing is spent.
+    The command prints the `indknn init` line for the best choice. See docs/tuning.md.
 
     \b
     Example:

@@ -1,6 +1,7 @@
-"""How a parameter is described: its help, its default, what it may be, and when it is fixed.
+"""How a parameter is described: its help, its default, the allowed values, and when it is fixed.
 
-One description checks a value wherever it comes from, and writes the documentation of every interface.
+One description serves all interfaces. It checks values from Python, from the command line and from files, and the
+documentation of all of them is written from it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Parameter:
     help: str
     default: Any
     kind: type
-    """float, int, bool, str or tuple. What a tuple holds is checked by its owner."""
+    """float, int, bool, str or tuple. The contents of a tuple are checked elsewhere."""
     choices: tuple[str, ...] = ()
     limits: Mapping[str, float] = field(default_factory=dict)
     none: str = ""
@@ -54,7 +55,7 @@ class Parameter:
         return ", ".join(filter(None, ["a whole number" if self.kind is int else "", limits]))
 
     def check(self, name: str, value: Any) -> Any:
-        """The value in its own type. An error names the parameter, what is allowed and what was given."""
+        """The value, converted to its kind. An error names the parameter, what is allowed and what was given."""
         if (value is None and self.none) or self.kind is tuple:
             return value
         accepted = {str: str, bool: bool | np.bool_, int: Integral, float: Real}[self.kind]
@@ -99,7 +100,7 @@ def described(cls: type) -> dict[str, Parameter]:
 
 
 def check_fields(instance: object) -> None:
-    """Check every described field of a frozen dataclass, and keep each value in its own type."""
+    """Check every described field of a frozen dataclass, and convert each value to its kind."""
     for name, about in described(type(instance)).items():  # type: ignore[arg-type]  # a class is hashable
         object.__setattr__(instance, name, about.check(name, getattr(instance, name)))
 

@@ -17,17 +17,17 @@ from indknn_lab.advice.verdict import Task, judge
 @click.command("advise")
 @click.option("--n", type=int, required=True, help="How many records there are.")
 @click.option("--queries", type=int, required=True, help="How many queries there will be, in all.")
-@click.option("--updates", default="0", show_default=True, help="How often records come or go, in batches, as 10/day.")
-@click.option("--days", default=365.0, show_default=True, help="For how long.")
-@click.option("--epsilon", default=1.0, show_default=True, help="The promise to every person, for all of it.")
+@click.option("--updates", default="0", show_default=True, help="How often batches of records come or go, as 10/day.")
+@click.option("--days", default=365.0, show_default=True, help="For how many days.")
+@click.option("--epsilon", default=1.0, show_default=True, help="The promise to every person, for all days together.")
 @click.option("--features", type=int, help="How many features a record has.")
 @click.option("--classes", type=int, help="How many labels there are.")
 @click.option("--json", "as_text", is_flag=True, help="Print JSON.")
 def advise(updates: str, days: float, as_text: bool, **values: Any) -> None:
     """Say whether Ind-KNN, Private-kNN or NoisySGD is the right tool.
 
-    The accuracies are interpolated between the project's own measurements on AG News and CIFAR-10, at
-    delta = 1e-5, and printed: your data are other data, and you may disagree.
+    It interpolates between the project's own measurements on AG News and CIFAR-10, at delta = 1e-5, and prints the
+    accuracies. Your data is different, so judge them yourself.
 
     \b
     Examples:

@@ -15,17 +15,24 @@ from indknn.cli.progress import stages
     "--minutes",
     default=2.0,
     show_default=True,
-    help="How long; what there is no time for is left out, and listed. 60 for tight bounds.",
+    help="How long it may take. Scenarios for which there is no time are skipped and listed. Use 60 for tight bounds.",
 )
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("out/audit"), show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("out/audit"),
+    show_default=True,
+    help="The folder for the report.",
+)
 @click.option("--seed", default=1, show_default=True, help="The same seed gives the same figures.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
 @click.pass_context
 def audit(ctx: click.Context, minutes: float, out: Path, seed: int, as_json: bool) -> None:
-    """Attack this software's own promise: measured against claimed epsilon, and mutants that must be caught.
+    """Attack this software's own promise: compare measured epsilon with the claim, and catch faulty versions.
 
-    Writes audit.html and audit.json. Exit code 1 if anything measured exceeds its claim at 95% confidence, all
-    scenarios together, or a mutant survives. It makes its own small stores and touches none of yours.
+    It writes audit.html and audit.json. The exit code is 1 if a measured epsilon exceeds its claim (at 95% confidence
+    over all scenarios together), or if a faulty version (a mutant) is not caught. It makes its own small stores and
+    does not touch yours.
 
     \b
     Examples:

@@ -15,13 +15,15 @@ _SUITES = {"scan": "scan.py", "noise": "noise.py", "store": "store.py"}
 
 @click.command("bench")
 @click.argument("suite", type=click.Choice(sorted(_SUITES)), default="scan")
-@click.option("--quick", is_flag=True, help="Half a minute, rough figures.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("out/bench"), show_default=True, help="For scan.")
+@click.option("--quick", is_flag=True, help="Take half a minute, with rough results.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("out/bench"), show_default=True, help="The folder for scan."
+)
 @click.pass_context
 def bench(ctx: click.Context, suite: str, quick: bool, out: Path) -> None:
-    """Measure this machine side by side with peers. Ratios count, times are noisy.
+    """Measure the speed on this machine, compared with other libraries. Times are noisy, so look at the ratios.
 
-    Needs a source checkout and `pip install -e '.[bench]'`.
+    You need a source checkout and `pip install -e '.[bench]'`.
 
     \b
     Examples:

@@ -15,38 +15,40 @@ from indknn.errors import IndKNNError
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="A file of your own: features in npz, or a table. Or a folder with cifar10-*.npz, fmnist-*.npz, agnews-*.npz, "
-    "dbpedia-*.npz and known tables. Without it the packaged Fashion-MNIST.",
+    help="Your own file (features in npz, or a table), or a folder with cifar10-*.npz, fmnist-*.npz, agnews-*.npz, "
+    "dbpedia-*.npz and known tables. Without it: the packaged Fashion-MNIST.",
 )
-@click.option("--schema", type=click.Path(path_type=Path, dir_okay=False), help="Of a table of your own.")
+@click.option("--schema", type=click.Path(path_type=Path, dir_okay=False), help="The schema of your own table.")
 @click.option(
     "--method",
     "methods",
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A Python file with a method of your own, for figure1a, figure2, endless_figures and tables. May be repeated.",
+    help="A Python file with your own method, for figure1a, figure2, endless_figures and tables. May be repeated.",
 )
-@click.option("--label", help="The column of its labels, if the schema does not say or there is none.")
+@click.option("--label", help="The label column of your own table, if no schema names it.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("out/reproduce"),
     show_default=True,
-    help="Where results and report go. A run that was stopped goes on from what is there.",
+    help="The folder for results and report. A run that was stopped continues from what is there.",
 )
-@click.option("--quick", is_flag=True, help="Few records, queries and grid points: a rehearsal of minutes, no results.")
-@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="How many processes.")
+@click.option("--quick", is_flag=True, help="A rehearsal of minutes with little data. Its figures are not results.")
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="How many processes to use.")
 @click.option(
-    "--seeds", type=click.IntRange(1), help="Runs in `endless`; by default 3 or 5 where a goal is judged, else 1."
+    "--seeds",
+    type=click.IntRange(1),
+    help="Runs per point in `endless`. Default: 3 or 5 if a goal depends on it, else 1.",
 )
-@click.option("--epsilon", multiple=True, type=float, help="Of those in `endless` only this one; may be repeated.")
-@click.option("--fresh", is_flag=True, help="Forget earlier results of these items first.")
+@click.option("--epsilon", multiple=True, type=float, help="In `endless`, run only this epsilon. May be repeated.")
+@click.option("--fresh", is_flag=True, help="Delete earlier results of these items first.")
 @click.option(
     "--audit",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="For write-docs: the audit.json of an audit to keep as well.",
+    help="For write-docs: also keep the results of this audit.json.",
 )
-@click.option("--so-far", is_flag=True, help="Run nothing; report what is done of these items.")
+@click.option("--so-far", is_flag=True, help="Run nothing. Report what is done so far.")
 def reproduce_command(
     name: str,
     data: Path | None,
@@ -64,10 +66,12 @@ def reproduce_command(
 ) -> None:
     """Reproduce tables and figures of the paper on your own features.
 
-    NAME is one item, `all`, `endless` (queries without end: goals of this package, not of the paper), `list`
-    (which items there are and what each needs), `report` (draw the report of an earlier run anew), or `write-docs`
-    (from a clone: keep the results of an earlier run and write them into the documents).
-    Hyper-parameters are searched on validation queries that, as in the paper, nobody pays for; the output says so.
+    NAME is one item, or one of these: `all`; `endless` (queries without end: goals of this package, not of the paper);
+    `list` (shows the items and the data that each needs); `report` (draws the report of an earlier run again);
+    `write-docs` (in a clone: keeps the results of an earlier run and writes them into the documents).
+
+    Hyper-parameters are searched on validation queries. As in the paper, no budget covers that search, and the output
+    says so.
 
     \b
     Examples:
