@@ -34,7 +34,10 @@ __all__ = [
 
 
 def open(path: str | Place, **options: Any) -> Store:  # noqa: A001  (as in gzip.open)
-    """Open a durable store, a file or postgresql://...; see `indknn.store.Store`. `close()` or `with` closes it."""
+    """Open a durable store: a file, or an address such as postgresql://user@host/database.
+
+    The options are those of `indknn.store.Store`. Close the store with `close()`, or use it in a `with` block.
+    """
     try:
         from indknn.store import Store  # noqa: PLC0415
     except ModuleNotFoundError as missing:

@@ -3,8 +3,9 @@
     with Client("https://predict.example", key) as client:
         labels = client.predict(rows)
 
-Whatever can be sent again without being done twice is sent again when a connection is lost. That includes predictions
-and uploads: each is given a request id. What cannot be, is not, and the error says that it may have been done.
+If a connection is lost, the client sends the request again when that is safe. Predictions and uploads are safe, because
+each has a request id and the server does it only once. Other changes are not sent again. Then the error says that the
+change may have been made.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _LABELS = {"INT64": "<i8", "FP64": "<f8", "BOOL": "?"}
 
 
 class ApiError(IndKNNError):
-    """The server has refused a request. `code` is for programs, for example "rate_limit"."""
+    """The server refused a request. `code` is a short name for programs, for example "rate_limit"."""
 
     def __init__(self, status: int, code: str, message: str):
         super().__init__(f"{message} (status {status}, {code})")
@@ -41,7 +42,7 @@ class ApiError(IndKNNError):
 
 
 class ConnectionLostError(IndKNNError):
-    """No answer came. `unsure` says whether the request may have been done all the same."""
+    """No answer came. If `unsure` is true, the server may have done what was asked."""
 
     def __init__(self, message: str, unsure: bool):
         super().__init__(message)
@@ -54,15 +55,16 @@ class _Call:
     path: str
     content: bytes | None = None
     headers: dict[str, str] = field(default_factory=dict)
-    repeatable: bool = True  # whether it may be sent again though it may have been done
+    repeatable: bool = True  # whether it is safe to send it again, even if the server has done it already
 
 
-# A flow yields a call to be made, or seconds to be waited, and is sent what came of it. So it is written once.
+# A flow is a generator. It yields a call to make or seconds to wait, and receives the response. Both clients run the
+# same flows, so each is written once.
 _Flow: TypeAlias = Generator[_Call | float, Any, Any]
 
 
 class _Routes(ABC):
-    """The methods of both clients. They return what they say, or with `AsyncClient` something to await that does."""
+    """The methods of both clients. With `AsyncClient` you must await what they return."""
 
     def __init__(self, model: str | None, retries: int):
         self._model, self._retries = model, retries
@@ -71,11 +73,14 @@ class _Routes(ABC):
     def _run(self, flow: _Flow) -> Any: ...
 
     def predict(self, rows: npt.ArrayLike | Sequence[str], *, request_id: str | None = None) -> Any:
-        """The label of each row, as an array. The same id with the same rows is charged once."""
+        """The label of each row, as an array. The same `request_id` with the same rows is charged once."""
         return self._run(self._predicted(rows, request_id or str(uuid.uuid4()), "label"))
 
     def predict_proba(self, rows: npt.ArrayLike | Sequence[str], *, request_id: str | None = None) -> Any:
-        """How likely each class is for each row, in the order of the model's classes, at the price of `predict`."""
+        """The probability of each class for each row, in the order of the model's classes.
+
+        It costs the same as `predict`.
+        """
         return self._run(self._predicted(rows, request_id or str(uuid.uuid4()), "probabilities"))
 
     def session(self) -> Any:
@@ -87,7 +92,7 @@ class _Routes(ABC):
         return self._run(self._described())
 
     def is_ready(self) -> Any:
-        """Whether the server can be asked."""
+        """Whether the server is ready to answer."""
         return self._run(self._health())
 
     def add(
@@ -99,7 +104,10 @@ class _Routes(ABC):
         *,
         request_id: str | None = None,
     ) -> Any:
-        """Add records, all or none; their numbers are in `ids`. The same id with the same records is done once."""
+        """Add records, all or none. The answer has their numbers in `ids`.
+
+        The same `request_id` with the same records is done once.
+        """
         columns: dict[str, Any] = {"features": np.asarray(features).tolist(), "label": labels, "owner": owners}
         columns |= {} if record_ids is None else {"record_id": record_ids}
         if len({len(column) for column in columns.values()}) > 1:
@@ -120,11 +128,11 @@ class _Routes(ABC):
         return self._run(self._json("GET", _owner(owner)))
 
     def forget(self, owner: str | int) -> Any:
-        """Forget a person; gives a receipt."""
+        """Forget a person. Returns a receipt."""
         return self._run(self._json("DELETE", _owner(owner), repeatable=False))
 
     def purge(self) -> Any:
-        """Drop all that was released. Everybody who asks again can see it."""
+        """Delete all answers and the shared model. Analysts who repeat a query can notice it."""
         return self._run(self._json("POST", "/v1/purge", repeatable=False))
 
     def status(self) -> Any:
@@ -132,7 +140,7 @@ class _Routes(ABC):
         return self._run(self._json("GET", "/v1/status"))
 
     def audit(self, after: int = 0, limit: int = 1000) -> Any:
-        """The audit trail after a position: `entries`, and in `next` where to go on."""
+        """The `entries` of the audit trail after a position. Pass `next` as `after` to get more."""
         return self._run(self._json("GET", f"/v1/audit?after={after}&limit={limit}"))
 
     # Flows
@@ -175,7 +183,7 @@ class _Routes(ABC):
         return response.json()
 
     def _exchange(self, call: _Call) -> _Flow:
-        """The response. A server that is busy is asked again when it says, a lost connection soon."""
+        """The response. A busy server is asked again after its `Retry-After`, a lost connection after a short wait."""
         for attempt in range(self._retries + 1):
             found = yield call
             last = attempt == self._retries
@@ -197,7 +205,10 @@ class _Routes(ABC):
 
 
 class Client(_Routes):
-    """Talks to a server. `model` is asked for if it is not given; `options` go to httpx, for example `verify`."""
+    """A client of one server. If you do not give `model`, the client asks the server for its name.
+
+    `options` are passed to httpx, for example `verify`.
+    """
 
     def __init__(
         self, url: str, key: str | None = None, *, model: str | None = None, retries: int = RETRIES, **options: Any
@@ -233,7 +244,7 @@ class Client(_Routes):
 
 
 class AsyncClient(_Routes):
-    """The same as `Client`; every method is to be awaited."""
+    """The same as `Client`, but you must await every method."""
 
     def __init__(
         self, url: str, key: str | None = None, *, model: str | None = None, retries: int = RETRIES, **options: Any
@@ -287,7 +298,7 @@ def _refusal(response: httpx.Response) -> ApiError:
 
 
 def _tensor(rows: Any) -> tuple[dict[str, Any], bytes]:
-    """Rows as the protocol has them: what they are, and their bytes."""
+    """Rows in the form of the protocol: a description of the tensor, and its bytes."""
     if not isinstance(rows, np.ndarray) and len(rows) and isinstance(rows[0], str):
         texts = [text.encode() for text in rows]
         data = b"".join(len(text).to_bytes(4, "little") + text for text in texts)

@@ -2,8 +2,8 @@
 
     IndKNNError
     ├── InvalidInputError (also a ValueError)   something the caller gave is not allowed
-    │   ├── UnknownOwnerError                   no such owner was ever seen by this store
-    │   └── RequestConflictError                a request id that was used before for other queries
+    │   ├── UnknownOwnerError                   this store never had such an owner
+    │   └── RequestConflictError                a request id was used before for other queries
     ├── PrivacyError                            what was asked for would break the promise
     ├── LedgerError                             the ledger's own invariant failed; nothing was released
     └── StoreError                              the file cannot be read, written or trusted
@@ -13,10 +13,10 @@
         ├── DamagedStoreError                   its contents are not what its audit trail says
         └── ShardError                          a shard of a cluster is gone, or has another coordinator
 
-    PrivacyWarning (a UserWarning)              legal, but the answers are not private
+    PrivacyWarning (a UserWarning)              allowed, but it weakens or removes privacy
 
-One message form everywhere: what was wrong, which value, what is allowed.
-Messages go to the curator who holds the data, never to those who query it.
+All messages have one form: what was wrong, which value, what is allowed. Messages are for the curator, who holds the
+data. Never show them to analysts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class IndKNNError(Exception):
 
 
 class InvalidInputError(IndKNNError, ValueError):
-    """Something the caller gave is not allowed; nothing was changed and nobody was charged."""
+    """Something the caller gave is not allowed. Nothing was changed, and nobody was charged."""
 
 
 class UnknownOwnerError(InvalidInputError):
@@ -71,4 +71,4 @@ class ShardError(StoreError):
 
 
 class PrivacyWarning(UserWarning):
-    """The operation is allowed, but what comes out of it is not private."""
+    """The operation is allowed, but it weakens or removes privacy."""

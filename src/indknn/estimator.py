@@ -1,4 +1,4 @@
-"""The scikit-learn face of Ind-KNN."""
+"""Ind-KNN as a scikit-learn classifier."""
 
 from __future__ import annotations
 
@@ -33,43 +33,48 @@ if TYPE_CHECKING:
 
 
 _NUMBERS = [np.dtype(kind) for kind in ("f8", "f4", "f2", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")]
-"""What is taken as it comes; anything else becomes the first."""
+"""Types of numbers that are used without conversion. Any other type is converted to the first."""
 
 
 class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     """Private nearest-neighbour classifier with a privacy budget for every person.
 
-    Each answer is made of the votes of the records near the query (kernel >= tau), with Gaussian noise on
-    their number and on the votes. Every person is charged exactly for what their records contributed, and
-    one whose budget is spent no longer takes part. However many queries are asked and however records come
-    and go, all answers (to one analyst, where `predict` is told who asks) are (epsilon, delta)-differentially
-    private with respect to each person's records. See ``docs/privacy.md``.
+    Records near the query (kernel >= tau) vote, with Gaussian noise on their number and on the votes. By default a
+    shared model, trained privately once for all analysts, answers most queries. Each person is charged exactly for
+    what their records contributed. A person whose budget is spent no longer takes part.
+
+    All answers to one analyst together are (epsilon, delta)-differentially private for each person with all their
+    records. This holds for any number of queries, and while records come and go. See ``docs/privacy.md``.
 
     Parameters
     ----------
     {parameters}
     random_state : None, int, Generator or RandomState
-        None draws noise from the operating system. A seed makes answers reproducible, hence **not private**.
+        None takes noise from the operating system. With a seed, answers can be reproduced and are **not private**.
     store : str, path or None
-        A file in which everything is kept durably: records, ledgers, answers. The first ``fit`` or ``partial_fit``
-        makes it, and later ones open it, in this process or another. Then its own parameters must agree with
-        these. None keeps everything in memory.
+        A file, or the address of a PostgreSQL database, that keeps records, ledgers and answers durably. The first
+        ``fit`` or ``partial_fit`` makes it. Later ones open it, in this process or another, and its parameters must
+        agree with these. None: everything is kept in memory.
     public : array-like or None
-        Unlabelled public rows (a thousand will do), spread like the records but of nobody whom the promise is made to.
-        They make the shared model better, and cost nobody anything. None: the queries of the first ``predict`` serve.
+        Unlabelled public rows that resemble the records but belong to nobody in the private data. A thousand are
+        enough. They make the shared model better and cost no budget. None: the queries of the first ``predict`` are
+        used.
     schema : Schema, dict, path or None
-        What the columns of a table are (`indknn.tables`). Then X may be a pandas, polars or Arrow frame, and columns
-        are found by name. In ``fit`` it may hold label, owner and record id as well. None: X holds vectors.
+        A description of the columns of a table (`indknn.tables`). Then X may be a pandas, polars or Arrow frame, and
+        columns are found by name. In ``fit``, X may also hold label, owner and record id. None: X holds vectors.
     shards : int, Cluster or None
-        Search in so many processes on this machine, or in the shards of an `indknn.cluster.Cluster`. None: in this one.
+        Search in this many processes on this machine, or in the shards of an `indknn.cluster.Cluster`. None: in this
+        process.
 
     Attributes
     ----------
     budget_ : float
-        B, in units of ρ (half of μ²): what each owner may spend with one analyst.
-    classes_, n_features_in_, owners_, record_ids_, tau_, sigma1_, sigma2_
-        What is in force. Owners are text. Records are numbered 0, 1, 2, ... by ``fit``: ``record_ids_`` are the numbers
-        of those held, ``new_record_ids_`` those of the latest ``fit`` or ``partial_fit``.
+        B: how much each owner may spend with one analyst, in units of ρ (half of μ²).
+    classes_, n_features_in_, owners_, tau_, sigma1_, sigma2_
+        The values in use. Owners are texts.
+    record_ids_, new_record_ids_
+        Records are numbered 0, 1, 2, ... as they are added. ``record_ids_`` has the numbers of all records held,
+        ``new_record_ids_`` those of the latest ``fit`` or ``partial_fit``.
 
     Examples
     --------
@@ -124,13 +129,16 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
                 setattr(self, name, value)
 
     def fit(self, X: Any, y: Any = None, owners: Any = None, record_ids: Any = None) -> Self:
-        """Replace the records by these. Record i belongs to owners[i], a text or a whole number.
+        """Replace all records by these. Record i belongs to owners[i], a text or a whole number.
 
-        Fitting the same object again drops its records but not what was spent: an owner named again goes on
-        where it stopped. In memory `owners` may be left out, and people are then the row numbers; since nobody can tell
-        whether row 7 is still the same person, that is refused once anything has been spent with secure noise. A
-        store wants to be told in words that every row is a new person: owners="each-row". `record_ids` are ids of
-        your choice, for `partial_fit` to replace records by. X may be a memory map, and is read in blocks.
+        If you fit the same object again, its records are replaced, but what people have spent is kept.
+
+        In memory you may leave out `owners`. Then each row is a person, named by its row number. This is refused once
+        anything was spent with secure noise, because row 7 may now be another person. With a store, say
+        owners="each-row" if every row is a new person.
+
+        `record_ids` are your own ids. `partial_fit` can use them to replace records. X may be a memory map. It is read
+        in blocks.
         """
         X, y, owners, record_ids = records_of(self._schema(), X, y, owners, record_ids)
         rows, targets = _check_records(X, y)
@@ -148,10 +156,10 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     def partial_fit(
         self, X: Any, y: Any = None, owners: Any = None, classes: npt.ArrayLike | None = None, record_ids: Any = None
     ) -> Self:
-        """Add records. The first call on an empty object needs `classes`, the public label set.
+        """Add records. The first call on an empty object needs `classes`, the public list of labels.
 
-        An owner who was forgotten and comes back resumes what they had spent. Without `owners` every row is a new
-        person, as in `fit`. A row whose record id was given before takes the place of that record of the same owner.
+        An owner who was forgotten and comes back starts with what they had spent. Without `owners`, every row is a new
+        person, as in `fit`. A row whose record id was given before replaces that record of the same owner.
         """
         first = not hasattr(self, "_engine")
         if not first and classes is not None and not np.array_equal(inputs.as_classes(classes), self.classes_):
@@ -173,10 +181,11 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def forget(self, owners: Any = None, *, records: Any = None) -> int:
-        """Remove every record of these owners, or these records by number (`record_ids_`); how many went.
+        """Remove all records of these owners, or the records with these numbers (`record_ids_`).
 
-        What was spent is kept under a keyed hash of the owner's name, so that coming back refunds nothing.
-        Answers and the model that were released before are differentially private and are kept.
+        Returns how many records were removed. What an owner has spent is kept under a keyed hash of their name, so
+        coming back refunds nothing. Answers and the model that were released before are differentially private and are
+        kept.
         """
         check_is_fitted(self)
         if (owners is None) == (records is None):
@@ -189,18 +198,19 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         return int(self._engine.forget(names, records=ids)["records"])
 
     def purge(self) -> None:
-        """Drop all answers and the shared model. They are made anew when asked for, and people pay again.
+        """Delete all answers and the shared model. New ones are made when needed, and people pay again.
 
-        Everybody who asks again can see that a purge happened. Do it on a schedule, never because one person was
+        Analysts who repeat a query can notice the purge. So purge on a schedule, and never because one person was
         forgotten: that would show that somebody left.
         """
         check_is_fitted(self)
         self._engine.purge()
 
     def warm_up(self) -> Self:
-        """Train the shared model now, from `public` rows if there are any, so that the first `predict` need not.
+        """Train the shared model now, so that the first `predict` does not have to. It uses `public` rows if given.
 
-        It spends what that `predict` would. When you call it must not depend on the records (rule 14).
+        It spends the budget that the first `predict` would spend. The time of the call is public, so it must not depend
+        on what is in the records (rule 14).
         """
         self._check_asked(None)
         for _ in self._engine.train() if self._engine.settings.advised else ():
@@ -210,8 +220,8 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any, analyst: str | None = None) -> npt.NDArray[Any]:
         """Answer each row of X, in order. **This spends the budget of the people near the queries.**
 
-        Each `analyst` has a ledger of their own; that is sound as long as analysts do not pool their answers
-        (`global_epsilon` bounds what they could learn if they did).
+        Each `analyst` has a separate ledger. The guarantee is for one analyst, so analysts must not share their
+        answers. `global_epsilon` bounds what they can learn together.
         """
         self._check_asked(analyst)
         schema = self._schema(fitted=True)
@@ -221,37 +231,38 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         return answers
 
     def predict_proba(self, X: npt.ArrayLike, analyst: str | None = None) -> FloatArray:
-        """How likely each class of `classes_` is for each row, in the order of the classes.
+        """The probability of each class for each row, in the order of `classes_`.
 
-        It is made of what `predict` releases anyway, the shared model and noisy votes. So it spends what `predict`
-        does, and nothing for rows that were asked before.
+        The probabilities are computed from what `predict` releases anyway, the shared model and noisy votes. So this
+        spends the same as `predict`, and nothing for rows that were asked before.
         """
         self._check_asked(analyst)
         rows = vectors_of(X, self._schema(fitted=True))
         return self._engine.predict_proba(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
 
     def privacy_spent(self, owners: Any = None, *, analyst: str | None = None) -> FloatArray:
-        """ρ spent by each owner, forgotten ones included; all of `owners_` by default. For the curator only.
+        """How much each owner has spent, as ρ. Only for the curator.
 
-        Without `analyst` it is the sum over all analysts. To show somebody their own, use `statement`.
+        The default is all of `owners_`. You can also name owners who were forgotten. Without `analyst`, the result is
+        the sum over all analysts. To show a person their own spending, use `statement`.
         """
         check_is_fitted(self)
         return self._engine.spent(None if owners is None else inputs.as_owner_list(owners), analyst)
 
     def statement(self, owner: Any) -> dict[str, Any]:
-        """What one owner may see of themselves: spending rounded up to a whole 1/50 of B, by observer."""
+        """What you may show an owner: their own spending, rounded up to 1/50 of B, for each kind of observer."""
         check_is_fitted(self)
         return statement(self._memory, inputs.as_owner_list([owner])[0])
 
     @property
     def guarantee_(self) -> dict[str, Any]:
-        """What is promised, and for which observer: with `global_epsilon` for all analysts together, else for one."""
+        """The guarantee, for one analyst, or with `global_epsilon` for all analysts together."""
         check_is_fitted(self)
         return guarantee(self._engine.settings)
 
     @property
     def tau_(self) -> float:
-        """The threshold in force. With tau=None there is none before the first `predict`."""
+        """The threshold in use. With tau=None there is none before the first `predict`."""
         tau = self._memory.predictor.tau if hasattr(self, "_engine") else None
         if tau is None:
             raise AttributeError("tau_ is chosen by the first predict, and there was none yet")
@@ -259,9 +270,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def owners_(self) -> npt.NDArray[Any]:
-        """The owners who have records: in the order in which they came, where a newcomer may take the
-        place of one who was forgotten.
-        """
+        """The owners who have records, in the order of arrival. A newcomer may take the place of a forgotten owner."""
         check_is_fitted(self)
         return inputs.as_owner_array(self._memory.ledger.owners())
 
@@ -294,7 +303,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def _memory(self) -> Engine:
-        """What is in memory: all there is, or what the store has read from its file."""
+        """The engine in memory. With a store, it is the engine that the store has read from its file."""
         return self._engine if isinstance(self._engine, Engine) else self._engine.engine
 
     def _settings(self, n_features: int, classes: npt.NDArray[Any]) -> Settings:
@@ -391,7 +400,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
 
 def _check_records(X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Rows in the type that they have, if it is one of numbers. That they are finite is checked block by block."""
+    """Rows and labels. Rows of numbers keep their type. A later step checks block by block that they are finite."""
     rows, targets = check_X_y(X, y, dtype=_NUMBERS, ensure_all_finite=False)
     check_classification_targets(targets)
     return rows, targets

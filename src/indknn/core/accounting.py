@@ -44,7 +44,7 @@ _MARGIN = 1e-9
 
 
 def budget(epsilon: float, delta: float, accountant: Accountant = "gdp") -> float:
-    """The largest B for which the filter proves (epsilon, delta)-DP.
+    """The largest budget B for which the filter proves (epsilon, delta)-DP.
 
     >>> round(budget(1.0, 1e-5), 6), round(budget(1.0, 1e-5, "rdp"), 6)
     (0.035926, 0.030557)
@@ -61,7 +61,7 @@ def budget(epsilon: float, delta: float, accountant: Accountant = "gdp") -> floa
 
 
 def epsilon(budget: float, delta: float, accountant: Accountant = "gdp") -> float:
-    """The smallest ε that the filter proves for a ledger of size `budget`, at `delta`.
+    """The smallest ε that the filter proves, at this `delta`, for a person who spends `budget`.
 
     >>> round(epsilon(0.035926, 1e-5), 4), round(epsilon(0.030557, 1e-5, "rdp"), 4)
     (1.0, 1.0)

@@ -1,8 +1,8 @@
-"""Features are slow to make and easy to keep: in shards on disk, written whole or not at all.
+"""A cache for features, which are slow to compute. It consists of shards on disk.
 
-A shard holds the features of some thousand consecutive items, and digests of the items and of the features.
-A run that was stopped goes on after the last whole shard. A shard that is damaged, or that belongs to other
-items, is noticed when it is read and made again.
+A shard holds the features of some thousand consecutive items, and digests of the items and of the features. It is
+written completely or not at all. A run that was stopped continues after the last complete shard. A shard that is
+damaged, or that belongs to other items, is noticed when it is read, and made again.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def extract(
     batch_size: int = 64,
     shard_size: int = 2048,
 ) -> Features:
-    """The features of all items, from the cache where it has them.
+    """The features of all items. Features that are in the cache are not computed again.
 
-    People's items go to the extractor one at a time: in a batch they are padded and summed together, and the last bits
-    of a row could depend on the others (rule 1). Say public=True of items that are nobody's, such as public queries.
+    Private items go to the extractor one at a time. In a batch, items are padded and summed together, and the last bits
+    of a row could depend on the others (rule 1). Use public=True for items that are nobody's, such as public queries.
     They go in batches of `batch_size`, which is faster.
 
-    `progress(done, total)` is called after every batch and for every shard found. Several data sets or parts
-    of one (train, test) need a `cache_dir` each; several extractors may share one.
+    `progress(done, total)` is called after every batch, and for every shard in the cache. Use a separate `cache_dir`
+    for each data set and each part of it (train, test). Several extractors may share one.
     """
     if batch_size < 1 or shard_size < 1:
         raise InvalidInputError(f"batch_size and shard_size must be at least 1, got {batch_size}, {shard_size}")
@@ -103,7 +103,7 @@ def _read(path: Path, key: str) -> Features | None:
 
 
 def _write(path: Path, features: Features, key: str) -> None:
-    """Under another name first: whoever looks at `path` sees a whole shard or none."""
+    """Write to a temporary name first, so that `path` is always a complete shard or missing."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".partial")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -121,7 +121,7 @@ def _checksum(features: Features) -> str:
 
 
 def _digest(part: Items, extractor: Extractor, public: bool) -> str:
-    """Says whether two shards are of the same items and extractor, and made in the same way."""
+    """A digest of the items, the extractor, and whether items went in batches."""
     how = "" if public else "one by one\0"
     digest = hashlib.sha256(f"{extractor.name}\0{extractor.n_features}\0{how}".encode())
     if isinstance(part, np.ndarray) and part.dtype != object:

@@ -82,7 +82,7 @@ def body(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def completed(generate: Callable[[], dict[str, Any]], service: Service) -> dict[str, Any]:
-    """FastAPI's document, with the error shape, the keys, the prediction route and the facts of this very store."""
+    """FastAPI's document, with the error shape, the keys, the prediction route and the facts of this store added."""
     document = generate()
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     schemas["Error"] = _ERROR
@@ -154,10 +154,10 @@ def _infer(model: str, width: int) -> dict[str, Any]:
         "tags": ["predict"],
         "summary": "Predict",
         "description": (
-            "The label of each row, durably charged to the people near it; and how likely each class is, at no further "
-            "charge, if `outputs` names `probabilities`. The request is of the Open Inference "
-            "Protocol v2, in JSON or with binary tensor data; or it is raw rows of little-endian float32. The same id "
-            "with the same rows gives the same answer at one charge."
+            "Returns the label of each row. The people near it are charged, durably. If `outputs` names "
+            "`probabilities`, the probability of each class is returned too, at no further charge. The request is of "
+            "the Open Inference Protocol v2, in JSON or with binary tensor data, or it is raw rows of little-endian "
+            "float32. The same id with the same rows gives the same answer and is charged once."
         ),
         "parameters": [
             {"name": "name", "in": "path", "required": True, "schema": {**_TEXT, "enum": [model]}},

@@ -1,4 +1,4 @@
-"""All routes but predictions. `access.py` says which permission each of them needs; the gateway asks for it first."""
+"""All routes except predictions. `access.py` says which permission each needs. The gateway checks it first."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def _body(request: Request) -> bytes | bytearray:
 
 
 async def check_permission(request: Request) -> None:
-    """Refuse where this route needs another permission than the one that the gateway asked for, by the path alone."""
+    """Refuse a request if its route needs another permission than the gateway checked, which saw only the path."""
     if needed_permission(request.method, request.scope["route"].path) != request.state.permission:
         raise Problem(404, "there is nothing at this path")
 
@@ -71,13 +71,13 @@ async def console_file(name: str) -> Response:
 
 @router.get("/v2/health/live", tags=["health"])
 async def live() -> dict[str, bool]:
-    """Whether the process answers."""
+    """Whether the process is running."""
     return {"live": True}
 
 
 @router.get("/v2/health/ready", tags=["health"])
 async def ready(service: Served) -> dict[str, bool]:
-    """Whether queries can be answered: the store holds records, or has held some."""
+    """Whether queries can be answered. They can if the store has, or once had, records."""
     _refuse_if_not_ready(service)
     return {"ready": True}
 
@@ -90,7 +90,7 @@ async def server() -> dict[str, Any]:
 
 @router.get("/v1/sign-in", tags=["access"])
 async def sign_in(service: Served) -> dict[str, bool]:
-    """Whether a key is needed, for a page that wants to know before it asks for anything."""
+    """Whether a key is needed. The console asks this before anything else."""
     service.keys.refresh()
     return {"needs_key": not service.keys.is_open}
 
@@ -112,7 +112,7 @@ async def model(service: Served, key: Caller, name: str, version: str | None = N
 @router.get("/v2/models/{name}/ready", tags=["predict"])
 @router.get("/v2/models/{name}/versions/{version}/ready", tags=["predict"])
 async def model_ready(service: Served, name: str, version: str | None = None) -> dict[str, Any]:
-    """Whether the model can be asked. As the protocol has it, the status says so."""
+    """Whether the model is ready to answer. As in the protocol, status 200 means yes."""
     check_model(service, name, version)
     _refuse_if_not_ready(service)
     return {"name": name, "ready": True}
@@ -120,7 +120,7 @@ async def model_ready(service: Served, name: str, version: str | None = None) ->
 
 @router.get("/v1/status", tags=["curator"], responses=openapi.example(openapi.STATUS))
 async def status(service: Served) -> dict[str, Any]:
-    """How much people have spent. For the curator's side only: it depends on individual budgets."""
+    """How much people have spent. It depends on individual budgets, so analysts have no access."""
     run = service.worker.run
     while await run(service.reports.read_some):
         pass
@@ -133,7 +133,7 @@ async def audit(
     after: Annotated[int, Query(ge=0, le=_LAST_POSITION, description="The last position seen.")] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> dict[str, Any]:
-    """The audit trail after a position: what was done and when, without personal data."""
+    """The entries of the audit trail after a position: what was done and when, without personal data."""
     return await service.worker.run(lambda: service.reports.audit(after, limit))
 
 
@@ -152,9 +152,9 @@ async def metrics(service: Served) -> Response:
 async def add_records(
     service: Served, key: Caller, body: RequestBody, x_request_id: Annotated[str, Header(max_length=256)] = ""
 ) -> dict[str, Any]:
-    """Add records, all or none. One with the `id` or the `record_id` of a record that is held replaces that record.
+    """Add records, all or none. A record with the `id` or `record_id` of an existing record replaces it.
 
-    With an `X-Request-Id` the same upload can be sent again: it is done once, and the numbers are the same.
+    With an `X-Request-Id` you can send the same upload again. It is done once, and you get the same numbers.
     """
     batch = await service.reader.read(read_upload, body, service.record_bounds, service.options.max_records)
     name = checked_id(x_request_id)
@@ -166,24 +166,24 @@ async def add_records(
     "/v1/records", tags=["curator"], openapi_extra=openapi.body(Deletion), responses=openapi.example(openapi.REMOVED)
 )
 async def delete_records(service: Served, body: RequestBody) -> dict[str, Any]:
-    """Remove records, all or none. An owner whose last record goes is forgotten."""
+    """Remove records, all or none. An owner whose last record is removed is forgotten."""
     ids = await service.reader.read(read_deletion, body, service.record_bounds, service.options.max_records)
     return await service.worker.run(lambda: remove(service.store, ids))
 
 
 @router.post("/v1/purge", tags=["curator"], responses=openapi.example(openapi.PURGED))
 async def purge(service: Served) -> dict[str, Any]:
-    """Drop all answers and the shared model, for all analysts. People pay again for new ones.
+    """Delete all answers and the shared model, for all analysts. People pay again for new ones.
 
-    Everybody who asks again can see that a purge happened. Do it on a schedule, never because one person was forgotten:
-    that would show that somebody left.
+    Analysts who repeat a query can notice the purge. So purge on a schedule, and never because one person was
+    forgotten: that would show that somebody left.
     """
     return await service.worker.run(service.store.purge)
 
 
 @router.get("/v1/owners/{id:path}", tags=["owner"], responses=openapi.example(openapi.STATEMENT))
 async def owner_statement(owner: OwnerName, service: Served, key: Caller) -> dict[str, Any]:
-    """A person's own statement. What was spent is rounded up to a whole 1/50 of B, for whoever asks."""
+    """The statement of one person. Spending is rounded up to 1/50 of B, for every role."""
     _refuse_other_owners(key, owner)
     store = service.store
 
@@ -196,7 +196,7 @@ async def owner_statement(owner: OwnerName, service: Served, key: Caller) -> dic
 
 @router.delete("/v1/owners/{id:path}", tags=["owner"], responses=openapi.example(openapi.RECEIPT))
 async def forget_owner(request: Request, owner: OwnerName, service: Served, key: Caller) -> dict[str, Any]:
-    """Forget a person: every record is erased, and what was spent stays on the books. Gives a receipt.
+    """Forget a person. All their records are erased, and their spending is kept. Returns a receipt.
 
     Answers and the model that were released before are differentially private and are kept.
     """

@@ -1,4 +1,4 @@
-"""A store that loses nothing: the engine, written down in one file. What its users call."""
+"""`Store`: the engine with everything kept durably, in a file or a database. These are the methods for users."""
 
 from __future__ import annotations
 
@@ -34,38 +34,44 @@ from indknn.types import FloatArray, IntArray, OwnerId, Vectors
 class Store(HeldStore):
     """A durable store of records, with every person's ledger. One process owns it at a time.
 
-    Use `Store.create` or `indknn.open`; it is a context manager. With `read_only` nothing can be changed or answered.
-    `make_shard` is `Cluster.new_shard` of a cluster that holds the records.
+    Use `Store.create` or `indknn.open`. A store is a context manager. With `read_only`, nothing can be changed or
+    answered. If a cluster holds the records, `make_shard` is its `Cluster.new_shard`.
     """
 
     @classmethod
     def create(cls, path: str | Place, settings: Settings, *, draft: bool = False, **options: Any) -> Store:
-        """A new, empty store file. A `draft` takes the number of features and the classes from the first records."""
+        """Make a new, empty store. A `draft` takes the number of features and the classes from the first records."""
         creation.create(home_of(path), settings, draft)
         return cls(path, **options)
 
     def spent(self, owners: Any = None, analyst: Scope = None) -> FloatArray:
-        """ρ of each owner (of all who have records), with one analyst or with all together."""
+        """How much each owner has spent, as ρ. The default is all owners who have records.
+
+        With `analyst`, only what was spent with that analyst; otherwise the sum over all analysts.
+        """
         return self.engine.spent(owners, analyst)
 
     # Answering
 
     def predict(self, Q: npt.ArrayLike, analyst: Scope = None, *, request_id: str | None = None) -> npt.NDArray[Any]:
-        """The label of each query, durably charged. Spends the budget of the people near the queries.
+        """The label of each query. This spends the budget of the people near the queries. Charges are durable.
 
-        A `request_id` makes it safe to ask again after a crash or a lost connection: the same request gets
-        the same answers at one charge.
+        With a `request_id` it is safe to ask again after a crash or a lost connection: the same request gets the same
+        answers and is charged once.
         """
         return np.asarray(self.settings.class_array[self._answered(Q, analyst, request_id).labels])
 
     def predict_proba(self, Q: npt.ArrayLike, analyst: Scope = None, *, request_id: str | None = None) -> FloatArray:
-        """How likely each class is, from what `predict` releases anyway, at its price. The same id gives the same."""
+        """The probability of each class for each query. It costs the same as `predict`.
+
+        The same `request_id` gives the same probabilities again.
+        """
         return self.predict_both(Q, analyst, request_id=request_id)[1]
 
     def predict_both(
         self, Q: npt.ArrayLike, analyst: Scope = None, *, request_id: str | None = None
     ) -> tuple[npt.NDArray[Any], FloatArray]:
-        """The label of each query and how likely each class is, in one request."""
+        """The label of each query and the probability of each class, in one request."""
         reply = self._answered(Q, analyst, request_id, likely=True)
         assert reply.likely is not None
         return np.asarray(self.settings.class_array[reply.labels]), reply.likely
@@ -85,39 +91,41 @@ class Store(HeldStore):
         return outcome
 
     def compute(self, requests: Sequence[Request]) -> Batch:
-        """Answer all requests at the price of one scan and one sync, in order, as if each had come alone.
+        """Answer several requests with one scan and one sync. The answers are as if each request had come alone.
 
-        What comes back is charged and noted, but not yet durable: it may leave after `Batch.commit` (rule 2).
+        The answers are charged, but the charges are not durable yet. Send them only after `Batch.commit` (rule 2).
         """
         with self.computing() as state:
             return answered(requests, state.engine.predictor, state.journal)
 
     def train(self) -> Iterator[Progress]:
-        """Train the shared model, or another round of it if newcomers call for one; durably, piece by piece.
+        """Train the shared model, or train it again if there are enough newcomers. Each step is made durable.
 
-        When it happens must be public: a clock or your word, never what is in the records (rule 14).
+        Iterate over the result to run the steps. The time of a training is public. A clock or your own decision may
+        start it, but never what is in the records (rule 14).
         """
         return rounds.train(self)
 
     def train_in_background(self) -> None:
-        """From here on no answer waits for training: somebody takes the pieces of `rounds.go_on` between answers."""
+        """From now on answers do not wait for training. The caller must run `rounds.go_on` between answers."""
         self._background = self._state.journal.background = True
 
     def declare_public(self, X: npt.ArrayLike) -> None:
-        """Unlabelled public rows that the shared model may use. Once, before the first answer."""
+        """Give unlabelled public rows to the shared model. This is possible once, before the first answer."""
         with self.changing() as change:
             change.declare_public(rounds.public_rows(self._state, X))
 
     def adopt(self, schema: Schema) -> None:
-        """Take a schema, once, before the first records: what `Settings.schema` does for a new store."""
+        """Give this store a schema. This is possible once, before the first records."""
         with self.changing() as change:
             change.adopt(schema)
         self.schema = schema
 
     def give_less(self, analyst: str, epsilon: float) -> None:
-        """Promise that this analyst learns no more of anybody than ε, which is less than the store's. For good.
+        """Give this analyst a smaller ε than the store's, for everything that they will ever be told.
 
-        Only before the first answer to that analyst. Until then it may be lowered; it is never raised.
+        This is possible only before the first answer to that analyst. Until then you may lower it again. You can never
+        raise it.
         """
         with self._exclusive():
             self._state.journal.commit()
@@ -133,18 +141,20 @@ class Store(HeldStore):
     # Records
 
     def add(self, X: Any, y: Any = None, owners: Any = None, record_ids: Any = None) -> IntArray:
-        """Add records, all or none; their numbers. With a schema, X may be a table that holds the rest as well.
+        """Add records, all or none, and return their numbers.
 
-        `owners` names a person for each row (rule 13). In a store that nobody was in yet, owners="each-row" says that
-        every row is a new person's. `record_ids` are ids of your choice: a row whose id is here already takes the place
-        of that record of the same owner, and changes nothing if it is equal.
+        With a schema, X may be a table that also holds labels, owners and record ids. `owners` names a person for each
+        row (rule 13). If the store never had any people, owners="each-row" says that every row is a new person.
+        `record_ids` are your own ids. A row whose id is already here replaces that record of the same owner. If it is
+        equal, nothing changes.
         """
         return self.add_batches([(X, y, owners, record_ids)])
 
     def add_batches(self, batches: Any, classes: npt.ArrayLike | None = None) -> IntArray:
-        """Add records from an iterable of (X, y, owners) or (X, y, owners, record_ids), all or none; their numbers.
+        """Add records from an iterable of (X, y, owners) or (X, y, owners, record_ids), all or none.
 
-        The first records of a draft fix the number of features, and the label set where it was not given.
+        Returns their numbers. The first records of a draft fix the number of features, and the labels if they were not
+        given.
         """
         batches = (records_of(self.schema, *batch) for batch in batches)
         with self._exclusive():
@@ -161,7 +171,7 @@ class Store(HeldStore):
         return np.concatenate([np.zeros(0, dtype=np.int64), *numbers])
 
     def put(self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None) -> IntArray:
-        """Add prepared records, all or none; their numbers."""
+        """Add prepared records, all or none, and return their numbers."""
         with self._exclusive():
             engine, chosen = self._state.engine, as_record_ids(record_ids, len(vectors))
             names = intake.people_of(owners, len(vectors), engine.ledger, intake.is_vacant(engine))
@@ -172,7 +182,7 @@ class Store(HeldStore):
         return numbers
 
     def replace_all(self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None) -> IntArray:
-        """Put these records in the place of all that are here, all or nothing; their numbers. What was spent stays."""
+        """Replace all records by these, all or nothing, and return their numbers. What people have spent is kept."""
         with self._exclusive():
             engine = self._state.engine
             names = intake.people_of(owners, len(vectors), engine.ledger, not engine.ledger.anything_spent())
@@ -187,7 +197,10 @@ class Store(HeldStore):
     def upsert(
         self, X: FloatArray, items: Sequence[intake.Item], *, each_row: bool = False, once: Upload | None = None
     ) -> intake.Added:
-        """Add and replace, all or none. With `each_row` all are of new people; `once` is remembered as done."""
+        """Add and replace records, all or none. With `each_row`, every row is a new person.
+
+        `once` identifies the upload. The store remembers it, so that a repeated upload is not done twice.
+        """
         X, y, profile = vectors_of(X, self.schema), intake.labels_of(items), Profile()
         with self._exclusive():
             replaced = self._state.engine.shard.slots_of_records([item.id for item in items if item.id is not None])
@@ -207,7 +220,7 @@ class Store(HeldStore):
 
     @contextmanager
     def _adding(self, profile: Profile | None = None) -> Iterator[Change]:
-        """A transaction that adds records, and what is to be told of them afterwards."""
+        """A transaction that adds records. It also collects the warnings that the caller is given afterwards."""
         before = self._state.engine.ledger.n_owners
         with self._transaction() as change:
             yield change
@@ -223,10 +236,10 @@ class Store(HeldStore):
     # Erasing
 
     def forget(self, owners: Any = (), *, records: Sequence[int] = ()) -> dict[str, Any]:
-        """Remove every record of these owners, and these records; gives a receipt.
+        """Remove all records of these owners, and the records with these numbers. Returns a receipt.
 
-        An owner who has no record left is forgotten: only what they spent stays, under a keyed hash of their name.
-        Answers and the model that were released before are differentially private and are kept; see `purge`.
+        An owner who has no record left is forgotten. Only what they have spent is kept, under a keyed hash of their
+        name. Answers and the model that were released before are differentially private and are kept; see `purge`.
         """
         names = as_owner_list(owners)
         try:
@@ -251,9 +264,10 @@ class Store(HeldStore):
             return receipt_of(self._state, "erasure", **facts, **self.home.erasure(self._state.db))
 
     def rewrite(self) -> dict[str, Any]:
-        """Have old bytes of those who were erased written over, in a database; gives the second receipt.
+        """Overwrite the old bytes of erased people in a database. Returns the second receipt.
 
-        In a file that was done before the first one. It may take long, and answers can be given meanwhile.
+        In a file the bytes are overwritten before the first receipt. A rewrite may take long. The store can answer
+        meanwhile.
         """
         with self.reading() as db:
             self.flush()
@@ -269,10 +283,10 @@ class Store(HeldStore):
             return receipt_of(self._state, "rewrite", **facts, **({"why": kept} if kept else {}), **told)
 
     def purge(self) -> dict[str, Any]:
-        """Drop all answers and the shared model, for all analysts; gives a receipt.
+        """Delete all answers and the shared model, for all analysts. Returns a receipt.
 
-        People pay again for new ones. **A purge is a public event**: everybody who asks again can see that it happened.
-        Do it on a schedule, never because one person was forgotten (rule 14).
+        People pay again for new ones. **A purge is a public event**: analysts who repeat a query can notice it.
+        So purge on a schedule, and never because one person was forgotten (rule 14).
         """
         with self._exclusive():
             with self._transaction() as change:

@@ -15,7 +15,7 @@ from indknn.types import FloatArray
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):
-    """Turns tables into vectors by a public schema. `fit` looks at no row, so it may be fitted on private ones.
+    """Turns tables into vectors with a public schema. `fit` ignores its rows, so they may be private.
 
     >>> from indknn.tables import Number, Schema, TableEncoder
     >>> encoder = TableEncoder(Schema({"age": Number(bounds=(0, 100), knots=(50,))}))

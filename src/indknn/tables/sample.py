@@ -48,7 +48,7 @@ def infer(
     record_id: str | None = None,
     extractor: str | None = None,
 ) -> Inferred:
-    """A schema for tables like this one, which must be **public**: its bounds and lists become public settings.
+    """Make a schema from a **public** table. Its bounds and lists of values become public settings.
 
     >>> sample = {"age": [31, 45, 27, 60], "job": ["cook", "baker", "cook", ""], "y": ["a", "b", "a", "b"]}
     >>> found = infer(sample, label="y")

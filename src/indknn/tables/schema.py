@@ -1,4 +1,4 @@
-"""A public schema: what the columns of a table are, and how a row becomes a vector.
+"""A public schema. It describes the columns of a table and turns its rows into vectors.
 
 A schema is written by hand, or made from a public sample (`indknn.tables.infer`). It is one of the public settings of a
 store. It must never be fitted to private rows.
@@ -40,7 +40,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Schema:
-    """Which columns there are, and which of them hold the label, the owner and the record id.
+    """The columns of a table, and which of them hold the label, the owner and the record id.
 
     >>> from indknn.tables import Category, Number, Schema
     >>> schema = Schema({"age": Number(bounds=(0, 100), knots=(50,)), "job": Category(values=("baker", "cook"))})
@@ -105,8 +105,8 @@ class Schema:
         """The rows of a table as vectors, by public constants alone.
 
         The table is a pandas, polars or Arrow frame, a dict of columns, or a list of dicts. Columns are found by name.
-        One that is missing, not in the schema, or of the wrong type is refused. What a row becomes depends on that
-        row alone, to the last bit (rule 1).
+        A column that is missing, not in the schema, or of the wrong type is refused. The vector of a row depends on
+        that row alone, to the last bit (rule 1).
         """
         values = self._read(table)
         rows = len(next(iter(values.values())))
