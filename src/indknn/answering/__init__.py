@@ -1,4 +1,4 @@
-"""The road from queries to labels, and what was released on the way.
+"""From queries to labels: who is asked, what is charged, and what is released.
 
 May import: `models`, `records`, `ledger`, `core` and below. Knows no files.
 """

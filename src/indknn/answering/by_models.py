@@ -1,7 +1,7 @@
-"""The lasting way: the shared model answers where it is sure, and people vote on the rest.
+"""The default mode: the shared model answers where it is sure, and people vote on the other queries.
 
-One adviser per analyst sees what was released to that analyst and decides, from that alone, which queries need votes,
-and how votes and the model are mixed. Everybody is charged before anything comes out.
+Each analyst has an adviser. It sees only what was released to that analyst. From that it decides which queries need
+votes, and how votes and the model are combined. Everybody is charged before an answer is returned.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from indknn.records.shard import Shard
 from indknn.types import Selection, Vectors
 
 Scan: TypeAlias = Callable[[Vectors, int], Iterator[Sequence[Selection]]]
-"""From queries and τ to the selected records of each query, shard by shard."""
+"""A function from queries and τ to the selected records of each query, shard by shard."""
 _BLOCK = 64
 _BY_MODEL: ModelOnly | Votes = ModelOnly()
 
@@ -40,10 +40,11 @@ def answers_by_models(
     analyst: Scope,
     known: Scores | None = None,
 ) -> Iterator[Answer]:
-    """Each query in turn. `known` is what the model says of them all, where somebody has looked already."""
+    """Answer each query in turn. `known` has the model's scores for all of them, if they were computed already."""
     start, n = 0, len(queries.values)
     while start < n:
-        # The adviser changes its mind only between blocks, so a block is answered as if queries came one at a time.
+        # The adviser changes its decisions only between blocks. So a block is answered as if its queries came one at a
+        # time.
         end = min(start + adviser.until_change(), start + _BLOCK, n)
         block = queries if (start, end) == (0, n) else queries[slice(start, end)]
         advice = adviser.advise(block, None if known is None else (known[0][start:end], known[1][start:end]))
@@ -76,9 +77,10 @@ def _foretell(
     shards: Sequence[Shard],
     analyst: Scope,
 ) -> list[Question]:
-    """Tell the shards how the queries of a block will be asked, as far as that is public now: up to the next count.
+    """Tell the shards in advance how people will be asked about the queries of a block, up to the next count.
 
-    The votes themselves change the adviser's mind only between blocks, so a twin that never hears them can tell.
+    This is public. Votes change the adviser's decisions only between blocks, so a copy of the adviser that never sees
+    the votes makes the same decisions.
     """
     twin, tau, found = adviser.twin(), tau_on_grid(advice.tau), []
     silent = np.zeros(plan.n_classes, dtype=np.int64)
@@ -107,7 +109,7 @@ def _noisy_votes(
     noise: Noise,
     analyst: Scope,
 ) -> Votes:
-    """Algorithm 3 up to the noisy votes. K is foretold from public queries; a few answers release a real count."""
+    """Algorithm 3 up to the noisy votes. K is estimated from public queries. A few answers release a real count."""
     admitted, count = [], 0
     for shard, found in zip(shards, near, strict=True):
         admitted.append(shard.admit(found, plan, analyst, counted=question.counted))

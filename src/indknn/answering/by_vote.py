@@ -1,6 +1,6 @@
-"""The paper's way: a query is answered by the votes of the people near it (Algorithm 3).
+"""The paper's mode: the people near a query vote on it (Algorithm 3).
 
-Read it beside `core/mechanism.py`. Everybody who takes part is charged before the label exists.
+Read it beside `core/mechanism.py`. Everybody who takes part is charged before the label is computed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from indknn.types import GRID, IntArray, Selection
 
 @dataclass(frozen=True)
 class Counted:
-    """A query between its count and its votes: who takes part in each shard, the noisy K, the plan with its σ2."""
+    """A query after its count and before its votes.
+
+    It has the participants in each shard, the noisy K, and the plan with its σ2.
+    """
 
     admitted: list[Admitted]
     K: int
@@ -36,11 +39,11 @@ def count_first(
     shards: Sequence[Shard],
     noise: Noise,
 ) -> list[Counted]:
-    """Lines 4 to 7 of a whole batch, and then lines 8 and 9 of all of it: two round trips, however many queries.
+    """Lines 4 to 7 for a whole batch, then lines 8 and 9: two round trips to the shards for any number of queries.
 
-    The counts are one Gaussian release. What it costs a person depends on their own records and ledger, and every
-    charge is checked against what is left. So it is as valid as one query after the other, though not the same:
-    whoever runs short in the middle of a batch has paid for being counted first.
+    The counts are one Gaussian release. Its cost to a person depends on their own records and ledger, and every charge
+    is checked against what is left. So this is as private as one query after the other. The answers can differ:
+    somebody whose budget runs out in the middle of a batch has paid for all counts first.
     """
     each = [shard.count_all([one[k] for one in near], questions) for k, shard in enumerate(shards)]
     counted = []
@@ -68,9 +71,9 @@ def answer_by_vote(
 ) -> tuple[int, NoisyVotes]:
     """The label of one query and its noisy votes, from the records near it in each shard.
 
-    `released` are votes of earlier answers. With a `crowd` the noise on votes follows from the counts so far.
+    `released` are the votes of earlier answers. With a `crowd`, the noise on votes follows from the counts so far.
     """
-    # Lines 4 to 7: whoever can pay for being counted takes part and is charged; the noisy count K is released.
+    # Lines 4 to 7: those who can pay for being counted take part and are charged. The noisy count K is released.
     if isinstance(near, Counted):
         admitted, K, plan = near.admitted, near.K, near.plan
     else:
@@ -85,7 +88,7 @@ def answer_by_vote(
     votes = np.zeros(plan.n_classes, dtype=np.int64)
     for shard, some in zip(shards, admitted, strict=True):
         votes += shard.settle(some, K, plan)
-    if released is not None:  # they cost nothing and are not counted in K (rule 10)
+    if released is not None:  # released votes cost nothing and are not counted in K (rule 10)
         votes += released
     # Line 11: the label.
     label, noisy = mechanism.noisy_answer(votes, K, plan, noise)

@@ -1,6 +1,6 @@
-"""The road that every prediction takes, whoever asks: find what is new, answer it, write it down.
+"""The steps of every prediction: find the new queries, answer them, and write the answers down.
 
-A batch goes down once and comes back once. Its queries are answered in order, as if each had come alone.
+A batch of requests is answered together, with one scan if possible. The answers are as if each query had come alone.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from indknn.records.shard import Shard
 from indknn.types import FloatArray, Int8Array, Selection, Vectors
 
 Near: TypeAlias = Sequence[Selection] | Counted
-"""Who is near a query, shard by shard; where questions travel, who was counted already."""
+"""Who is near a query, shard by shard. With shards in other processes, who was counted already."""
 _TOGETHER = 1024  # queries whose scores are looked up at once
 
 
 class Predictor(Scheduled):
     """Answers queries from one or more shards under one plan.
 
-    `plan` is a Plan, or makes one from the first queries, which are public; it is then fixed.
-    `reuse_pool` makes an empty index for released pairs, or is None to vote without them.
-    `make_model` makes the shared model before anything was released, or is None to ask always.
-    `make_adviser` makes what decides about the queries of one analyst, given the model. `public` are unlabelled public
-    rows.
-    `make_crowd` makes what adapts the noise on votes to the counts released, or is None for a fixed one.
-    `plan_for` changes the plan for an analyst who was given less.
-    `free_repeats` answers a query that the analyst has asked before from the transcript.
-    `nested` says that a larger τ selects a part of what a smaller one does, as an exact index does.
-    Without a `journal`, memory is all there is.
+    - `plan` is a Plan, or a function that makes one from the first queries, which are public. Then it is fixed.
+    - `reuse_pool` makes an empty index for released pairs of query and answer. None: they do not vote.
+    - `make_model` makes the shared model as it is before any release. None: people vote on every query.
+    - `make_adviser` makes the adviser of one analyst, given the model.
+    - `public` are unlabelled public rows.
+    - `make_crowd` makes the object that adapts the noise on votes to the released counts. None: the noise is fixed.
+    - `plan_for` changes the plan for an analyst who was given less.
+    - `free_repeats`: a query that the analyst asked before is answered from the transcript.
+    - `nested`: a larger τ selects a subset of what a smaller τ selects, as with an exact index.
+    - `journal` makes answers durable. None: everything is only in memory.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class Predictor(Scheduled):
         self._advisers: dict[Scope, Adviser] = {}
 
     def compute(self, requests: Sequence[Request]) -> list[Reply]:
-        """Answer all requests. This spends the budget of whoever is near.
+        """Answer all requests. This spends the budget of the people near the queries.
 
-        Everything is charged and noted, but not yet durable: with a journal, nothing may leave before it is.
+        Everything is charged and noted, but not durable yet. With a journal, no answer may leave before it is durable.
         """
         with self.locked():
             new = self._new_queries(requests)
@@ -104,7 +104,7 @@ class Predictor(Scheduled):
             parts = [_rows(r.queries, fresh) for r, (_, fresh) in zip(requests, new, strict=True)]
             known = self._looked_at(parts)
             together: Iterator[Near] = iter(())
-            if self.model is None:  # all requests share one scan: it knows records, and no budgets
+            if self.model is None:  # all requests share one scan, which looks at records and not at budgets
                 together = near = self._scan(joined(parts), self._fixed_tau(requests[0].queries))
                 if all(shard.ahead for shard in self.shards):
                     together = self._counted_first(requests, parts, near)
@@ -118,9 +118,9 @@ class Predictor(Scheduled):
     # Answering
 
     def _new_queries(self, requests: Sequence[Request]) -> list[tuple[list[bytes], list[int]]]:
-        """For each request the keys of its queries, and the positions of those that need the private data."""
+        """For each request, the keys of its queries and the positions of the queries that need the private data."""
         found = []
-        seen: set[tuple[Scope, bytes]] = set()  # of several equal queries of an analyst, the first is new
+        seen: set[tuple[Scope, bytes]] = set()  # of several equal queries of one analyst, only the first is new
         for request in requests:
             keys, told = keys_of(request.queries), self._transcript(request.analyst).answers
             fresh = []
@@ -132,9 +132,10 @@ class Predictor(Scheduled):
         return found
 
     def _looked_at(self, parts: list[Vectors]) -> list[Scores | None]:
-        """What the model says of each part, looked up for all at once: it says the same of a row in any company.
+        """The model's scores for each part, computed for all parts at once.
 
-        It does not change before they are answered.
+        The scores of a row do not depend on the other rows, and the model does not change before the queries are
+        answered.
         """
         if self.model is None or not self.model.ready or sum(map(len, parts)) > _TOGETHER:
             return [None] * len(parts)
@@ -145,7 +146,7 @@ class Predictor(Scheduled):
         ]
 
     def _scans_ahead(self, requests: Sequence[Request], parts: list[Vectors], known: list[Scores | None]) -> Scan:
-        """One scan of all queries about which people will probably be asked."""
+        """Make one scan for all queries on which people will probably vote."""
         wanted: list[tuple[Vectors, int]] = []
         for request, part, scores in zip(requests, parts, known, strict=True):
             adviser = self.adviser(request.analyst)
@@ -166,7 +167,7 @@ class Predictor(Scheduled):
         scan: Scan,
         known: Scores | None,
     ) -> Reply:
-        """Answer one request, each new query charged and noted as it comes."""
+        """Answer one request. Each new query is charged and noted as it is answered."""
         analyst = request.analyst
         transcript, adviser = self._transcript(analyst), self.adviser(analyst)
         labels: dict[int, int] = {}
@@ -182,7 +183,7 @@ class Predictor(Scheduled):
             transcript.add(query, keys[i], answer.label, answer.release)
             if self.journal is not None:
                 self.journal.note(analyst, query, answer.label, answer.release)
-            if request.likely:  # now, because the model and the adviser may change their minds after the next answer
+            if request.likely:  # now, because the model and the adviser may change after the next answer
                 likely[i] = self._likely(answer, adviser)
         told = transcript.answers
         everything = [labels[i] if i in labels else told[key] for i, key in enumerate(keys)]
@@ -218,7 +219,7 @@ class Predictor(Scheduled):
     def _counted_first(
         self, requests: Sequence[Request], parts: list[Vectors], near: Iterator[Sequence[Selection]]
     ) -> Iterator[Near]:
-        """Where questions travel: a block of queries is counted, whoever asked them, before any of it is settled."""
+        """With shards in other processes: count a whole block of queries, of all analysts, before any votes."""
         asking = [request.analyst for request, part in zip(requests, parts, strict=True) for _ in range(len(part))]
         for start in range(0, len(asking), MAX_QUERIES):
             some = asking[start : start + MAX_QUERIES]
@@ -227,7 +228,7 @@ class Predictor(Scheduled):
             yield from count_first(list(islice(near, len(some))), questions, crowds, self.shards, self.noise)
 
     def probabilities(self, queries: Vectors, analyst: Scope = None) -> FloatArray:
-        """How likely each class is for queries that were answered, from what was released: nobody is charged."""
+        """The probability of each class for queries that were answered. It uses only releases, so nobody is charged."""
         with self.locked():
             transcript, adviser = self._transcript(analyst), self.adviser(analyst)
             keys = keys_of(queries)
@@ -239,7 +240,7 @@ class Predictor(Scheduled):
             return np.array(rows).reshape(-1, n)
 
     def _scan(self, queries: Vectors, tau: int) -> Iterator[tuple[Selection, ...]]:
-        """The selected records of each query in each shard, found for a block of queries at a time."""
+        """The selected records of each query in each shard. Queries are scanned in blocks."""
         for start in range(0, len(queries.values), MAX_QUERIES):
             block = _rows(queries, list(range(start, min(start + MAX_QUERIES, len(queries.values)))))
             yield from zip(*[shard.scan(block, tau) for shard in self.shards], strict=True)
@@ -262,13 +263,13 @@ class Predictor(Scheduled):
 
     @property
     def tau(self) -> float | None:
-        """The threshold in force with the analyst without a name; None before it was chosen."""
+        """The threshold in use for the analyst without a name. None before it was chosen."""
         if self.model is not None:
             return self._advisers[None].tau if None in self._advisers else None
         return None if self.plan is None else self.plan.tau
 
     def adviser(self, analyst: Scope = None) -> Adviser | None:
-        """What answers from releases to this analyst, if anything does."""
+        """The adviser of this analyst. None if there is no shared model."""
         if self.model is None or self._make_adviser is None:
             return None
         if analyst not in self._advisers:
@@ -276,9 +277,9 @@ class Predictor(Scheduled):
         return self._advisers[analyst]
 
     def remember(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None = None) -> None:
-        """Put back what an earlier process released. A sum over records has no query."""
+        """Restore a release of an earlier process. A sum over records has no query."""
         if query is None:
-            if isinstance(release, TableCounts):  # they made the schema, and tell the model nothing
+            if isinstance(release, TableCounts):  # these counts made the schema; the model does not use them
                 for shard in self.shards:
                     shard.ledger.counts_only = True
                 return
@@ -293,15 +294,15 @@ class Predictor(Scheduled):
                 adviser.density.add_count(release.share, release.count)
             adviser.note(query, release)
             if analyst is None:
-                self._plan_beyond(adviser.answered)  # or opening a store would begin a round
+                self._plan_beyond(adviser.answered)  # otherwise opening a store would begin a round
 
     def begin_anew(self, analyst: Scope) -> None:
-        """The terms of an analyst changed to whom nothing was released. The caller must hold all locks."""
+        """Reset an analyst whose terms changed before anything was released to them. The caller must hold all locks."""
         self._advisers.pop(analyst, None)
         self._transcripts.pop(analyst, None)
 
     def purge(self) -> None:
-        """Drop all that was released, and all that was learned from it."""
+        """Delete everything that was released, and everything that was learned from it."""
         with self.lock:
             self._transcripts.clear()
             self._advisers.clear()
@@ -325,5 +326,5 @@ class Predictor(Scheduled):
 
 
 def _rows(queries: Vectors, positions: list[int]) -> Vectors:
-    """Those of the queries; the very same object where that is all of them."""
+    """The queries at these positions. If that is all of them, the same object is returned."""
     return queries if len(positions) == len(queries.values) else queries[np.array(positions, dtype=np.int64)]

@@ -1,4 +1,4 @@
-"""What goes down the road and what comes back, and where it is written down on the way."""
+"""Requests, replies, and the interface of the journal that makes answers durable."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from indknn.types import FloatArray, IntArray, Vectors
 
 @dataclass(frozen=True)
 class Request:
-    """Queries, whose ledger is charged for them, and an id that makes it safe to ask again.
+    """Queries, the analyst whose ledger is charged, and an id that makes it safe to ask again.
 
-    `likely` asks how likely each class is, beside the label.
+    `likely` asks for the probability of each class besides the label.
     """
 
     queries: Vectors
@@ -24,14 +24,14 @@ class Request:
     likely: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse the name of what is no analyst."""
+        """Refuse the name that is reserved for shared releases."""
         if self.analyst == SHARED:
             raise InvalidInputError(f"no analyst can be called {self.analyst!r}")
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The class number of each query, how many of the queries were new, and how likely each class is if asked for."""
+    """The class number of each query, how many queries were new, and if requested the probability of each class."""
 
     labels: IntArray
     fresh: int
@@ -41,19 +41,20 @@ class Reply:
 class Journal(Protocol):
     """Where answers and their charges are written down before they leave (rule 2).
 
-    `background` says that no answer waits for training: somebody takes the pieces of `Predictor.training` in between.
+    `background` means that answers do not wait for training. Then the caller runs the pieces of `Predictor.training`
+    between answers.
     """
 
     background: bool
 
     def note(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None) -> None:
-        """An answer that was just charged. A sum over records has no query, and the label -1."""
+        """Note an answer that was just charged. A sum over records has no query, and its label is -1."""
         ...
 
     def seal(self, request: Request, reply: Reply) -> None:
-        """What was noted since the last time belongs to this request."""
+        """Everything noted since the last call belongs to this request."""
         ...
 
     def secure(self) -> None:
-        """Make what was noted durable at once."""
+        """Make everything that was noted durable now."""
         ...

@@ -1,8 +1,8 @@
-"""One scan for all requests that wait, where each analyst's adviser decides about its own queries.
+"""One scan for all waiting requests, although each analyst's adviser decides about its own queries.
 
-Which records are near a query follows from the query, τ and the records alone, and records do not change while a batch
-is answered. So it may be looked up beforehand for every query that will probably need it. What was not foreseen, or
-at another τ, is looked up when it is needed; the answers are the same either way.
+Which records are near a query depends only on the query, τ and the records, and records do not change while a batch is
+answered. So neighbours can be looked up in advance for all queries that will probably need them. If a query was not
+expected, or needs another τ, it is scanned later. The answers are the same either way.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from indknn.types import Selection, Vectors
 
 
 class ScansAhead:
-    """What scans found, by query. `scan` is how one is made.
+    """The results of scans, by query. `scan` makes a new one.
 
-    `nested` says that what is near at a larger τ is part of what is near at a smaller one, with the same κ. An exact
-    index has it so. Then one scan at the smallest τ serves analysts whose τ differ.
+    `nested` means that the records near a query at a larger τ are a subset of those at a smaller τ, with the same κ.
+    This holds for an exact index. Then one scan at the smallest τ serves analysts with different τ.
     """
 
     def __init__(self, scan: Scan, *, nested: bool):
@@ -29,7 +29,7 @@ class ScansAhead:
         self._found: dict[tuple[int, bytes], tuple[int, Sequence[Selection]]] = {}
 
     def look_up(self, wanted: list[tuple[Vectors, int]]) -> None:
-        """Make one scan for all of these queries, each with its τ; or one for each τ."""
+        """Scan all of these queries, each with its τ. With `nested` this is one scan, otherwise one scan for each τ."""
         least = min((tau for _, tau in wanted), default=0)
         together: dict[int, list[Vectors]] = {}
         for queries, tau in wanted:
@@ -40,7 +40,7 @@ class ScansAhead:
                 self._found[0 if self._nested else at, key] = at, near
 
     def __call__(self, queries: Vectors, tau: int) -> Iterator[Sequence[Selection]]:
-        """The selected records of each query, found before or now."""
+        """The selected records of each query, from an earlier scan or from a new one."""
         known = [self._found.get((0 if self._nested else tau, key)) for key in keys_of(queries)]
         if any(one is None or one[0] > tau for one in known):
             yield from self._scan(queries, tau)
@@ -49,7 +49,7 @@ class ScansAhead:
 
 
 def _within(found_at: int, near: Sequence[Selection], tau: int) -> Sequence[Selection]:
-    """What is near at τ, of what is near at a smaller one."""
+    """From the records near at a smaller τ, those that are also near at this τ."""
     if found_at == tau:
         return near
     chosen = [one.kappa >= tau for one in near]

@@ -1,4 +1,4 @@
-"""When the shared model is trained, and that all of it is written down: what a predictor does about the model."""
+"""When the shared model is trained, and how its releases are written down. The base class of `Predictor`."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from indknn.records.shard import Shard
 from indknn.types import Int8Array
 
 SCHEDULE_FIRST, SCHEDULE_GROWS = 256, 4
-"""Where one analyst's queries decide: so many of them, and then a quarter more, until newcomers are looked for."""
+"""When the number of one analyst's queries starts rounds: the first check for newcomers comes after this many queries.
+Each later check comes after a quarter more, and at least this many more."""
 MOST_EARLY = 1
-"""Between two of these moments, newcomers are looked for so often early, because queries have become unlike earlier
-ones. Every look costs people a little, so an analyst must not be able to cause many."""
+"""How many extra checks for newcomers there may be between two of these, because queries have become unlike earlier
+ones. Every check costs people a little, so an analyst must not be able to cause many."""
 
 
 class Scheduled:
-    """Shards, the shared model over them, and the moments at which it is trained."""
+    """Shards, the shared model over them, and the times at which it is trained."""
 
     shards: list[Shard]
     noise: Noise
@@ -48,7 +49,7 @@ class Scheduled:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """All locks, and the checks that come before any release."""
+        """Take all locks, and make the checks that must come before any release."""
         with ExitStack() as held:
             held.enter_context(self.lock)
             for shard in self.shards:
@@ -63,10 +64,10 @@ class Scheduled:
             yield
 
     def start_round(self, rows: Int8Array | None = None, *, by_queries: bool = False) -> None:
-        """Begin a round of training, or look whether newcomers call for one. The caller must hold all locks.
+        """Begin a round of training, or count newcomers to see whether one is needed. The caller must hold all locks.
 
-        When this happens must be public: a clock, an operator's word, the first query that anybody asks. `by_queries`
-        says that the unnamed analyst's queries or their number decided.
+        The time of this must be public: a clock, an operator's decision, or the first query of all. `by_queries` means
+        that the unnamed analyst's queries, or their number, were the reason.
         """
         assert self.model is not None
         if self.model.due() is None:
@@ -76,12 +77,12 @@ class Scheduled:
             self._released(PublicRows(by_queries, given[:MOST_ROWS]))
 
     def training(self) -> Iterator[Progress]:
-        """The round that is going on, piece by piece. Each piece takes the locks, and may take some milliseconds."""
+        """Run the current round, piece by piece. Each piece takes the locks, and may take some milliseconds."""
         model = self.model
         if model is None:
             return
         pieces = round_of_training(model, self.shards, self.noise, self._released)
-        while self.model is model:  # else all was purged
+        while self.model is model:  # otherwise everything was purged
             with self.locked():
                 progress = next(pieces, None)
             if progress is None:
@@ -89,17 +90,18 @@ class Scheduled:
             yield progress
 
     def _train_if_due(self, requests: Sequence[Request]) -> None:
-        """What starts a round without an operator: the very first query, and the number of one analyst's queries.
+        """Start a round without an operator, because of the first query of all or the number of one analyst's queries.
 
-        Before the first query nobody was told anything, so it may be anybody's. Later on only queries of the unnamed
-        analyst may decide, and only if no other analyst asked before; from then on all spend from one ledger. What was
-        told before a purge was told: the ledger knows who asked.
+        Before the first query nobody was told anything, so the first query may be any analyst's. Later, only queries of
+        the unnamed analyst may start a round, and only if no other analyst asked before. From then on all analysts
+        spend from one ledger. A purge does not undo this: analysts still know what they were told, and the ledger knows
+        who asked.
         """
         assert self.model is not None
         ledger = self.shards[0].ledger
         told = {one for one, transcript in self._transcripts.items() if transcript.answers}
         told |= set(ledger.scopes) - {None, SHARED if ledger.counts_only else None}
-        # Who was given less must not see what the unnamed analyst's larger budget shaped.
+        # An analyst who was given less must not see what the unnamed analyst's larger budget shaped.
         alone = ledger.house or not (told - {None, SHARED} or ledger.budgets)
         if not self.model.started:
             rows = _distinct(requests) if self.public is None and (alone or not told) else None
@@ -133,7 +135,7 @@ class Scheduled:
             unnamed.density.mark()
 
     def _released(self, release: Release) -> None:
-        """A release of the shared model: known to the model, then written down."""
+        """Give a release of the shared model to the model, then write it down."""
         self._absorb(release)
         if self.journal is not None:
             self.journal.note(SHARED, None, -1, release)
@@ -153,7 +155,7 @@ class Scheduled:
 
 
 def _distinct(requests: Sequence[Request]) -> Int8Array:
-    """The distinct queries of these requests, in order, as far as they may serve as public rows."""
+    """The distinct queries of these requests, in order, for use as public rows. At most as many as are kept."""
     rows = np.concatenate([request.queries.values for request in requests])[: 4 * MOST_ROWS]
     _, first = np.unique(rows, axis=0, return_index=True)
     return rows[np.sort(first)[:MOST_ROWS]]

@@ -1,8 +1,7 @@
 """Rounds of training of the shared model: counts, gradients and report cards, charged to the shared ledger.
 
-A round is cut into pieces, so that answers can be given between them. Every release is charged and written down as
-soon as it is made. A crash or a stop in the middle costs at most the release that was being made; the round goes on
-from there.
+A round is cut into pieces, so that answers can be given in between. Every release is charged and written down as soon
+as it is made. A crash or a stop costs at most the release that was being made. The round continues from there.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _MOMENT = 0.002  # seconds
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a round has come: gradients made, and those that follow."""
+    """How far a round is: gradients made, and gradients still to come."""
 
     made: int
     follow: int
@@ -37,9 +36,9 @@ class Progress:
 def round_of_training(
     model: SharedModel, shards: Sequence[Shard], noise: Noise, released: Callable[[Release], None]
 ) -> Iterator[Progress]:
-    """All releases that are due, one after the other. Whoever takes the next piece must hold all locks.
+    """Make all releases that are due, one after the other. The caller must hold all locks when it takes the next piece.
 
-    `released` makes a release known to the model, and durable.
+    `released` gives a release to the model and makes it durable.
     """
     made, derived = 0, _Derivations(model, shards)
     while (due := model.due()) is not None:
@@ -61,7 +60,7 @@ def round_of_training(
 
 
 def _beside(work: Callable[[], FeatureMap]) -> Future[FeatureMap]:
-    """What another thread makes, while answers are given."""
+    """Run this in another thread, while answers are given."""
     threads = ThreadPoolExecutor(1, "map")
     made = threads.submit(work)
     threads.shutdown(wait=False)  # it ends with its work
@@ -69,7 +68,7 @@ def _beside(work: Callable[[], FeatureMap]) -> Future[FeatureMap]:
 
 
 class _Derivations:
-    """What a release needs to know of every record: the model's features for gradients, the cell for a card."""
+    """What a release needs to know about every record: features for gradients, cells for a report card."""
 
     def __init__(self, model: SharedModel, shards: Sequence[Shard]):
         self._model, self._shards = model, shards
@@ -77,7 +76,7 @@ class _Derivations:
         self._found: list[Derived] = []
 
     def of(self, due: Due) -> list[Derived] | None:
-        """For each shard; None where a release needs nothing."""
+        """For each shard. None if a release needs nothing."""
         if due == "count":
             return None
         if self._due != due:
@@ -86,13 +85,13 @@ class _Derivations:
         return self._found
 
     def incomplete(self, due: Due) -> bool:
-        """Look at some more records; whether there were any left."""
+        """Process some more records. Returns whether there were any left."""
         left = [derived.fill() for derived in self.of(due) or ()]
         return any(left)
 
 
 def _more_of_gradient(model: SharedModel, shards: Sequence[Shard], rows: list[Derived] | None) -> bool:
-    """Compute a part of the next gradient; whether there was more to do."""
+    """Compute a part of the next gradient. Returns whether there was more to do."""
     step = model.weights, CLIP, model.scale, accounting.to_units(model.reserve), SHARED
     return any(shard.prepare_gradient(each, *step) for shard, each in zip(shards, rows or (), strict=True))
 
@@ -100,7 +99,7 @@ def _more_of_gradient(model: SharedModel, shards: Sequence[Shard], rows: list[De
 def _gradient(model: SharedModel, shards: Sequence[Shard], noise: Noise, rows: list[Derived] | None) -> Gradient:
     epoch, scale, reserve = model.since, model.scale, accounting.to_units(model.reserve)
     if model.step == 0:
-        epoch = max(shard.epoch for shard in shards) + 1  # whoever comes from here on is a newcomer
+        epoch = max(shard.epoch for shard in shards) + 1  # records that are added from now on are newcomers
         for shard in shards:
             shard.epoch = min(epoch, shard.max_epoch)
     parts = [

@@ -1,13 +1,13 @@
-"""What was already released to an analyst is public to that analyst, and may be used again for nothing (rule 10).
+"""What was released to an analyst. It is public to that analyst and may be used again at no cost (rule 10).
 
-`Transcript.votes` adds earlier (query, answer) pairs to the vote as records that cost nothing and are not
-counted in K: the paper's "prediction reuse". A query that was asked before gets its answer again.
+`Transcript.votes` adds earlier pairs of query and answer to the vote, as records that cost nothing and are not counted
+in K. This is the paper's "prediction reuse". A query that was asked before gets the same answer again.
 
-Transcripts are kept per analyst. With one ledger per analyst, what was released to Alice is not public to Bob. If it
-shaped Bob's answers, it would spend on his side what only her ledger was charged for (rule 11).
+Each analyst has a separate transcript. With one ledger per analyst, what was released to Alice is not public to Bob. If
+it shaped Bob's answers, Bob would learn something that only Alice's ledger was charged for (rule 11).
 
-A repeat is answered from the transcript even after records came or went. An answer that changed only because the data
-did would tell the analyst, without any noise, that they did.
+A repeated query is answered from the transcript even after records came or went. If the answer changed only because the
+data changed, the analyst would learn of the change without any noise.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from indknn.types import FloatArray, IntArray, Vectors
 
 @dataclass(frozen=True)
 class Answer:
-    """What came out: a label for one query, and what else was released.
+    """A label for one query, and what else was released.
 
-    `scores` are what the model and the votes made of each class, less 1/c; None where there is no model.
+    `scores` are the scores of each class from the model and the votes, minus 1/c. None if there is no model.
     """
 
     position: int
@@ -38,16 +38,16 @@ class Answer:
 
 @dataclass
 class Transcript:
-    """The queries and answers of one analyst. `pool` is None where earlier answers do not vote.
+    """The queries and answers of one analyst. `pool` is None if earlier answers do not vote.
 
-    `crowd` is what the counts released to the analyst tell; None where the noise on votes does not depend on it.
+    `crowd` follows the counts released to the analyst. None if the noise on votes does not depend on them.
     """
 
     pool: Index | None
     crowd: Crowd | None = None
     answers: dict[bytes, int] = field(default_factory=dict)
     votes_on: dict[bytes, Votes | NoisyVotes] = field(default_factory=dict)
-    """The noisy votes behind answers, where there were any."""
+    """The noisy votes behind answers. Answers without votes are missing."""
     _labels: list[int] = field(default_factory=list)
 
     def votes(self, query: Vectors, tau: int, n_classes: int) -> IntArray:
@@ -59,17 +59,17 @@ class Transcript:
         return np.bincount(labels, weights=near.kappa, minlength=n_classes).astype(np.int64)
 
     def add(self, query: Vectors, key: bytes, label: int, release: Release | None = None) -> None:
-        """Note a release. From here on it is public to this analyst."""
+        """Note a release. From now on it is public to this analyst."""
         self.answers[key] = label
         if isinstance(release, Votes | NoisyVotes):
             self.votes_on[key] = release
         if self.pool is not None:
-            del self._labels[len(self.pool) :]  # what an interrupt may have left
+            del self._labels[len(self.pool) :]  # labels that an interrupted call may have left
             self._labels.append(label)
             self.pool.add(query)  # nothing is ever removed from the pool, so slots are 0, 1, 2, ...
 
 
 def keys_of(queries: Vectors) -> list[bytes]:
-    """A digest of each query, of all that the mechanism sees of it: equal queries have equal keys."""
+    """A digest of everything that the mechanism sees of each query. Equal queries have equal keys."""
     rows = zip(queries.values, queries.scale, strict=True)
     return [hashlib.blake2b(row.tobytes() + scale.tobytes(), digest_size=32).digest() for row, scale in rows]

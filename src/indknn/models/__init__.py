@@ -1,7 +1,7 @@
-"""What can be said about a query from what was already released: a prior, a student, and whom to believe.
+"""What can be said about a query from what was released before, without new charges.
 
-Everything in here sees public things only: queries, released answers and sums, and their known noise. It is
-post-processing, costs nobody anything, and may use floating point as it likes.
+All code in here sees only public things: queries, released answers and sums, and their known noise. It is
+post-processing. It costs nobody anything and may use floating point freely.
 
 May import: `core` and below, but never records, ledgers, the mechanism or noise.
 """

@@ -1,8 +1,9 @@
 """The report card of the shared model: how often it is right about the private records, by how sure it is.
 
-Every record is in one cell: a bin of the model's margin, whether the model is right, and whether the model smoothed
-over public rows nearby is right. Noisy counts of the cells are released and paid for as everything else
-(`statistics.tally`). They tell whether to smooth, and where the model is right so often that nobody needs to be asked.
+Every record is in one cell. A cell is a bin of the model's margin, whether the model is right, and whether the model is
+right when it is smoothed over the public rows nearby. Noisy counts of the cells are released and paid for like
+everything else (`statistics.tally`). They decide whether to smooth, and where the model is right so often that nobody
+needs to vote.
 """
 
 from __future__ import annotations
@@ -18,30 +19,31 @@ CELLS = 4 * BINS
 SURE = 0.9
 """The model answers alone where its card says that it is right at least this often."""
 HOPE, DOUBT = 0.01, 0.02
-"""What smoothing gains before any card has told, and how far that may be wrong. It decides where a card is noise."""
+"""The expected gain from smoothing before there is a card, and its uncertainty. They decide when a card is mostly
+noise."""
 OPTIMISM, OF_ERRORS = 0.003, 0.03
-"""By how much a card flatters the plain model, which has learned from the very records that the card is about: the
-smaller of this and of this share of its errors. All are from held-out training records, see `feature_map`."""
+"""How much a card flatters the plain model, which was trained on the same records: the smaller of this number and this
+share of its errors. Both were chosen on held-out training records, see `feature_map`."""
 
 
 def edges(scores: FloatArray) -> FloatArray:
-    """Where the bins of the margin end, for scores of public rows: bins of equal size. Without rows, of equal width."""
+    """The ends of the bins of the margin. With public rows the bins have equal size, without them equal width."""
     return np.quantile(margins(scores), np.arange(1, BINS) / BINS) if len(scores) else np.arange(1, BINS) / BINS
 
 
 def cells(plain: FloatArray, smooth: FloatArray, labels: IntArray, ends: FloatArray) -> IntArray:
-    """4·bin, plus 2 where the model is right, plus 1 where the smoothed model is; row by row."""
+    """The cell of each row: 4·bin, plus 2 if the model is right, plus 1 if the smoothed model is right."""
     right = 2 * (plain.argmax(axis=1) == labels) + (smooth.argmax(axis=1) == labels)
     return np.asarray(4 * bins(plain, ends) + right, dtype=np.int64)
 
 
 def bins(plain: FloatArray, ends: FloatArray) -> IntArray:
-    """In which bin of the margin each row is."""
+    """The bin of the margin for each row."""
     return np.asarray(np.searchsorted(ends, margins(plain), side="right"), dtype=np.int64)
 
 
 def margins(scores: FloatArray) -> FloatArray:
-    """By how much the best class leads, row by row."""
+    """The lead of the best class over the second, for each row."""
     if scores.shape[1] < 2:
         return np.zeros(len(scores))
     top = np.partition(scores, -2, axis=1)
@@ -51,7 +53,7 @@ def margins(scores: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Card:
-    """What the cells said: whether to smooth, how often what is then said is right, in every bin and in all."""
+    """What the counts showed: whether to smooth, and how often the result is right, in each bin and overall."""
 
     smooth: bool
     right: FloatArray
@@ -61,10 +63,10 @@ class Card:
 
     @staticmethod
     def read(cells: FloatArray, sigma: float, *, smoothable: bool) -> Card:
-        """From noisy counts with noise `sigma`; `smoothable` where public rows made the bins.
+        """Read noisy counts with noise `sigma`. `smoothable` is true if public rows made the bins.
 
-        Errors are for as few records as there may well be: where noise is all there is, a count of nobody must not look
-        like a crowd.
+        Errors are computed for the smallest number of records that is plausible. Otherwise a bin with only noise in it
+        could look like a bin with many records.
         """
         counts = cells.reshape(BINS, 2, 2)  # by bin, model right, smoothed model right
         total, everything = counts.sum(axis=(1, 2)), max(float(counts.sum()), 1.0)
@@ -81,11 +83,12 @@ class Card:
             smooth,
             share,
             np.minimum(sigma * np.sqrt(2.0) / least, 1.0),
-            # Bins made by public rows are of equal size for queries; of records that were learned, more are sure.
+            # Bins from public rows have equal size for queries. The model is sure of more of the records, because it
+            # has learned them.
             float(share.mean() if smoothable else np.clip(right.sum() / everything, 0.0, 1.0)),
             float(min(sigma * np.sqrt(2.0 * BINS) / least_of_all, 1.0)),
         )
 
     def surely_right(self) -> FloatArray:
-        """How often, at least, the answer is right in each bin of the margin."""
+        """A lower bound on how often the answer is right, for each bin of the margin."""
         return self.right - self.error

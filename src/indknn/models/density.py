@@ -1,8 +1,8 @@
-"""How many records are near a query, foretold from the queries before it.
+"""Estimates how many records are near a query, from earlier queries.
 
-Queries are public. Where they are dense, records are too, so the share of earlier queries within τ of a new one,
-times what released counts say it stands for, foretells K without charging anybody. K only sets the scale of the
-noise: a wrong one costs accuracy, never privacy.
+Queries are public. Where queries are dense, records are dense too. So K is estimated as the share of earlier queries
+within τ of the new one, times a number of records that follows from released counts. This charges nobody. K only sets
+the scale of the noise: a wrong estimate costs accuracy, never privacy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _USUAL_EXCESS = 1.15
 
 
 class Density:
-    """The spread of the queries so far."""
+    """How the queries so far are distributed."""
 
     def __init__(self, kernel: Kernel, n_features: int):
         self._kernel = kernel
@@ -34,20 +34,20 @@ class Density:
         self._shares = 0.0
         self._counts = 0.0
         self._asked = 0
-        self.usual_share = NEAR_SHARE  # what τ was chosen for
-        self.known: float | None = None  # how many records there are, where a count tells
+        self.usual_share = NEAR_SHARE  # the share that τ was chosen for
+        self.known: float | None = None  # how many records there are, if a count was released
         self._marked: Int8Array | None = None
         self._earlier: Earlier | None = None
         self._compared = (0, False)
 
     def twin(self) -> Density:
-        """The same as it is now."""
+        """A copy."""
         other, pool = copy(self), self._pool
         other._pool = Vectors(pool.values.copy(), pool.root_norm.copy(), pool.scale.copy())
         return other
 
     def add(self, query: Vectors) -> None:
-        """A query that was asked; the latest thousand are remembered."""
+        """Add a query that was asked. The latest thousand are kept."""
         at = self._seen % _KEPT
         if at == len(self._pool.values):
             self._pool = _longer(self._pool)
@@ -56,7 +56,7 @@ class Density:
         self._seen += 1
 
     def queries(self) -> Vectors:
-        """Those that are remembered."""
+        """The queries that are kept."""
         return self._pool[slice(0, min(self._seen, _KEPT))]
 
     def mark(self) -> None:
@@ -78,7 +78,7 @@ class Density:
         return rows
 
     def look(self, query: Vectors, tau: int) -> tuple[float, float]:
-        """The share of earlier queries near this one (at least a little above none), and their mean κ."""
+        """The share of earlier queries near this one (never quite zero), and their mean κ."""
         m, pool = min(self._seen, _KEPT), self._pool
         if not m:
             return self.usual_share, min(1.0, tau / GRID * _USUAL_EXCESS)
@@ -91,28 +91,28 @@ class Density:
 
     @property
     def count_due(self) -> bool:
-        """Whether the next answer should release its count: the first ones, then one of every few."""
+        """Whether the next answer should release its count. The first answers do, and later one in every few."""
         return self.known is None and (self._asked < _FIRST_COUNTS or self._asked % COUNT_EVERY == 0)
 
     def add_count(self, share: float, count: int) -> None:
-        """An answer asked people; its noisy count in grid units, 0 where none was released."""
+        """Note that people were asked. `count` is their noisy count in grid units, 0 if none was released."""
         self._asked += 1
         if count:
             self._shares, self._counts = self._shares + share, self._counts + count / GRID
 
     @property
     def records(self) -> float:
-        """About how many records there are. At least a few."""
+        """An estimate of the number of records, at least a few."""
         told = self._counts / self._shares if self._shares else 0.0
         return max(told if self.known is None else self.known, MIN_K)
 
     def expected(self, share: float) -> int:
-        """K in grid units."""
+        """The estimate of K, in grid units."""
         return int(np.ceil(max(self.records * share, MIN_K) * GRID))
 
 
 def _longer(pool: Vectors) -> Vectors:
-    """The same rows with room for as many again."""
+    """The same rows, with room for as many again."""
     room = max(64, len(pool.values))
     values = np.concatenate([pool.values, np.zeros((room, pool.values.shape[1]), dtype=np.int8)])
     return Vectors(values, np.append(pool.root_norm, np.ones(room)), np.append(pool.scale, np.ones(room)))

@@ -1,13 +1,16 @@
-"""From the features of a record to those that the shared model sees: a public map, each record by itself.
+"""From the features of a record to the features that the shared model sees. The map is public, and applied row by row.
 
-Three things, all from public rows and public randomness. Where features are few, random Fourier features are added, so
-that a linear model can bend. The mean of the public rows is subtracted, and directions are stretched: where the noise
-of training will be low, small directions are made as large as the others (whitening); where it will be high, large ones
-are made larger still, because noise drowns the small ones. Then every row is cut to int8 by its own largest entry.
+The map is made from public rows and public randomness, in three steps:
 
-All matrices are whole numbers and so small that float32 adds their products exactly, in whatever order (rule 1).
-Every constant is from held-out *training* records of AG News, CIFAR-10, DBpedia, Fashion-MNIST, Adult, Letters, Shuttle
-and scikit-learn's digits and breast cancer.
+- If there are few features, random Fourier features are added, so that a linear model can bend.
+- The mean of the public rows is subtracted, and directions are stretched. If the noise of training will be low, small
+  directions become as large as the others (whitening). If it will be high, large directions become even larger, because
+  noise hides the small ones.
+- Every row is cut to int8 by its own largest entry.
+
+All matrices hold whole numbers that are so small that float32 adds their products exactly, in any order (rule 1). All
+constants were chosen on held-out *training* records of AG News, CIFAR-10, DBpedia, Fashion-MNIST, Adult, Letters,
+Shuttle, and scikit-learn's digits and breast cancer.
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ from indknn.core.quantise import LEVELS, whole_product
 from indknn.types import ROW, Float32Array, FloatArray, Int8Array
 
 FEW_FEATURES, FOURIER, ENOUGH_SIGNAL = 128, 256, 30.0
-"""Up to so many features get so many Fourier features, if the noise allows it."""
+"""Rows with up to this many features get this many Fourier features, if the signal is at least this strong."""
 LEAST_ROWS = 50
-"""Public rows needed to centre and to stretch."""
+"""How many public rows are needed to centre and to stretch."""
 USUAL_DISTANCE = 1.5
-"""The median squared distance of unit rows, where there are no public rows to tell."""
+"""The median squared distance of unit rows, used if there are no public rows."""
 SHARPNESS = 3.5
 _TURN = 1 << 12  # entries of the table of cosines
 _FREQUENCY = 1 << 14
@@ -35,7 +38,7 @@ _BLOCK = 2048
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """Public matrices of whole numbers. `frequencies` and `stretch` may be missing."""
+    """Public matrices of whole numbers. `frequencies` and `stretch` may be None."""
 
     frequencies: FloatArray | None
     phases: FloatArray
@@ -44,11 +47,11 @@ class FeatureMap:
 
     @property
     def width(self) -> int:
-        """How many features come out."""
+        """How many features the result has."""
         return len(self.centre)
 
     def apply(self, values: Int8Array) -> Int8Array:
-        """The rows that the model sees."""
+        """The rows as the model sees them."""
         found = np.empty((len(values), self.width), dtype=np.int8)
         for first in range(0, len(values), _BLOCK):
             here = slice(first, first + _BLOCK)
@@ -61,7 +64,10 @@ class FeatureMap:
 
 
 def feature_map(public: Int8Array, n_classes: int, signal: float, seed: int) -> FeatureMap:
-    """The map for these public rows. `signal` is how far the records stand above the noise: N·sqrt(2·budget)."""
+    """The map for these public rows.
+
+    `signal` says how strong the records are compared with the noise: N·sqrt(2·budget).
+    """
     d, rng = public.shape[1], np.random.default_rng(seed)
     frequencies, phases = None, np.zeros(0)
     if d <= FEW_FEATURES and signal / n_classes >= ENOUGH_SIGNAL:
@@ -78,7 +84,7 @@ def feature_map(public: Int8Array, n_classes: int, signal: float, seed: int) -> 
 
 
 def _expanded(values: Int8Array, frequencies: FloatArray | None, phases: FloatArray) -> Float32Array:
-    """Unit vectors on the grid of 1/ROW, cut towards zero, and their Fourier features."""
+    """Unit vectors in units of 1/ROW, rounded towards zero, and their Fourier features."""
     wide = values.astype(np.float64)
     root = np.maximum(np.sqrt(np.einsum("ij,ij->i", wide, wide)), 1.0)  # sums of integers: exact
     unit = np.trunc(wide * (ROW / root)[:, None])
@@ -89,7 +95,7 @@ def _expanded(values: Int8Array, frequencies: FloatArray | None, phases: FloatAr
 
 
 def _stretch(rows: FloatArray, noise: float) -> FloatArray:
-    """The root of 1/(λ + noise²/λ) over the eigenvalues λ of the shrunken second moments, the largest being 1."""
+    """The root of 1/(λ + noise²/λ) for the eigenvalues λ of the shrunken second moments, with the largest set to 1."""
     n, d = rows.shape
     moments = rows.T @ rows
     shrink = min(0.5 * d / n if n < 4 * d else 0.2 * d / n, 0.9)
@@ -100,7 +106,7 @@ def _stretch(rows: FloatArray, noise: float) -> FloatArray:
 
 
 def _median_distance(public: Int8Array) -> float:
-    """Of the squared distances of public unit rows."""
+    """The median squared distance between public unit rows."""
     if len(public) < LEAST_ROWS:
         return USUAL_DISTANCE
     rows = _expanded(public[:400], None, np.zeros(0)).astype(np.float64) / ROW

@@ -1,8 +1,8 @@
-"""How long a stream of answers lasts, and how good it will be: from public information alone.
+"""Estimates how long the budgets last and how good the answers will be, from public information alone.
 
-Nobody's ledger is looked at. What an average person has spent is *estimated* from what was released: how many
-questions were asked, with which noise, and which share of pairs of queries is near (rule 8: a figure that
-depended on individual budgets would have to be paid for). A real person may have spent more or less.
+The forecast looks at nobody's ledger. It *estimates* what an average person has spent from what was released: how many
+questions were asked, with which noise, and which share of pairs of queries is near. A figure that depended on
+individual budgets would have to be paid for (rule 8). A real person may have spent more or less.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from indknn.types import FloatArray
 
 @dataclass(frozen=True)
 class Crowd:
-    """What public queries tell about who is near: the share of pairs within τ, and κ² among those, on average."""
+    """Estimates from public queries: the share of pairs within τ, and the mean κ² of those pairs."""
 
     near: float
     kappa2: float
@@ -28,7 +28,7 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Models:
-    """How often the models are right about the records, by the latest report card: estimate and standard error."""
+    """How often the models are right about the records, by the latest report card, and the standard error of that."""
 
     right: float
     error: float
@@ -36,10 +36,10 @@ class Models:
 
 @dataclass(frozen=True)
 class Stream:
-    """All that a forecast is made of. Every field is public; None is what nothing public tells.
+    """The input of a forecast. Every field is public. None means that nothing public tells it.
 
-    `price` is what an average person is expected to be charged for one question, as a share of B, at the present
-    noise. `asked_share` is the share of the latest answers for which people were asked.
+    `price` is the expected charge of an average person for one question, as a share of B, at the present noise.
+    `asked_share` is the share of the latest answers for which people were asked.
     """
 
     answered: int
@@ -50,12 +50,12 @@ class Stream:
     planned: int | None = None
     models: Models | None = None
     alone: bool = False
-    """Whether models answer where nobody can be asked any more."""
+    """Whether models go on answering when nobody can be asked any more."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """In numbers of further queries. None: not by anything public, or not ever."""
+    """Numbers of further queries. None: nothing public tells it, or it never happens."""
 
     answered: int
     asked_share: float
@@ -66,15 +66,15 @@ class Forecast:
     accuracy_alone: float | None
     accuracy_alone_error: float | None
     ends: bool
-    """Whether there comes a time when nothing but noise is left."""
+    """Whether there comes a time when answers are nothing but noise."""
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """The fields as plain values."""
         return asdict(self)
 
 
 def forecast(stream: Stream) -> Forecast:
-    """What is to come if queries stay as they were and the noise is what it is now.
+    """What happens if queries stay as they were and the noise stays as it is now.
 
     >>> forecast(Stream(answered=500, asked=500, asked_share=1.0, left=0.8, price=0.001)).until_half
     400
@@ -100,10 +100,10 @@ def forecast(stream: Stream) -> Forecast:
 def price_of_question(
     crowd: Crowd, *, budget: float, sigma2: float, records: float, contrast: float = 1.0, sigma1: float | None = None
 ) -> float:
-    """What an average person is expected to be charged for one question, as a share of B.
+    """The expected charge of an average person for one question, as a share of B.
 
-    Among n people s·n are near, each pays κ²/(2·σ2²·K) for voting, and K is about s·n: over all n people that is
-    κ²/(2·σ2²·n) each, however many are near. Being counted costs each of those near 1/(2·σ1²).
+    Of n people, s·n are near. Each of them pays κ²/(2·σ2²·K) for voting, and K is about s·n. Averaged over all n people
+    this is κ²/(2·σ2²·n), for any s. Being counted costs each person near 1/(2·σ1²).
 
     >>> round(price_of_question(Crowd(0.03, 0.5), budget=0.05, sigma2=1.0, records=5000), 6)
     0.001
@@ -113,19 +113,22 @@ def price_of_question(
 
 
 def advised_stream(adviser: Adviser, lately: FloatArray) -> Stream:
-    """The stream of an adviser. `lately` tells of each of the latest answers whether people were asked."""
+    """The input of a forecast from an adviser.
+
+    `lately` says for each of the latest answers whether people were asked.
+    """
     terms, asked = adviser.terms, adviser.asked
     rate = float(np.mean(lately)) if len(lately) else 1.0
     kappa = adviser.kappa
     contrast = 1.0 - 1.0 / max(terms.n_classes, 2)
     price = price_of_question(
-        Crowd(0.0, kappa * kappa),  # counts are released for a few answers alone, and add next to nothing
+        Crowd(0.0, kappa * kappa),  # only a few answers release their counts, which adds next to nothing
         budget=terms.budget,
         sigma2=adviser.sigma2(),
         records=adviser.density.records,
         contrast=contrast,
     )
-    # An automatic σ2 is such that the number of records cancels out of the price; with another it must be known.
+    # With an automatic σ2 the number of records cancels out of the price. With another σ2 it must be known.
     known = terms.sigma2 is None or bool(asked)
     return Stream(
         adviser.answered,
@@ -140,5 +143,5 @@ def advised_stream(adviser: Adviser, lately: FloatArray) -> Stream:
 
 
 def models_of(card: Card | None) -> Models | None:
-    """The model that answers alone, by its report card; None before the first one."""
+    """The accuracy of the model, by its report card. None before the first card."""
     return None if card is None else Models(card.overall, card.overall_error)

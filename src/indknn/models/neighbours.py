@@ -1,8 +1,8 @@
-"""What the public rows nearby are like: the model's probabilities, averaged over public rows near a record or a query.
+"""The model's probabilities, averaged over the public rows near a record or a query.
 
-Where classes lie in clumps, a query is most likely what those around it are; and an average is less noisy than any one
-of its parts. Whether it helps, the report card tells. Everything is on a grid, because the card asks about private
-records too, and what is said of one of them must not depend on where it stands among the others.
+If classes lie in clumps, a query probably has the class of the rows around it, and an average is less noisy than a
+single row. The report card shows whether this helps. All numbers are on a grid, because the card also asks about
+private records. The result for one record must not depend on its place among the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BLOCK = 512  # rows at a time, which stay in the cache
 
 
 class Neighbours:
-    """Public rows and what the model says of them."""
+    """Public rows, and the model's scores for them."""
 
     def __init__(self, values: Int8Array, scores: FloatArray):
         self._rows = np.rint(values * (_UNIT / _roots(values))[:, None]).astype(np.float32)
@@ -32,15 +32,15 @@ class Neighbours:
         self._near = max(float(np.quantile(pairs, 1.0 - NEAR)), 1.0 / _KAPPA)
 
     def average(self, values: Int8Array) -> FloatArray:
-        """Σ κ·score / Σ κ over the public rows near each of these; over all of them where none is near.
+        """Σ κ·score / Σ κ over the public rows near each row, or over all public rows if none is near.
 
-        All sums are of integers below 2^24, where float32 is exact in any order.
+        All sums are of integers below 2^24, which float32 adds exactly in any order.
         """
         found = np.zeros((len(values), self._scores.shape[1]))
         for first in range(0, len(values), _BLOCK):
             here = slice(first, first + _BLOCK)
             rows, roots = values[here].astype(np.float32), _roots(values[here])
-            kappa = whole_product(rows, self._rows.T)  # below 2^24 by Cauchy and Schwarz
+            kappa = whole_product(rows, self._rows.T)  # below 2^24 by the Cauchy-Schwarz inequality
             kappa *= (_KAPPA / (roots * _UNIT)).astype(np.float32)[:, None]
             kappa *= kappa >= np.float32(self._near * _KAPPA)
             np.trunc(kappa, out=kappa)

@@ -1,4 +1,4 @@
-"""How likely each class is, from what was released: post-processing, which costs nobody anything."""
+"""The probability of each class, computed from releases. This is post-processing and costs nobody anything."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from indknn.core.releases import NoisyVotes, Votes
 from indknn.types import FloatArray
 
 LEAST = 1e-3
-"""No class is said to be less likely than this, in shares of one of c equal ones."""
+"""The smallest probability that a class can get, as a share of 1/c."""
 _FLATTEST = 0.01
 _BLURRED = 0.5
-"""Votes below so many standard deviations of their noise are hardly told from none. Like the powers in `from_votes` it
-was chosen on held-out training records of seven sets (`benchmarks/calibration.py`)."""
+"""Votes smaller than this many standard deviations of their noise are treated almost as zero. Like the powers in
+`from_votes`, it was chosen on held-out training records of seven sets (`benchmarks/calibration.py`)."""
 
 
 def from_votes(votes: NoisyVotes | Votes | None, label: int, n_classes: int) -> FloatArray:
-    """From the noisy votes of Algorithm 3, in the same order.
+    """Probabilities from the noisy votes of Algorithm 3, in the same order.
 
-    A kernel's vote is flatter than the truth: records of many other classes are a little near. So shares are raised to
-    a power that grows with the number of classes, and is 1 for two. It shrinks as far as noise explains how the votes
-    differ, so that noise alone makes nobody sure.
+    The shares of kernel votes are flatter than the true probabilities, because records of many other classes are a
+    little near. So shares are raised to a power. It is 1 for two classes and grows with their number. It is smaller if
+    noise could explain how the votes differ, so that noise alone makes no class look likely.
 
     >>> sure, unsure = (NoisyVotes(scale, np.array([900, 50, 50])) for scale in (10, 500))
     >>> from_votes(sure, 0, 3).round(2).tolist(), from_votes(unsure, 0, 3).round(2).tolist()
     ([0.94, 0.03, 0.03], [0.34, 0.33, 0.33])
     """
-    if not isinstance(votes, NoisyVotes):  # answered by an earlier version, which kept the label alone
+    if not isinstance(votes, NoisyVotes):  # answered by an earlier version, which kept only the label
         return proper(np.eye(n_classes)[label] * 0.5 + 0.5 / n_classes)
     v, noise = votes.votes.astype(np.float64), max(float(votes.scale), 1.0)
     differ = float(((v - v.mean()) ** 2).sum()) / max(n_classes - 1, 1)
@@ -41,12 +41,12 @@ def from_votes(votes: NoisyVotes | Votes | None, label: int, n_classes: int) -> 
 
 
 def proper(scores: FloatArray) -> FloatArray:
-    """Scores that may be below zero as probabilities, in the same order."""
+    """Scores, which may be negative, as probabilities in the same order."""
     return _scaled(np.maximum(scores, LEAST / scores.shape[-1]))
 
 
 def sharpened(probabilities: FloatArray, power: float) -> FloatArray:
-    """Raised to a power and scaled: above 1 they become surer, below 1 less sure, in the same order."""
+    """Probabilities raised to a power and scaled, in the same order. Above 1 they become surer, below 1 less sure."""
     return _scaled(proper(probabilities) ** power)
 
 
@@ -61,5 +61,5 @@ def fitting_power(probabilities: FloatArray, right: float) -> float:
 
 
 def _scaled(positive: FloatArray) -> FloatArray:
-    """So that each row sums to 1."""
+    """Scale each row so that it sums to 1."""
     return np.asarray(positive / positive.sum(axis=-1, keepdims=True), dtype=np.float64)

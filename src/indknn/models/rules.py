@@ -1,4 +1,4 @@
-"""What a release must know of every record, as a rule that is plain data: it can be sent to where the records are."""
+"""What a release needs to know about every record, as plain data that can be sent to where the records are."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FeatureRule:
     map: FeatureMap
 
     def __call__(self, values: Int8Array, labels: IntArray) -> Int8Array:
-        """The row of each record, each by itself."""
+        """The features of each record. Each record is computed separately."""
         return self.map.apply(values)
 
 
@@ -34,16 +34,16 @@ class CardRule:
     edges: FloatArray
 
     def __call__(self, values: Int8Array, labels: IntArray) -> IntArray:
-        """The cell of each record, each by itself."""
+        """The cell of each record. Each record is computed separately."""
         plain = self.plain(values)
         return cells(plain, self.smoothed(plain, values), labels, self.edges)
 
     def plain(self, values: Int8Array) -> FloatArray:
-        """What the model says of each row."""
+        """The model's probabilities for each row."""
         return probabilities(*rows_of(self.map.apply(values)), self.weights)
 
     def smoothed(self, plain: FloatArray, values: Int8Array) -> FloatArray:
-        """The same, averaged with what it says of the public rows nearby."""
+        """The same, averaged with the model's probabilities for the public rows nearby."""
         if self.neighbours is None:
             return plain
         return np.asarray(0.5 * (plain + self.neighbours.average(values)), dtype=np.float64)

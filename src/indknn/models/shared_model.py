@@ -1,8 +1,9 @@
-"""The model that everybody's budget pays for once and every analyst may use: softmax regression, trained by releases.
+"""The shared model: softmax regression that people pay for once and all analysts may use.
 
-What is in here is post-processing: it sees public rows and noisy sums, decides from them alone which sum is due next,
-and costs nobody anything. The sums come from `core/training.py` (gradients) and `core/statistics.py` (counts), under
-the shared ledger. A model is the same after it was read back from a file, because it follows from the releases.
+The code in here is post-processing. It sees public rows and noisy sums, decides from them which sum is due next, and
+costs nobody anything. The sums come from `core/training.py` (gradients) and `core/statistics.py` (counts), and are
+charged to the shared ledger. The model follows from the releases alone, so it is the same after it was read back from a
+file.
 """
 
 from __future__ import annotations
@@ -24,30 +25,32 @@ from indknn.models.rules import CardRule, FeatureRule
 from indknn.types import GRID, BoolArray, FloatArray, Int8Array, IntArray
 
 Scores: TypeAlias = tuple[FloatArray, BoolArray]
-"""P(y | q) of some rows, and whether nobody needs to be asked about each."""
+"""P(y | q) of some rows, and for each row whether the model may answer alone."""
 Due: TypeAlias = Literal["count", "step", "card"]
 
 STEPS = 32
 CLIP, MOMENTUM = 0.25, 0.5
 MOST_ROWS = 1024
-"""Public rows that are kept."""
+"""How many public rows are kept."""
 RESERVE = 0.08
 """The share of the shared budget that training leaves for counts and report cards."""
 COUNT_PRICE, RECOUNT_PRICE, CARD_PRICE = 0.02, 0.003, 0.015
-"""What a person may be charged for being counted at first, for being counted again, and for one report card: as shares
-of the shared budget."""
+"""The most that a person may be charged for the first count, for a later count, and for one report card, as shares of
+the shared budget."""
 MANY_NEW, MOSTLY_NEW = 0.1, 2.0
-"""So many newcomers, in terms of those who trained the model, call for another round, and for a start from nothing."""
+"""How many newcomers, as a share of the people who trained the model, cause another round, and how many cause a new
+start."""
 ENOUGH_SIGNAL = 8.0
-"""Where the records stand less above the noise than this, per class, the model stays nearer to the commonest label."""
+"""If the records' signal per class, compared with the noise, is below this, the model stays closer to the most common
+label."""
 LEAST_RATE, MOST_RATE = 0.5, 1.0
-"""Of later rounds, in terms of the first: where nothing has changed, and where everything has."""
+"""The learning rate of later rounds, as a share of the first: if nothing has changed, and if everything has."""
 _LARGEST_RATE = 2000.0
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What is public and fixed. `budget` is the shared one, ρ. `seed` is of the Fourier features."""
+    """Public and fixed terms. `budget` is the shared budget, as ρ. `seed` is the seed of the Fourier features."""
 
     n_features: int
     n_classes: int
@@ -57,25 +60,25 @@ class Terms:
 
 @dataclass
 class SharedModel:
-    """Public rows, weights, and how far they are to be believed.
+    """Public rows, weights, and how reliable they are.
 
-    A round begins with public rows, which may be none: then come a count, some gradients, and a report card.
+    A round begins with public rows, which may be none. Then come a count, some gradients, and a report card.
     """
 
     terms: Terms
     public: Int8Array | None = None
     count: float = 0.0
-    """About how many people there are; 0 before that was released."""
+    """About how many people there are. 0 before the first count."""
     since: int = 0
-    """Records of this epoch and later were in no round."""
+    """Records of this epoch and later took part in no round yet."""
     step: int = 0
-    """Gradients that were made in this round."""
+    """How many gradients were made in this round."""
     follow: int = 0
-    """Gradients that are still due in this round."""
+    """How many gradients are still due in this round."""
     rounds: int = 0
     card: Card | None = None
     power: float = 1.0
-    """What probabilities are raised to, so that they are as sure as the card says that they are right."""
+    """The power to which probabilities are raised, so that they agree with the accuracy in the card."""
     _map: FeatureMap | None = None
     _floats: FloatArray = field(default_factory=lambda: np.zeros(0))
     _common: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -88,32 +91,32 @@ class SharedModel:
     _counting: bool = False
     _card_due: bool = False
 
-    # What is due, and what came of it
+    # What is due, and what releases change
 
     def due(self) -> Due | None:
-        """The release that must be made next to end this round. Depends on nothing but releases."""
+        """The release that must be made next in this round. It depends only on earlier releases."""
         if self._counting:
             return "count"
         return "step" if self.follow else "card" if self._card_due else None
 
     @property
     def started(self) -> bool:
-        """Whether a first round was begun."""
+        """Whether the first round has begun."""
         return self.public is not None
 
     @property
     def ready(self) -> bool:
-        """Whether there is a model to answer with: from the end of the first round on."""
+        """Whether there is a model to answer with. True from the end of the first round on."""
         return self.rounds > 0
 
     def price(self, due: Due) -> float:
-        """What a person may be charged for a count or a card at most, ρ."""
+        """The most that a person may be charged for a count or a card, as ρ."""
         count = RECOUNT_PRICE if self.ready else COUNT_PRICE
         return (count if due == "count" else CARD_PRICE) * self.terms.budget
 
     @property
     def reserve(self) -> float:
-        """What training leaves to everybody, ρ."""
+        """How much of the shared budget training must leave to each person, as ρ."""
         return RESERVE * self.terms.budget
 
     @property
@@ -123,7 +126,7 @@ class SharedModel:
 
     @property
     def map(self) -> FeatureMap:
-        """From the features of records to those of the model."""
+        """The map from the features of records to those of the model."""
         return self._map or self.take_map(self.make_map())
 
     @property
@@ -132,31 +135,31 @@ class SharedModel:
         return self._map is not None
 
     def make_map(self) -> FeatureMap:
-        """The map. It takes longest with many features, and changes nothing: so any thread may make it."""
+        """Make the map. This is slow with many features. It changes nothing, so any thread may do it."""
         assert self.public is not None
         return feature_map(self.public, self.terms.n_classes, self._signal, self.terms.seed)
 
     def take_map(self, made: FeatureMap) -> FeatureMap:
-        """Use this map from here on."""
+        """Use this map from now on."""
         self._map = made
         self._floats = np.zeros((made.width + 1, self.terms.n_classes))
-        self._floats[-1] = self._common / INTERCEPT  # it starts from how common each label is
+        self._floats[-1] = self._common / INTERCEPT  # training starts from how common each label is
         self._weights = Weights.of(self._floats)
         return made
 
     @property
     def weights(self) -> Weights:
-        """On the grid, for the next gradient."""
-        assert self.map is not None  # which makes the first ones
+        """The weights on the grid, for the next gradient."""
+        assert self.map is not None  # the map creates the first weights
         assert self._weights is not None
         return self._weights
 
     def absorb(self, release: Release) -> None:
-        """Something was released, now or by an earlier process."""
+        """Take in a release, made now or by an earlier process."""
         if isinstance(release, PublicRows):
             self._counting, self._offered = True, release.values[:MOST_ROWS]
             if self.public is None or len(self._offered) >= max(2 * len(self.public), 1):
-                self._take_rows()  # new rows need a new card, so only for many more, or with a new round
+                self._take_rows()  # new rows need a new card: only if there are many more, or in a new round
         elif isinstance(release, TallyRelease) and not release.tables:
             self._absorb_count(release)
         elif isinstance(release, Gradient):
@@ -175,7 +178,7 @@ class SharedModel:
         known, new = cells.sum(axis=1).tolist()
         sigma = release.scale / GRID * sqrt(cells.shape[1])
         self._counting = False
-        if not self.ready or new > max(MOSTLY_NEW * known, 4.0 * sigma):  # start from nothing
+        if not self.ready or new > max(MOSTLY_NEW * known, 4.0 * sigma):  # start again from zero
             self.rounds, self._map, self.card = 0, None, None
         elif new <= max(MANY_NEW * known, 4.0 * sigma):
             return
@@ -204,13 +207,14 @@ class SharedModel:
 
     @property
     def _signal(self) -> float:
-        """How far the records stand above the noise of training."""
+        """How strong the records are compared with the noise of training."""
         return self.count * sqrt(2.0 * (1.0 - RESERVE) * self.terms.budget)
 
     def _rate(self, sigma: float) -> FloatArray:
-        """For each class. Larger where there is more signal, and with more classes, which have farther to go from 1/c.
+        """The learning rate for each class. It is larger with more signal, and with more classes.
 
-        Later rounds move a class the more, the more the gradients of the round together stand above their known noise.
+        More classes are further away from 1/c at the start. In later rounds, a class moves more if the sum of its
+        gradients in the round stands out more from their known noise.
         """
         rate = (1.0 - MOMENTUM) * min(self._signal / (CLIP * STEPS), _LARGEST_RATE)
         rate *= float(np.clip(sqrt(self.terms.n_classes / 10.0), 0.5, 2.0))
@@ -218,22 +222,22 @@ class SharedModel:
         if not self.rounds:
             return np.full(self.terms.n_classes, rate)
         steps, size = self.step + 1, len(self._sum)
-        noise = steps * sigma * sigma * (size + 2.0 * sqrt(2.0 * size))  # and two standard deviations
+        noise = steps * sigma * sigma * (size + 2.0 * sqrt(2.0 * size))  # plus two standard deviations
         above = np.maximum(1.0 - noise / np.maximum((self._sum * self._sum).sum(axis=0), 1e-300), 0.0)
         return np.asarray(rate * (LEAST_RATE + (MOST_RATE - LEAST_RATE) * np.sqrt(above)), dtype=np.float64)
 
     def _refresh(self) -> None:
-        """What the model says of the public rows changed."""
+        """Update what depends on the model's scores for the public rows."""
         if self.ready and self.public is not None:
-            enough = len(self.public) >= LEAST_ROWS  # else a bin of equal size would be next to nothing
+            enough = len(self.public) >= LEAST_ROWS  # otherwise a bin of equal size would be almost empty
             plain = self._plain(self.public if enough else self.public[:0])
             self._edges = edges(plain)
             self._neighbours = Neighbours(self.public, plain) if enough else None
 
-    # What it says
+    # What it predicts
 
     def scores(self, values: Int8Array) -> Scores:
-        """P(y | q) of each row, and whether its card says that this is right often enough to ask nobody."""
+        """P(y | q) of each row, and whether the report card says that this is right often enough to ask nobody."""
         plain = self._plain(values)
         if self.card is None:
             return plain, np.zeros(len(values), dtype=bool)
@@ -241,15 +245,18 @@ class SharedModel:
         return (self._card_rule.smoothed(plain, values) if self.card.smooth else plain), sure
 
     def n_cells(self, due: Due) -> int:
-        """Of a report card, or of a count: those whom the model knows, and newcomers; the first time by label."""
+        """The number of cells of a report card or of a count.
+
+        A count has cells for known people and newcomers. The first count has them by label.
+        """
         return CELLS if due == "card" else 2 if self.ready else 2 * self.terms.n_classes
 
     def cells(self, values: Int8Array, labels: IntArray) -> IntArray:
-        """The cell of each record on a report card, each record by itself."""
+        """The cell of each record on a report card. Each record is computed separately."""
         return self._card_rule(values, labels)
 
     def rule(self, due: Due) -> FeatureRule | CardRule:
-        """What a gradient or a report card must know of every record."""
+        """The rule by which a gradient or a report card looks at every record."""
         return self._card_rule if due == "card" else FeatureRule(self.map)
 
     @property
@@ -261,7 +268,7 @@ class SharedModel:
 
 
 def _log_shares(counts: FloatArray, sigma: float) -> FloatArray:
-    """How common each label is: noisy counts, moved towards their mean as far as noise explains that they differ."""
+    """How common each label is. Noisy counts are moved towards their mean if noise could explain how they differ."""
     mean, others = max(float(counts.mean()), sigma / sqrt(len(counts)), 1.0), max(len(counts) - 1, 1)
     spread, noise = float(((counts - mean) ** 2).sum()) / others, sigma * sigma * (1.0 + sqrt(2.0 / others))
     likely = mean + max(1.0 - noise / max(spread, 1e-300), 0.0) * (counts - mean)
