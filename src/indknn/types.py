@@ -1,4 +1,4 @@
-"""Values that cross a boundary between two rooms of the house. All of them are immutable."""
+"""Values that are passed between the packages. All of them are immutable."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ROW = 1 << 11
 
 @dataclass(frozen=True)
 class Vectors:
-    """Quantised feature vectors: row i stands for `scale[i] * values[i]`; `root_norm[i]` is |values[i]|.
+    """Quantised feature vectors. Row i is `scale[i] * values[i]`, and `root_norm[i]` is |values[i]|.
 
-    `spare` says that nobody else uses `values`: an index may keep that very array instead of a copy.
+    `spare` means that nobody else uses `values`, so an index may keep that array without a copy.
     """
 
     values: Int8Array
@@ -47,7 +47,7 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Selection:
-    """The record slots that a query selected, ascending, and their kernel values on the grid."""
+    """The record slots that a query selected, in ascending order, and their kernel values on the grid."""
 
     slots: IntArray
     kappa: IntArray

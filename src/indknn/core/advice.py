@@ -1,6 +1,6 @@
-"""What a curator is told who does something that is allowed, but probably not meant: one line each, with what to do.
+"""Warnings for a curator who does something that is allowed but probably a mistake. Each is one line with advice.
 
-These lines depend on private records. They go to whoever adds the records, and never to those who query.
+The warnings depend on private records. They go to the person who adds the records, and never to analysts.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from indknn.errors import PrivacyWarning
 from indknn.types import FloatArray, IntArray
 
 _FEWEST = 50
-"""Fewer rows say nothing about where they come from."""
+"""With fewer rows, nothing can be said about where they come from."""
 _NEAR = 0.1
-"""In standard errors. Means of other people's rows differ by about one; only a mean of these very rows is as near."""
+"""In standard errors. The means of other people's rows differ by about one. Only the mean of these same rows is this
+close."""
 _DOMINANT = 0.99
 _FEATURES, _MOST = 5, 0.7
-"""From so many features on, and for this share of them, means that near to zero are not by chance."""
+"""If there are at least this many features, and this share of their means is that close to zero, it is not by chance.
+"""
 _ROUNDING, _ENDS = 1e-9, 4
-"""A feature that has no more rows than this at 0 and at 1 is continuous."""
+"""A feature with at most this many rows at 0 and at 1 is taken as continuous."""
 _MANY = 200
-"""So many equal answers are hardly by chance."""
+"""This many equal answers are probably not by chance."""
 
 
 def tell(found: Iterable[Warning]) -> None:
-    """Warn of each, where the code outside of this package called."""
+    """Issue each warning, at the line outside of this package that made the call."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("indknn."):
         level, frame = level + 1, frame.f_back
@@ -40,13 +42,13 @@ def tell(found: Iterable[Warning]) -> None:
 
 
 def about_labels() -> list[Warning]:
-    """The label set was not given."""
+    """A warning that the labels were taken from private records."""
     text = "the label set was taken from the private labels, so a rare label tells of somebody: give classes yourself"
     return [PrivacyWarning(text)]
 
 
 def about_delta(delta: float, before: int, now: int) -> list[Warning]:
-    """Of so many people, when the last of them come.
+    """A warning at the moment when the number of people reaches 1/delta.
 
     >>> [str(one) for one in about_delta(1e-3, 999, 1000)]
     ['delta = 0.001 is at least 1/n for n = 1,000 people: make it much smaller than 0.001']
@@ -58,7 +60,7 @@ def about_delta(delta: float, before: int, now: int) -> list[Warning]:
 
 
 def about_copies(copies: int, rows: int) -> list[Warning]:
-    """Of rows that were added, so many had been here.
+    """A warning that some of the added rows were already there.
 
     >>> [str(one) for one in about_copies(12, 50)]
     ['12 of 50 rows are already here, byte for byte; give record ids to replace instead of add']
@@ -68,7 +70,7 @@ def about_copies(copies: int, rows: int) -> list[Warning]:
 
 
 def about_answers(answers: Sequence[Any] | npt.NDArray[Any]) -> list[Warning]:
-    """Of answers to one analyst, who is told of them anyway.
+    """A warning that all answers are the same. The analyst sees the answers anyway.
 
     >>> [str(one) for one in about_answers(["no"] * 200)]
     ["all 200 answers are 'no': are the features scaled, are there enough records, and is tau not too high?"]
@@ -86,12 +88,12 @@ class Profile:
         self._rows = 0
         self._sum: FloatArray = np.zeros(0)
         self._squares: FloatArray = np.zeros(0)
-        self._within = True  # between 0 and 1, as far as seen
+        self._within = True  # whether all values so far are between 0 and 1
         self._at_ends: IntArray = np.zeros((2, 0), dtype=np.int64)
 
-    @np.errstate(all="ignore")  # of rows so large that their squares are not numbers nothing is said
+    @np.errstate(all="ignore")  # rows whose squares overflow cause no warning
     def see(self, X: FloatArray) -> None:
-        """Take in some rows; all are of one width and finite."""
+        """Take in some rows. They must be finite and of one width."""
         if not self._rows:
             self._sum = self._squares = np.zeros(X.shape[1])
             self._at_ends = np.zeros((2, X.shape[1]), dtype=np.int64)
@@ -99,7 +101,7 @@ class Profile:
         self._sum = self._sum + X.sum(axis=0)
         self._squares = self._squares + np.einsum("ij,ij->j", X, X)
         if self._within and len(X):
-            ends = np.abs(X - 0.5) - 0.5  # 0 at both ends, and below it between them
+            ends = np.abs(X - 0.5) - 0.5  # 0 at both ends, and negative between them
             self._within = bool(ends.max() < _ROUNDING)
             if self._within:
                 at_ends = np.stack([(X < _ROUNDING).sum(axis=0), (X > 1.0 - _ROUNDING).sum(axis=0)])
@@ -107,12 +109,12 @@ class Profile:
 
     @np.errstate(all="ignore")
     def advice(self, center: FloatArray | None) -> list[Warning]:
-        """What the rows look like, given the center that is subtracted from them."""
+        """Warnings about these rows, given the center that is subtracted from them."""
         found: list[Warning] = []
         n = self._rows
         mean = self._sum / max(n, 1)
         spread = np.sqrt(np.maximum(self._squares / max(n, 1) - mean * mean, 0.0))
-        live = spread > 1e-7 * np.abs(mean)  # what rounding makes of a constant is below that
+        live = spread > 1e-7 * np.abs(mean)  # the rounding errors of a constant feature are below that
         if n < _FEWEST or live.sum() < 2:
             return found
         error, mean_ = spread[live] / sqrt(n), mean[live]
@@ -136,7 +138,7 @@ class Profile:
         return found
 
     def _looks_stretched(self) -> bool:
-        """Whether every continuous feature has a row at 0 and one at 1, as if its own rows had set the ends."""
+        """Whether every continuous feature has a row at 0 and one at 1, as if it was scaled by its own range."""
         few = self._at_ends.sum(axis=0) <= _ENDS
         return self._within and few.sum() >= 2 and bool((self._at_ends[:, few] > 0).all())
 

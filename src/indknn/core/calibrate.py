@@ -1,4 +1,4 @@
-"""Parameters chosen from what is public."""
+"""Automatic parameters, chosen from public information."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from indknn.types import GRID, IntArray, Vectors
 
 SELECTED_SHARE = 0.03
 """The share of pairs that an automatic τ aims at. 2% to 5% did best on AG News, CIFAR-10 and Fashion-MNIST, judged by
-labels of their test queries: no accuracy with this default on those sets is an independent figure."""
+labels of their test queries. So no accuracy with this default on those sets is an independent result."""
 NEAR_SHARE = 0.015
-"""The same where models answer too: few votes will do. From held-out training records."""
+"""The same with a shared model, where few votes are enough. Chosen on held-out training records."""
 MANY_RECORDS = 1 << 20
-"""From so many records on the number of neighbours stays the same, and their share falls: docs/tuning.md says why."""
+"""From this many records on, the number of neighbours stays the same and their share falls. See docs/tuning.md."""
 COUNT_EVERY = 16
-"""Where models answer too, one of so many answers releases its count."""
+"""With a shared model, one in this many answers releases its count."""
 FEW_RECORDS = 15_000
-"""Below so many records the automatic σ2 grows. From held-out training records of five sets."""
+"""Below this many records the automatic σ2 grows. Chosen on held-out training records of five sets."""
 DEFAULT_TAU = 0.5
 PLANNED_QUERIES = 2000
-"""How many queries the noise on the count is planned for where no number was given."""
+"""How many queries the noise on the count is planned for, if no number was given."""
 MIN_QUERIES = 20
 _MAX_QUERIES, _MOST_QUERIES = 256, 1024
 _PAIRS_WANTED, _LEAST_PAIRS = 32, 4
@@ -34,10 +34,10 @@ _LOWEST_TAU = 0.05
 
 
 def sigma1_for(budget: float, max_queries: int) -> float:
-    """The paper's σ1 = sqrt(T/6B): being counted costs 3B/T a query, half of B to one near in T/6 queries.
+    """The paper's σ1 = sqrt(T/6B). Being counted costs 3B/T per query. Somebody near in T/6 queries pays half of B.
 
-    For T below 6 that would cost more than half of B at once (for T = 1 more than anybody has, so that no
-    one could take part); there σ1 is as for T = 6.
+    For T below 6 this would cost more than half of B at once. For T = 1 it would cost more than B, and nobody could
+    take part. So σ1 is never below its value for T = 6.
 
     >>> sigma1_for(0.5, 12)
     2.0
@@ -46,10 +46,10 @@ def sigma1_for(budget: float, max_queries: int) -> float:
 
 
 def sigma2_for(budget: float, max_queries: int) -> float:
-    """A σ2 for those who cannot tune it: in proportion to sqrt(T/B), as the best ones were.
+    """An automatic σ2, in proportion to sqrt(T/B), as the best values were.
 
-    One who is near in a share s of the T queries pays about s·T·κ²/(2·σ2²·K) for voting, so the σ2 at which
-    budgets last for T queries grows with sqrt(T/B). The factor fits stores of some 50,000 records; see `Crowd`.
+    A person who is near in a share s of the T queries pays about s·T·κ²/(2·σ2²·K) for voting. So the σ2 at which
+    budgets last for T queries grows with sqrt(T/B). The factor fits stores of about 50,000 records; see `Crowd`.
 
     >>> 0.6 < sigma2_for(0.0359, 1000) < 0.8
     True
@@ -58,10 +58,10 @@ def sigma2_for(budget: float, max_queries: int) -> float:
 
 
 class Crowd:
-    """How many records there are, told by the K that are released anyway: an automatic σ2 grows where they are few.
+    """Estimates the number of records from released K, and raises an automatic σ2 if there are few.
 
-    A share s of n records is near a query, so K is about s·n, and what voting costs goes with 1/n. With a τ that was
-    chosen here s is known; with another it is taken to be the usual one.
+    A share s of n records is near a query, so K is about s·n, and the cost of voting is proportional to 1/n. If τ was
+    chosen here, s is known. Otherwise the usual s is assumed.
 
     >>> crowd = Crowd(sigma2=0.7)
     >>> crowd.sigma2(50_000 * SELECTED_SHARE), round(Crowd(0.7).sigma2(1_500 * SELECTED_SHARE), 2)
@@ -80,7 +80,7 @@ class Crowd:
 
 
 def near_share(share: float, records: float | None) -> float:
-    """The share of records that τ aims at in a store of about so many; None if that is not known.
+    """The share of records that τ aims at in a store of about this many records. None: the number is not known.
 
     The number must be public: what an operator says, or a noisy count.
 
@@ -91,11 +91,11 @@ def near_share(share: float, records: float | None) -> float:
 
 
 def tau_from_queries(queries: Vectors, kernel: Kernel, share: float = SELECTED_SHARE) -> float | None:
-    """A τ that about this share of the pairs of these *queries* reach; None if there are too few to tell.
+    """The τ that about this share of the pairs of these *queries* reaches. None if there are too few queries.
 
-    Queries are public, so this costs nothing. If the private records are spread like the queries, about
-    as many of them will be near a query. A small share needs more queries. With too few of them τ stays lower, since
-    the nearest of a few pairs tell little.
+    Queries are public, so this costs nothing. If the private records are distributed like the queries, about the same
+    share of them will be near a query. A small share needs more queries. With too few, τ is set lower, because the
+    nearest of a few pairs say little.
     """
     kappa = pairs_of(queries, kernel, max(_MAX_QUERIES, min(ceil(sqrt(2 * _PAIRS_WANTED / share)), _MOST_QUERIES)))
     if kappa is None:
@@ -105,7 +105,7 @@ def tau_from_queries(queries: Vectors, kernel: Kernel, share: float = SELECTED_S
 
 
 def pairs_of(queries: Vectors, kernel: Kernel, most: int = _MAX_QUERIES) -> IntArray | None:
-    """κ on the grid for the pairs of the first few hundred distinct queries; None if they are too few to tell."""
+    """κ on the grid for the pairs of the first few hundred distinct queries. None if there are too few."""
     queries = queries[slice(0, most)]
     first: dict[bytes, int] = {}
     for i, row in enumerate(queries.values):
@@ -122,7 +122,7 @@ def pairs_of(queries: Vectors, kernel: Kernel, most: int = _MAX_QUERIES) -> IntA
 
 
 def plan_from_queries(kernel: Kernel, plan: Callable[[float], Plan], share: float, queries: Vectors) -> Plan:
-    """The plan with τ chosen from the first queries, or with a fixed τ where they are too few."""
+    """The plan with τ chosen from the first queries, or with a fixed τ if there are too few."""
     tau = tau_from_queries(queries, kernel, share)
     if tau is None:
         warnings.warn(

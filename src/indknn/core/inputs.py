@@ -1,4 +1,4 @@
-"""Names and labels as they come from callers, checked and made plain before anything is changed."""
+"""Names and labels from callers: checked and brought into one form before anything is changed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from indknn.errors import InvalidInputError
 from indknn.types import IntArray, OwnerId
 
 EACH_ROW = "each-row"
-"""The word for `owners=` that says: every row is a new person's."""
+"""The value of `owners=` which says that every row is a new person."""
 EACH_ROW_PREFIX = EACH_ROW + ":"
-"""How the names begin that a store makes up for such people. It refuses newcomers who are given such a name."""
+"""The prefix of the names that a store makes for such people. Newcomers may not be given such a name."""
 NEEDS_OWNERS = f"a store needs the owner of every row; or owners={EACH_ROW!r}, if each is a new person"
 _LONGEST_NUMBER = 4096
 
 
 class Numbered(Sequence[OwnerId]):
-    """Names that are the text of numbers, behind one prefix, kept as numbers: text would take ten times the memory.
+    """Names that are numbers behind one prefix. They are kept as numbers, because text would take ten times the memory.
 
     >>> names = Numbered(np.array([7, 8]), "each-row:")
     >>> list(names), names[-1], list(names[np.array([1])])
@@ -48,7 +48,7 @@ class Numbered(Sequence[OwnerId]):
 
 
 def as_owners(owners: Any, *, length: int) -> Sequence[OwnerId]:
-    """The owners of so many records, as `as_owner_list` has them; an array of numbers stays one.
+    """The owners of this many records, in the form of `as_owner_list`. An array of numbers stays an array.
 
     >>> as_owners(np.array([3, 4]), length=2).numbers.tolist(), as_owners([3, 4], length=2)
     ([3, 4], ['3', '4'])
@@ -58,22 +58,22 @@ def as_owners(owners: Any, *, length: int) -> Sequence[OwnerId]:
     numbers = owners.to_numpy() if hasattr(owners, "to_numpy") else owners
     if isinstance(numbers, np.ndarray) and numbers.dtype.kind in "iu" and numbers.shape == (length,):
         whole = numbers.astype(np.int64, copy=False)
-        if not len(whole) or whole.min() >= 0:  # else they are below 0, or were above 63 bits
+        if not len(whole) or whole.min() >= 0:  # otherwise they are below 0, or were above 63 bits
             return Numbered(whole)
     return as_owner_list(owners, length=length)
 
 
 def picked(names: Sequence[OwnerId], rows: IntArray) -> Sequence[OwnerId]:
-    """Those in these rows."""
+    """The names in these rows."""
     return names[rows] if isinstance(names, Numbered) else [names[i] for i in rows.tolist()]
 
 
 def as_owner_list(owners: Any, *, length: int | None = None, what: str = "owner") -> list[OwnerId]:
-    """Names as plain text, the one form that they have everywhere (rule 13). A single name counts as a list of one.
+    """Names as plain text, their only form everywhere (rule 13). A single name counts as a list of one.
 
-    A whole number is the text of its digits. Anything else is refused: a float, None or NaN is mostly a missing name,
-    and bytes are text only in an encoding that nobody told. With `length`, for records that are added, there must be
-    so many names and none may be empty.
+    A whole number becomes the text of its digits. Anything else is refused: a float, None or NaN is usually a missing
+    name, and the encoding of bytes is not known. With `length`, for records that are added, there must be this many
+    names and none may be empty.
 
     >>> as_owner_list([3, np.int64(4), "4"]), as_owner_list("ann")
     (['3', '4', '4'], ['ann'])
@@ -82,7 +82,7 @@ def as_owner_list(owners: Any, *, length: int | None = None, what: str = "owner"
         owners = [owners]
     if isinstance(owners, np.ndarray):
         owners = np.atleast_1d(owners)
-        owners = owners.tolist() if owners.dtype.kind in "iuU" else owners  # a list of times would be one of numbers
+        owners = owners.tolist() if owners.dtype.kind in "iuU" else owners  # tolist() would make numbers of times
     items = list(owners)
     if length is not None and len(items) != length:
         raise InvalidInputError(f"{what}s must name one {what} per row: {length} rows, got {len(items)} {what}s")
@@ -93,12 +93,12 @@ def as_owner_list(owners: Any, *, length: int | None = None, what: str = "owner"
 
 
 def says_each_row(owners: Any) -> bool:
-    """Whether `owners` is the word for new people, and no name."""
+    """Whether `owners` is the word "each-row", not a name."""
     return isinstance(owners, str) and owners == EACH_ROW
 
 
 def number_in(name: OwnerId) -> int:
-    """The number that a name is the text of; -1 for other names.
+    """The number that this name is the text of. -1 for other names.
 
     >>> number_in("17"), number_in("017"), number_in("ann")
     (17, -1, -1)
@@ -110,7 +110,7 @@ def number_in(name: OwnerId) -> int:
 
 def as_owner_array(owners: list[OwnerId]) -> npt.NDArray[Any]:
     """The names as an array of text."""
-    if any(name.endswith("\0") for name in owners):  # NumPy strips these from its own kind of text
+    if any(name.endswith("\0") for name in owners):  # NumPy would remove these from its own kind of text
         array = np.empty(len(owners), dtype=object)
         array[:] = owners
         return array
@@ -135,7 +135,7 @@ def encode_labels(y: npt.NDArray[Any], classes: npt.NDArray[Any]) -> IntArray:
 
 
 def as_record_ids(record_ids: Any, length: int) -> list[str] | None:
-    """Ids that callers choose for records, in the form of names; each at most once."""
+    """Record ids that callers choose, in the form of names. Each may occur once."""
     if record_ids is None:
         return None
     ids = as_owner_list(record_ids, length=length, what="record id")
@@ -145,7 +145,7 @@ def as_record_ids(record_ids: Any, length: int) -> list[str] | None:
 
 
 def as_record_numbers(records: Any) -> list[int]:
-    """The numbers that a store gave to records, as a list of ints; a single one counts as a list of one."""
+    """The numbers that a store gave to records, as a list of ints. A single number counts as a list of one."""
     ids = np.atleast_1d(np.asarray(records))
     if ids.size and ids.dtype.kind not in "iu":
         raise InvalidInputError(f"records must be given by their numbers, got {records!r}")
@@ -153,7 +153,7 @@ def as_record_numbers(records: Any) -> list[int]:
 
 
 def _as_name(item: Any, position: int, what: str) -> OwnerId:
-    # Plain text only: a subclass could compare equal to a name and yet be another one elsewhere.
+    # Plain text only: a subclass could compare equal to a name here and differ elsewhere.
     if isinstance(item, str):
         return str.__str__(item)
     whole = item.dtype.kind in "iu" if isinstance(item, np.generic) else isinstance(item, int)
@@ -197,7 +197,7 @@ def as_center(center: Any) -> tuple[float, ...] | None:
 
 
 def refuse_unwritable(name: str, text: Any) -> None:
-    """A text that goes into a file must be encodable."""
+    """Refuse a text that cannot be encoded, because it goes into a file."""
     try:
         if text is None or text.encode():
             return

@@ -1,12 +1,12 @@
 """The kernels κ(x, q) in [0, 1]: functions of an integer dot product and of each vector's own norm and scale.
 
-A kernel value is an integer on the grid, and "selected" means κ >= τ *on the grid*. Every operation here is
-one correctly rounded IEEE operation per record, or a table look-up: a record's value has the same bits
-wherever the record sits and in whatever batch (rule 1). Library routines such as `np.exp` promise no such
-thing, since their vector loops may treat the end of an array differently; hence the table.
+A kernel value is an integer on the grid, and "selected" means κ >= τ *on the grid*. Every operation here is one
+correctly rounded IEEE operation per record, or a table look-up. So the value of a record has the same bits wherever the
+record is stored and in any batch (rule 1). Library routines such as `np.exp` do not promise this, because their vector
+loops may treat the end of an array differently. This is why there is a table.
 
-`least_dot` is a quick lower bound on the dot products that can reach τ. It only decides what is looked at
-more closely, never what is selected.
+`least_dot` is a quick lower bound on the dot products that can reach τ. It only decides which records are checked,
+never which are selected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Kernel(Protocol):
     """κ(x, q) on the grid, from dot = Σ x_j q_j over int8 values, and each side's |values| and scale."""
 
     uses_lengths: bool
-    """Whether κ depends on how long the vectors are, and so on their scales. If not, on the angle alone."""
+    """Whether κ depends on the lengths of the vectors, and so on their scales. If not, it depends only on the angle."""
 
     def values(
         self, dot: FloatArray, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float
@@ -77,11 +77,11 @@ class Cosine:
         return np.minimum(np.maximum(np.rint(cosine * GRID), 0), GRID).astype(np.int64)
 
     def least_dot(self, tau: int, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float) -> FloatArray:
-        """τ·|x||q|, less half a grid step for the rounding, and a little."""
+        """τ·|x||q|, minus half a grid step for the rounding, and a little less for safety."""
         return root_x * (root_q * self.least_cosine(tau))
 
     def least_cosine(self, tau: int) -> float:
-        """τ, less half a grid step for the rounding, and a little."""
+        """τ, minus half a grid step for the rounding, and a little less for safety."""
         return (tau - 0.5) / GRID * (1.0 - _SAFE)
 
 
@@ -115,14 +115,14 @@ class RBF:
             x, q = scale_x * root_x, scale_q * root_q
             squared = x * x + q * q - 2.0 * (scale_x * scale_q) * dot
         t = squared / (self.bandwidth * self.bandwidth)
-        t = np.maximum(np.where(t < self._T_MAX, t, self._T_MAX), 0.0)  # what overflowed to NaN is far away
+        t = np.maximum(np.where(t < self._T_MAX, t, self._T_MAX), 0.0)  # a value that overflowed to NaN is far away
         steps = np.floor(t * (self._FINE * self._FINE)).astype(np.int64)
         kappa = self._coarse_table[steps // self._FINE] * self._fine_table[steps % self._FINE]
         result: IntArray = np.floor(kappa * GRID).astype(np.int64)
         return result
 
     def least_dot(self, tau: int, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float) -> FloatArray:
-        """The dot product at the largest distance that can have κ >= τ, a little less."""
+        """The dot product at the largest distance that can have κ >= τ, reduced a little for safety."""
         if self.normalize:
             return root_x * (root_q * self.least_cosine(tau))
         squared = self._widest(tau)
@@ -132,17 +132,17 @@ class RBF:
         return result
 
     def least_cosine(self, tau: int) -> float:
-        """The cosine at the largest distance between unit vectors, a little less."""
+        """The cosine at the largest distance between unit vectors, reduced a little for safety."""
         return (2.0 - self._widest(tau)) / 2.0 - _SAFE if self.normalize else -inf
 
     def _widest(self, tau: int) -> float:
-        """The largest |x - q|² that can have κ >= τ, a little more."""
-        t = log(GRID / tau) + 2.0 / (self._FINE * self._FINE)  # the steps of t round κ up a little
+        """The largest |x - q|² that can have κ >= τ, increased a little for safety."""
+        t = log(GRID / tau) + 2.0 / (self._FINE * self._FINE)  # cutting t to steps rounds κ up a little
         return self.bandwidth**2 * t * (1.0 + _SAFE)
 
 
 def make_kernel(name: KernelName, bandwidth: float | None = None, *, normalize: bool = True) -> Kernel:
-    """The kernel of that name.
+    """The kernel with this name.
 
     >>> type(make_kernel("rbf")).__name__
     'RBF'

@@ -33,22 +33,22 @@ from indknn.types import GRID, BoolArray, FloatArray, IntArray
 
 _votes = native.load("indknn.core._votes")
 _CHARGE_SLACK = 1.0 + 2.0**-32
-"""Covers the rounding of float64 in sums of squares and in charges: a charge is never below the exact one."""
+"""Covers the rounding of float64 in sums of squares and in charges, so that a charge is never below the exact one."""
 
 MIN_K = 30
-"""The paper's floor under the noisy count K (its appendix); applied after the release, so free."""
+"""The paper's lower limit for the noisy count K (see its appendix). It is applied after the release, so it is free."""
 
 
 MAX_SIGMA1, MAX_SIGMA2 = 2.0**30, 2.0**20
-"""Far beyond use, and small enough that no draw of noise on the grid leaves 63 bits."""
+"""Far larger than useful, and small enough that every draw of noise on the grid fits into 63 bits."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """The public parameters of Algorithm 3, fixed before the first query.
 
-    The noise scales actually drawn are integers on the grid, rounded *up* from the real numbers here,
-    and charges are computed from what is drawn; so rounding can cost accuracy but never privacy.
+    The noise scales that are drawn are integers on the grid, rounded *up* from the real numbers here. Charges are
+    computed from what is drawn. So rounding can cost accuracy but never privacy.
 
     >>> plan = Plan(tau=0.5, sigma1=2.0, sigma2=0.5, n_classes=3)
     >>> plan.scale1 == 2 * GRID
@@ -61,10 +61,11 @@ class Plan:
     n_classes: int
     max_records_per_query: int | None = None
     contrast: bool = False
-    """Charge votes by |P F|, P = I - 11ᵀ/c: exact while only the argmax or P times the noisy votes leaves."""
+    """Charge votes by |P F|, with P = I - 11ᵀ/c. This is valid while only the argmax or P times the noisy votes leaves.
+    """
 
     def __post_init__(self) -> None:
-        """Refuse what would make the mechanism meaningless."""
+        """Refuse values with which the mechanism would be meaningless."""
         for name in ("tau", "sigma1", "sigma2"):
             value = getattr(self, name)
             if not (np.isfinite(value) and value > 0):
@@ -90,7 +91,7 @@ class Plan:
         return _squared(self.sigma2)
 
     def scale2(self, K: int) -> int:
-        """σ2·sqrt(K) on the grid, rounded up, the noise on the votes, for a released K in grid units."""
+        """σ2·sqrt(K) on the grid, rounded up: the noise on the votes, for a released K in grid units."""
         num, den = self._squared2
         return ceil_sqrt(num * K, den * GRID)
 
@@ -109,7 +110,7 @@ class Group:
     entry_vote: IntArray
 
     def only(self, keep: BoolArray) -> Group:
-        """The same without the owners that do not take part."""
+        """The same group without the owners who do not take part."""
         if keep.all():
             return self
         position = np.cumsum(keep) - 1
@@ -125,7 +126,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Count:
-    """Line 4 and 7: who takes part, how many records that makes, and what being counted costs each."""
+    """Lines 4 and 7: who takes part, how many records they have together, and the charge of each for being counted."""
 
     group: Group
     total: int
@@ -134,18 +135,18 @@ class Count:
 
 @dataclass(frozen=True)
 class Settlement:
-    """Line 8 and 9: the sum of the clipped votes per class, and what voting costs each participant."""
+    """Lines 8 and 9: the sum of the clipped votes per class, and the charge of each participant for voting."""
 
     votes: IntArray
     charges: IntArray
 
 
 def group(owners: IntArray, label: IntArray, kappa: IntArray, plan: Plan) -> Group:
-    """Line 5's indicator and line 8's κ·y of the selected records, gathered by owner."""
-    if (owners[1:] > owners[:-1]).all():  # one record each, in order already: the usual store
+    """The selected records by owner: the indicators of line 5 and the κ·y of line 8."""
+    if (owners[1:] > owners[:-1]).all():  # one record each and already in order, as in most stores
         everyone = np.arange(len(owners))
         return Group(owners, np.ones_like(owners), everyone, label, kappa)
-    # Nearest first within an owner, so that a cap on records per query keeps the owner's own top ones.
+    # Nearest first within an owner, so that a cap on records per query keeps each owner's own nearest ones.
     order = np.lexsort((label, -kappa, owners))
     owners, label, kappa = owners[order], label[order], kappa[order]
     names, start, m = np.unique(owners, return_index=True, return_counts=True)
@@ -162,7 +163,7 @@ def group(owners: IntArray, label: IntArray, kappa: IntArray, plan: Plan) -> Gro
 
 
 def count(group: Group, remaining: IntArray, plan: Plan) -> Count:
-    """Lines 4 and 7: an owner takes part if its budget covers m²/(2σ1²), and is charged just that."""
+    """Lines 4 and 7: an owner takes part if their budget covers m²/(2σ1²), and is charged exactly that."""
     if _votes is not None:
         charges, per_square = np.empty_like(remaining), _per_square(plan.scale1)
         given = map(native.whole, (group.m, remaining))
@@ -177,7 +178,7 @@ def count(group: Group, remaining: IntArray, plan: Plan) -> Count:
 
 
 def noisy_count(total: int, plan: Plan, noise: Noise) -> int:
-    """Line 5: release K, in grid units, then lift it to at least 30, which is post-processing."""
+    """Line 5: release K, in grid units, then raise it to at least 30, which is post-processing."""
     released = total * GRID + int(noise.draw(plan.scale1, 1)[0])
     return max(released, MIN_K * GRID)
 
@@ -191,7 +192,7 @@ def settle(group: Group, remaining: IntArray, K: int, plan: Plan) -> Settlement:
     if _votes is not None:
         return _settle_in_one_pass(group, remaining, scale, plan)
     whole, limit = group.entry_vote, largest_squared_shift(remaining, scale)
-    if plan.contrast:  # rounding votes down can lengthen P F by up to sqrt(c) units of the grid; and c/2 are added
+    if plan.contrast:  # rounding votes down can lengthen P F by up to sqrt(c) grid units, and c/2 are added
         limit = np.maximum(np.sqrt(limit) - 2.0 * np.sqrt(plan.n_classes), 0.0) ** 2
     vote = _clip(group, whole, _squared_norms(group, whole, plan), limit)
     return _settled(group, vote, charge_units(_squared_norms(group, vote, plan), scale), remaining, plan)
@@ -209,15 +210,18 @@ def noisy_answer(votes: IntArray, K: int, plan: Plan, noise: Noise) -> tuple[int
 
 
 def centred(noisy: IntArray) -> IntArray:
-    """P times the noisy votes, in units of 1/(c·GRID), where it is whole: what may leave besides the argmax."""
+    """P times the noisy votes, in units of 1/(c·GRID), which makes them whole numbers.
+
+    This may leave besides the argmax.
+    """
     return np.asarray(len(noisy) * noisy - noisy.sum(), dtype=np.int64)
 
 
 def charge_units(squared_shift: FloatArray, scale: int) -> IntArray:
     """ρ = Δ²/2s² in ledger units, rounded up, for shifts and a noise scale in the same grid units.
 
-    `squared_shift` are float64 sums of squares of non-negative integers; the slack covers every rounding
-    in them and here, so the result is never below the exact charge.
+    `squared_shift` are float64 sums of squares of non-negative integers. The slack covers every rounding in them and in
+    this function, so the result is never below the exact charge.
 
     >>> charge_units(np.array([0.0, 1.0]), 1).tolist() == [0, UNIT // 2 + 2**17]
     True
@@ -237,20 +241,20 @@ def largest_squared_shift(units: IntArray, scale: int) -> FloatArray:
     >>> bool(charge_units(largest_squared_shift(B, 1 << 20), 1 << 20)[0] <= B[0])
     True
     """
-    room = np.maximum(units - 1, 0).astype(np.float64)  # the unit that rounding up may take
+    room = np.maximum(units - 1, 0).astype(np.float64)  # minus the unit that rounding up may take
     result: FloatArray = room * (2.0 * float(scale) * float(scale) / UNIT) / (_CHARGE_SLACK * _CHARGE_SLACK)
     return result
 
 
 def _clip(group: Group, vote: IntArray, squared: FloatArray, limit: FloatArray) -> IntArray:
-    """The votes, where their squared size is above the owner's limit scaled down to it."""
+    """The votes. If an owner's squared size is above the limit, their votes are scaled down to it."""
     shrink = np.sqrt(np.minimum(1.0, limit / np.maximum(squared, 1.0)))[group.entry_owner]  # sizes are integers
     return np.where(shrink < 1.0, np.floor(vote * shrink), vote).astype(np.int64)
 
 
 def _settled(group: Group, vote: IntArray, charges: IntArray, remaining: IntArray, plan: Plan) -> Settlement:
-    # The limit of the clip leaves room for every rounding, so all can pay. Were that ever wrong, the
-    # vote would go, not the limit: it depends on this owner's own ledger only.
+    # The limit of the clip leaves room for every rounding, so everybody can pay. If that were ever wrong, the vote
+    # would be dropped and the limit kept. This depends only on the owner's own ledger.
     able = charges <= remaining
     vote = vote * able[group.entry_owner]
     votes = np.bincount(group.entry_label, weights=vote, minlength=plan.n_classes)
@@ -261,20 +265,20 @@ def _squared_norms(group: Group, vote: IntArray, plan: Plan) -> FloatArray:
     """|F_o|², or with the contrast charge |P F_o|² = |F_o|² - (Σ F_o)²/c."""
     squares = vote.astype(np.float64) * vote
     norms, totals = squares, vote.astype(np.float64)
-    if len(vote) != len(group.owners):  # else one entry each, in the order of the owners
+    if len(vote) != len(group.owners):  # otherwise there is one entry each, in the order of the owners
         norms = np.bincount(group.entry_owner, squares, minlength=len(group.owners)).astype(np.float64)
         totals = np.bincount(group.entry_owner, totals, minlength=len(group.owners)).astype(np.float64)
     if not plan.contrast:
         return norms
-    # The difference of two rounded numbers: the slack of `charge_units` does not cover that, norms * 2^-46 does.
-    # And noise is rounded to the grid before the common part goes, which is free to move by whole units only: the
-    # shift is F - t for the best integer t, |P F|² and up to c/4 long.
+    # This is a difference of two rounded numbers. The slack of `charge_units` does not cover its error, and norms *
+    # 2^-46 does. Also, noise is rounded to the grid before the common part is removed, and the common part can move
+    # only by whole units. So the shift is F - t for the best integer t, and its square is at most |P F|² + c/4.
     rounded = (norms > 0.0) * (plan.n_classes // 2)
     return np.maximum(norms - totals * totals / plan.n_classes, 0.0) + norms * 2.0**-46 + rounded
 
 
 def _settle_in_one_pass(group: Group, remaining: IntArray, scale: int, plan: Plan) -> Settlement:
-    """The same as in `settle`, to the bit, in C."""
+    """The same result as `settle`, to the bit, computed in C."""
     votes, charges = np.zeros(plan.n_classes, dtype=np.int64), np.zeros(len(remaining), dtype=np.int64)
     who = native.whole(group.entry_owner) if len(group.entry_vote) != len(group.owners) else b""
     rates = _per_square(scale), 2.0 * float(scale) * float(scale) / UNIT, _CHARGE_SLACK * _CHARGE_SLACK
@@ -284,7 +288,7 @@ def _settle_in_one_pass(group: Group, remaining: IntArray, scale: int, plan: Pla
 
 
 def _squared(sigma: float) -> tuple[int, int]:
-    """(σ·GRID)² as an exact fraction: a float is a fraction already."""
+    """(σ·GRID)² as an exact fraction. A float is already a fraction."""
     num, den = float(sigma).as_integer_ratio()
     return (num * GRID) ** 2, den**2
 

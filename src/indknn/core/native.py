@@ -1,4 +1,4 @@
-"""Parts of the product in C, where they could be built. Each has a twin in Python that gives the same bits."""
+"""The parts written in C, if they could be built. Each has a Python version that gives the same bits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from indknn.types import IntArray
 
 
 def load(name: str) -> Any:
-    """The extension of this name, or None: where it was not built, or with INDKNN_NATIVE=0 in the environment."""
+    """The extension with this name. None if it was not built, or if INDKNN_NATIVE=0 is in the environment."""
     if os.environ.get("INDKNN_NATIVE") != "0":
         with suppress(ImportError):
             return import_module(name)
@@ -21,5 +21,5 @@ def load(name: str) -> Any:
 
 
 def whole(array: IntArray) -> IntArray:
-    """As C reads it: 64 bits each, one behind the other."""
+    """The array in the form that C reads: contiguous 64-bit integers."""
     return np.ascontiguousarray(array, dtype=np.int64)

@@ -1,13 +1,13 @@
-"""Gaussian noise that leaves no floating-point trace, and a seeded twin for experiments.
+"""Gaussian noise that leaves no floating-point trace, and seeded noise for experiments.
 
-Votes and counts are integers on a grid. `SecureNoise` returns round(s·Z) for a *mathematically exact*
-standard normal Z and any rational scale s. Because v + round(s·Z) = round(v + s·Z) for an integer v, the
-rounding is post-processing of the exact Gaussian mechanism, and its guarantee carries over unchanged.
-Floating-point samplers have no such argument: which doubles they can return betrays the input (Mironov 2012).
+Votes and counts are integers on a grid. `SecureNoise` returns round(s·Z) for a *mathematically exact* standard normal Z
+and any rational scale s. For an integer v, v + round(s·Z) = round(v + s·Z). So the rounding is post-processing of the
+exact Gaussian mechanism, and its guarantee holds unchanged. Floating-point samplers have no such argument: the set of
+doubles that they can return reveals the input (Mironov 2012).
 
-The sampler is C. F. F. Karney's Algorithm N ("Sampling exactly from the normal distribution", 2016).
-It compares uniform deviates whose digits are drawn when they are needed, and computes nothing in floats.
-`_sampler.c`, where it could be built, does the same some ten times faster, word for word of the same entropy.
+The sampler is C. F. F. Karney's Algorithm N ("Sampling exactly from the normal distribution", 2016). It compares
+uniform deviates, draws their digits when they are needed, and computes nothing in floats. `_sampler.c` does the same
+about ten times faster, from the same entropy, if it could be built.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _sampler = native.load("indknn.core._sampler")
 
 _FAST_SCALES = 1 << 59
 _DIGIT_BITS = 64
-_BLOCK = 1024  # bytes of entropy per request: about what eleven draws consume
+_BLOCK = 1024  # bytes of entropy per request: enough for about eleven draws
 
 Word = Callable[[], int]  # a source of independent uniform 64-bit words
 Deviate = list[int]  # a uniform number in (0, 1) as the base-2^64 digits that are known so far
 
 
 class Noise(Protocol):
-    """Where the mechanism gets its noise from."""
+    """A source of noise for the mechanism."""
 
     @property
     def secure(self) -> bool:
-        """Whether answers made with this noise are private. Anything that serves checks it."""
+        """Whether answers made with this noise are private. Everything that serves people's data checks it."""
         ...
 
     def draw(self, scale: int | float | Fraction, size: int) -> IntArray:
@@ -49,8 +49,8 @@ class Noise(Protocol):
 class SecureNoise:
     """The exact Gaussian rounded to integers, from the operating system's entropy.
 
-    Every call reads its own entropy, so nothing is shared between threads, and a forked process can
-    never repeat its parent's noise.
+    Every call reads its own entropy. So nothing is shared between threads, and a forked process never repeats its
+    parent's noise.
 
     >>> values = SecureNoise().draw(1000, size=3)
     >>> values.shape, values.dtype.name
@@ -74,13 +74,13 @@ class SecureNoise:
         words, values = b"", np.zeros(size, dtype=np.int64)
         done = 0
         while done < size:
-            words += self._entropy(_BLOCK)  # an unfinished draw goes on with the words it had
+            words += self._entropy(_BLOCK)  # an unfinished draw continues with the words it had
             hard = 1
             while hard and done < size:
                 body, made, used, hard = _sampler.draws(words, scale, size - done)
                 values[done : done + made] = np.frombuffer(body, dtype=np.int64, count=made)
                 done, words = done + made, words[used:]
-                if hard:  # a rounding too close to call in 128 bits
+                if hard:  # the rounding cannot be decided with 128 bits
                     stream = _Words(words, self._entropy)
                     values[done] = _rounded_normal(stream.next, scale, 1)
                     done, words = done + 1, stream.rest()
@@ -88,9 +88,9 @@ class SecureNoise:
 
 
 class SeededNoise:
-    """The reproducible twin: ordinary floating-point normals, rounded. For experiments only.
+    """Reproducible noise: ordinary floating-point normals, rounded. Only for experiments.
 
-    Whoever knows the seed can subtract the noise, so nothing that it touches is private.
+    Anybody who knows the seed can subtract the noise, so nothing made with it is private.
 
     >>> bool((SeededNoise(7).draw(5.0, 4) == SeededNoise(7).draw(5.0, 4)).all())
     True
@@ -120,7 +120,7 @@ def _ratio(scale: int | float | Fraction) -> tuple[int, int]:
 
 
 class _Words:
-    """A stream of 64-bit words: some that are there already, then blocks of entropy."""
+    """A stream of 64-bit words: first those that are given, then blocks of entropy."""
 
     def __init__(self, body: bytes, entropy: Callable[[int], bytes]):
         self._entropy = entropy
@@ -135,7 +135,7 @@ class _Words:
         return self._body[self._at - 1]
 
     def rest(self) -> bytes:
-        """The words not yet taken."""
+        """The words that were not taken yet."""
         return self._body[self._at :].tobytes()
 
 
@@ -157,7 +157,7 @@ def _rounded_normal(word: Word, num: int, den: int) -> int:
 
 
 def _bernoulli_exp_half(word: Word) -> bool:
-    """True with probability exp(-1/2): von Neumann's trick on the run 1/2 > u1 > u2 > ..."""
+    """True with probability exp(-1/2), by von Neumann's trick on the run 1/2 > u1 > u2 > ..."""
     last = word()
     if last >> (_DIGIT_BITS - 1):
         return True  # not even u1 is below 1/2: an even run, of length 0
@@ -171,8 +171,9 @@ def _bernoulli_exp_half(word: Word) -> bool:
 
 
 def _bernoulli_exp_x(word: Word, k: int, x: Deviate) -> bool:
-    """True with probability exp(-x(2k+x)/(2k+2)): a run x > u1 > u2 > ... whose every step
-    also passes a trial of probability (2k+x)/(2k+2).
+    """True with probability exp(-x(2k+x)/(2k+2)).
+
+    It uses a run x > u1 > u2 > ... in which every step also passes a trial of probability (2k+x)/(2k+2).
     """
     previous, even = x, True
     while True:
@@ -221,7 +222,7 @@ def _round_scaled(word: Word, k: int, x: Deviate, num: int, den: int) -> int:
 
 
 def noise_from(random_state: int | np.random.Generator | np.random.RandomState | None) -> Noise:
-    """Secure noise for None, the seeded twin otherwise.
+    """Secure noise for None, otherwise seeded noise.
 
     >>> noise_from(None).secure, noise_from(3).secure
     (True, False)

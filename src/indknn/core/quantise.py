@@ -1,9 +1,9 @@
-"""Raw features to int8, one row at a time.
+"""Turns raw features into int8, one row at a time.
 
-What a record becomes may depend on nothing but the record itself and public constants (rule 1). So a row is
-scaled by its own largest entry: a maximum is the same in whatever order it is taken, which a sum of squares
-in floating point is not, and everything else is one operation per entry. So rows are taken in blocks, in the type in
-which they came, and only a block at a time is held in float64.
+The result for a record may depend only on the record itself and on public constants (rule 1). So each row is scaled by
+its own largest entry. A maximum is the same in any order of computation, and a sum of squares in floating point is not.
+Everything else is one operation per entry. Rows are read in blocks, in their own type, and only one block at a time is
+held in float64.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from indknn.types import Float32Array, FloatArray, Int8Array, Vectors
 
 LEVELS = 127
 EXACT_FEATURES = (1 << 24) // (LEVELS * LEVELS)
-"""Over so many features a float32 product of int8 vectors is exact: |dot| and every partial sum stay below 2^24."""
+"""Up to this many features, a float32 product of int8 vectors is exact: |dot| and every partial sum stay below 2^24."""
 ALIGNED = 64
-"""A row that starts on a cache line is read without straddling two."""
+"""A row that starts on a cache line does not touch one line more than it needs."""
 _BLOCK = 1 << 17  # entries in float64 that stay in the cache of a core
 
 
@@ -32,9 +32,9 @@ def quantise(
     what: str = "X",
     see: Callable[[FloatArray], None] | None = None,
 ) -> Vectors:
-    """Rows of X, less the public `center`, as int8 vectors with their scale and norm.
+    """Rows of X, minus the public `center`, as int8 vectors with their scale and norm.
 
-    `see` is shown the raw rows, a block at a time, so that nobody has to read X twice.
+    `see` is called with the raw rows, one block at a time, so that X is read only once.
 
     >>> v = quantise([[3.0, -1.5, 0.0]])
     >>> v.values.tolist()
@@ -50,7 +50,7 @@ def quantise(
     values: Int8Array = np.empty((n, d), dtype=np.int8) if n <= step else aligned_zeros((n, d), np.int8)
     squares, largest = np.empty(n), np.empty(n)
     work = np.empty((min(n, step), d))
-    with np.errstate(all="ignore"):  # rows that are no numbers, or all zero, are refused below
+    with np.errstate(all="ignore"):  # rows with NaN, and rows of zeros, are refused below
         for low in range(0, n, step):
             part = slice(low, low + step)
             block = work[: min(step, n - low)]
@@ -64,14 +64,14 @@ def quantise(
             block *= LEVELS
             np.rint(block, out=block)
             values[part] = block
-            np.einsum("ij,ij->i", block, block, out=squares[part])  # of whole numbers below 2^53: exact
+            np.einsum("ij,ij->i", block, block, out=squares[part])  # exact: whole numbers below 2^53
     _refuse(what, ~np.isfinite(largest), "holds NaN or infinity", "every feature must be finite")
     _refuse(what, largest == 0.0, "is a zero vector", "a direction is needed to compare it")
     return Vectors(values, np.sqrt(squares), largest / LEVELS)
 
 
 def _numbers(X: npt.ArrayLike) -> npt.NDArray[Any]:
-    """An array of numbers as it is, a memory map too; anything else as float64."""
+    """An array of numbers unchanged, also a memory map. Anything else as float64."""
     rows = np.asarray(X)
     return rows if rows.dtype.kind in "biuf" else np.array(X, dtype=np.float64)
 
@@ -86,21 +86,21 @@ def aligned_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[A
 
 
 def as_vectors(values: Int8Array) -> Vectors:
-    """Rows that were quantised before, as directions."""
+    """Rows that were quantised before, as vectors of scale 1."""
     return Vectors(values, root_norms(values), np.ones(len(values)))
 
 
 def root_norms(values: npt.NDArray[np.int8]) -> FloatArray:
-    """|v| of every row: an exact integer sum, and one correctly rounded root."""
+    """|v| of every row, from an exact integer sum and one correctly rounded root."""
     squares = np.einsum("ij,ij->i", values, values, dtype=np.int64, casting="safe")
     result: FloatArray = np.sqrt(squares.astype(np.float64))
     return result
 
 
 def integer_dots(left: Int8Array, right: Int8Array) -> FloatArray:
-    """The matrix of integer dot products, as float64: exact, in whatever order BLAS adds.
+    """The matrix of integer dot products, as float64. It is exact in any order of summation.
 
-    Longer vectors than EXACT_FEATURES are summed in pieces.
+    Vectors longer than EXACT_FEATURES are summed in pieces.
 
     >>> integer_dots(np.array([[1, 2]], dtype=np.int8), np.array([[3, 4]], dtype=np.int8)).tolist()
     [[11.0]]
@@ -113,7 +113,7 @@ def integer_dots(left: Int8Array, right: Int8Array) -> FloatArray:
 
 
 def whole_product(left: Float32Array, right: Float32Array) -> Float32Array:
-    """The product of matrices of whole numbers. BLAS may flag an invalid value in lanes that it then throws away."""
+    """The product of matrices of whole numbers. BLAS may flag an invalid value in results that it does not use."""
     with np.errstate(invalid="ignore"):
         result: Float32Array = left @ right
     return result

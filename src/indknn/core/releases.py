@@ -19,17 +19,17 @@ from indknn.types import Int8Array, IntArray
 
 @dataclass(frozen=True)
 class ModelOnly:
-    """Answered by models alone, without asking anybody."""
+    """Answered by the model alone. Nobody was asked."""
 
     kind: ClassVar[bytes] = b"A"
 
     def body(self) -> bytes:
-        """Nothing."""
+        """No bytes."""
         return b""
 
     @staticmethod
     def read(body: bytes) -> ModelOnly:
-        """What `body` wrote."""
+        """The release that `body` wrote."""
         return ModelOnly()
 
 
@@ -37,8 +37,8 @@ class ModelOnly:
 class Votes:
     """The noisy votes of one answer, centred (P·v in units of 1/(c·GRID)), with the scale of their noise in grid units.
 
-    K, in grid units, is what the noise was scaled by; `count` is the noisy count where one was released, else 0.
-    `share` is the share of the earlier queries that are near, `kappa` how near they are: both public.
+    K, in grid units, is what the noise was scaled by. `count` is the noisy count if one was released, else 0. `share`
+    is the share of earlier queries that are near, and `kappa` their mean similarity. Both are public.
     """
 
     kind: ClassVar[bytes] = b"V"
@@ -55,7 +55,7 @@ class Votes:
 
     @staticmethod
     def read(body: bytes) -> Votes:
-        """What `body` wrote."""
+        """The release that `body` wrote."""
         K, scale, count, share, kappa = unpack_from("<qqqdd", body)
         return Votes(K, scale, count, share, kappa, _array(body, calcsize("<qqqdd")))
 
@@ -74,17 +74,17 @@ class NoisyVotes:
 
     @staticmethod
     def read(body: bytes) -> NoisyVotes:
-        """What `body` wrote."""
+        """The release that `body` wrote."""
         (scale,) = unpack_from("<q", body)
         return NoisyVotes(scale, _array(body, calcsize("<q")))
 
 
 @dataclass(frozen=True)
 class PublicRows:
-    """A round of the shared model begins, with these unlabelled public rows. Nobody is charged for them.
+    """The start of a round of the shared model, with these unlabelled public rows. Nobody is charged for it.
 
-    `by_queries` says that the unnamed analyst's queries or their number decided about it. From then on
-    all analysts spend from one ledger (rule 11).
+    `by_queries` means that the unnamed analyst's queries, or their number, started the round. From then on all analysts
+    spend from one ledger (rule 11).
     """
 
     kind: ClassVar[bytes] = b"P"
@@ -97,16 +97,16 @@ class PublicRows:
 
     @staticmethod
     def read(body: bytes) -> PublicRows:
-        """What `body` wrote."""
+        """The release that `body` wrote."""
         by_queries, width = unpack_from("<?i", body)
         return PublicRows(by_queries, np.frombuffer(body, np.int8, offset=calcsize("<?i")).reshape(-1, width))
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """One noisy step of the shared model: its number in a round, how many follow in the round, and its noise.
+    """One noisy step of the shared model: its number in the round, how many steps follow, and its noise.
 
-    `entries` and `scale` are in units of 1/STEP_GRID. `epoch` is the first of records that come after the round began.
+    `entries` and `scale` are in units of 1/STEP_GRID. Records of `epoch` and later came after the round began.
     """
 
     kind: ClassVar[bytes] = b"G"
@@ -122,25 +122,25 @@ class Gradient:
 
     @staticmethod
     def read(body: bytes) -> Gradient:
-        """What `body` wrote."""
+        """The release that `body` wrote."""
         step, follow, epoch, scale = unpack_from("<iiiq", body)
         return Gradient(step, follow, epoch, scale, _array(body, calcsize("<iiiq")))
 
 
 @dataclass(frozen=True)
 class Retired:
-    """A release of a kind that earlier versions made and this one does not use."""
+    """A kind of release that earlier versions made and this version does not use."""
 
     kind: ClassVar[bytes] = b"M"
     text: bytes
 
     def body(self) -> bytes:
-        """As it was."""
+        """The bytes as they were read."""
         return self.text
 
     @staticmethod
     def read(body: bytes) -> Retired:
-        """What `body` wrote."""
+        """The release that `body` wrote."""
         return Retired(body)
 
 
@@ -159,14 +159,14 @@ class TallyRelease:
 
     @staticmethod
     def read(body: bytes) -> TallyRelease:
-        """What `body` wrote."""
+        """The release that `body` wrote."""
         tables, scale = unpack_from("<iq", body)
         return TallyRelease(tables, scale, _array(body, calcsize("<iq")))
 
 
 @dataclass(frozen=True)
 class TableCounts:
-    """Noisy counts of values by cells of a public grid, in units of 1/GRID, for columns of these public names."""
+    """Noisy counts of the values in columns, by cells of a public grid, in units of 1/GRID. The names are public."""
 
     kind: ClassVar[bytes] = b"C"
     scale: int
@@ -180,7 +180,7 @@ class TableCounts:
 
     @staticmethod
     def read(body: bytes) -> TableCounts:
-        """What `body` wrote."""
+        """The release that `body` wrote."""
         (scale, length), start = unpack_from("<qi", body), calcsize("<qi")
         return TableCounts(scale, tuple(json.loads(body[start : start + length])), _array(body, start + length))
 
@@ -192,7 +192,7 @@ _KINDS: dict[bytes, type[Release]] = {
 
 
 def encode(release: Release) -> bytes:
-    """A letter and the body.
+    """The release as bytes: a letter for its kind, and its body.
 
     >>> decode(encode(TallyRelease(1, 7, np.array([1, 2])))).cells.tolist()
     [1, 2]
@@ -201,7 +201,7 @@ def encode(release: Release) -> bytes:
 
 
 def decode(text: bytes) -> Release:
-    """What `encode` wrote."""
+    """The release that `encode` wrote."""
     if text[:1] not in _KINDS:
         raise StoreError(f"a release of unknown kind {text[:1]!r}")
     return _KINDS[text[:1]].read(text[1:])

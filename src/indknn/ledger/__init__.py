@@ -1,4 +1,4 @@
-"""Ledgers know owners and what each has spent, and nothing of records.
+"""Ledgers: who has spent how much. They know nothing about records.
 
 May import: `core` and below.
 """

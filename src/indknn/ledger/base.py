@@ -1,12 +1,12 @@
-"""What a ledger must do.
+"""The interface of a ledger.
 
-An owner is a person (or whoever the promise is made to), named by a text (rule 13). While the owner has records it
-has a slot, a small integer. What it spent is kept per scope: one scope per analyst, `None` for those who do not say
-who they are, and `SHARED` for what every analyst sees. A *global* budget, if there is one, stands behind all scopes,
-and every charge is made there as well.
+An owner is a person (or whatever the promise is made to), named by a text (rule 13). While an owner has records, they
+have a slot, a small integer. What an owner has spent is kept per scope. Each analyst is a scope. `None` is the analyst
+without a name, and `SHARED` is for what every analyst sees. If there is a *global* budget, it bounds all scopes
+together, and every charge counts against it too.
 
-The law: what an owner has spent in a scope never falls and never exceeds the budget, whatever happens to its
-records in between (rule 4). All amounts are integers in the units of `accounting`.
+The law: what an owner has spent in a scope never falls and never exceeds the budget, whatever happens to their records
+(rule 4). All amounts are integers in the units of `accounting`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ SHARED: Final = "\0shared"
 class Ledger(Protocol):
     """Who has spent how much, in integers.
 
-    `lock` is held by whoever changes people or records, or answers a query. `house` says that all analysts spend
-    from one ledger, because the queries of the unnamed one shaped what all of them see. `budgets` are those of
-    analysts who were given less than the `budget`.
+    Hold `lock` to change people or records, or to answer a query. `house` means that all analysts spend from one
+    ledger, because the queries of the unnamed analyst shaped what all of them see. `budgets` are those of analysts who
+    were given less than `budget`.
     """
 
     budget: int
@@ -43,31 +43,31 @@ class Ledger(Protocol):
 
     @property
     def scopes(self) -> list[Scope]:
-        """Those in which anybody was ever asked to pay, and None."""
+        """All scopes in which anybody ever had to pay, and None."""
         ...
 
     def find(self, owners: Sequence[OwnerId]) -> IntArray:
-        """The slot of each, -1 for owners without records, ever seen or not."""
+        """The slot of each owner. -1 for owners without records, known or not."""
         ...
 
     def new_names(self, n: int, prefix: str = "") -> Sequence[OwnerId]:
-        """So many names that were never anybody's, for people who come without: the prefix and a number."""
+        """This many names that nobody ever had, for people without a name: the prefix and a number."""
         ...
 
     def record_keys(self, record_ids: Sequence[str | None]) -> npt.NDArray[np.uint64]:
-        """Keyed hashes of the record ids that callers choose, as two numbers each; zeros where there is none."""
+        """Keyed hashes of the record ids that callers choose, as two numbers each. Zeros if there is no id."""
         ...
 
     def enrol(self, owners: Sequence[OwnerId]) -> IntArray:
-        """The slot of each owner; newcomers get one, and those who return resume what they had spent."""
+        """The slot of each owner. Newcomers get a new slot. Owners who return start with what they had spent."""
         ...
 
     def retire(self, slots: IntArray) -> None:
-        """Drop these owners' names and slots; what they spent stays under a keyed hash of the name."""
+        """Remove these owners' names and slots. What they spent is kept under a keyed hash of the name."""
         ...
 
     def slots_of(self, owners: Sequence[OwnerId]) -> IntArray:
-        """The slot of each, -1 for owners without records. UnknownOwnerError for one never seen."""
+        """The slot of each owner. -1 for owners without records. UnknownOwnerError for an owner who was never here."""
         ...
 
     def name_of(self, slot: int) -> OwnerId:
@@ -75,28 +75,31 @@ class Ledger(Protocol):
         ...
 
     def owners(self) -> list[OwnerId]:
-        """The owners that have slots, by slot: in the order in which they came, until slots are freed."""
+        """The owners that have slots, by slot. This is the order of arrival until slots are freed."""
         ...
 
     def remaining(self, slots: IntArray, scope: Scope) -> IntArray:
-        """What each may still spend in this scope, with whatever else bounds it."""
+        """What each may still spend in this scope, considering all budgets that apply."""
         ...
 
     def charge(self, slots: IntArray, units: IntArray, scope: Scope, *, joining: bool = True) -> None:
-        """Charge each of these distinct slots, all or none. LedgerError if anyone cannot pay.
+        """Charge each of these distinct slots, all or none. LedgerError if anybody cannot pay.
 
-        With `joining` they took part in one more release, which `queries` counts.
+        With `joining`, they took part in one more release, which `queries` counts.
         """
         ...
 
     def queries(self, owners: Sequence[OwnerId]) -> IntArray:
-        """In how many queries each has taken part, forgotten or not."""
+        """In how many queries each owner has taken part, forgotten or not."""
         ...
 
     def spent(self, owners: Sequence[OwnerId], scope: Scope) -> IntArray:
-        """What each has spent in this scope, forgotten or not. UnknownOwnerError for one never seen."""
+        """What each owner has spent in this scope, forgotten or not.
+
+        UnknownOwnerError for an owner who was never here.
+        """
         ...
 
     def total_spent(self, owners: Sequence[OwnerId]) -> IntArray:
-        """The sums over all scopes: what analysts who pool their answers could have learned."""
+        """The sum over all scopes for each owner: what analysts who share their answers could have learned."""
         ...

@@ -1,16 +1,16 @@
 """Every ε, B, "spent" and "left" that is printed, with the observer for whom it holds (rule 15).
 
 The estimator, the command line, the HTTP service, the console, receipts and exports all take their figures from here.
-Two observers are told apart:
+There are two kinds of observers:
 
-- **one analyst** sees the answers to one analyst, and what every analyst sees (the shared model). Their own ledger and
-  the shared one count; and the unnamed analyst's, where that analyst's queries shaped what all see. Where there is a
-  global ledger, what others ask decides who is exhausted, so only the global bound is proven for one analyst too
-  (rule 11).
-- **all analysts together** see all answers. The sum over all ledgers counts. Only a global ledger bounds it.
+- **One analyst** sees the answers to one analyst, and what every analyst sees (the shared model). The analyst's own
+  ledger and the shared one count. If the unnamed analyst's queries shaped what all see, that analyst's ledger counts
+  too. With a global ledger, the queries of others decide who is exhausted, so only the global bound is proven for one
+  analyst (rule 11).
+- **All analysts together** see all answers. The sum over all ledgers counts. Only a global ledger bounds it.
 
-An owner reads their own figures, rounded up to a whole 1/50 of B. The exact figures would tell the K of other people's
-queries (rule 8). The exact ones, and everything about more than one person, are for the curator alone.
+An owner sees their own figures, rounded up to 1/50 of B. The exact figures would reveal the K of other people's queries
+(rule 8). Exact figures, and figures about more than one person, are only for the curator.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from indknn.types import Accountant, FloatArray, IntArray, OwnerId
 ONE = "one analyst"
 TOGETHER = "all analysts together"
 STEPS = 50
-"""What an owner is told is a whole number of B/STEPS (rule 8)."""
+"""An owner is told a whole number of B/STEPS (rule 8)."""
 _BINS = 10
 
 
@@ -47,7 +47,7 @@ class Served(Protocol):
 
 @dataclass(frozen=True)
 class Promise:
-    """What an observer can learn about any one person at most. None: nothing bounds it."""
+    """How much an observer can learn at most about any one person. None: there is no bound."""
 
     observer: str
     epsilon: float | None
@@ -63,7 +63,7 @@ class Account(Promise):
     spent: float
     left: float | None
     epsilon_so_far: float | None
-    """None: more than can be computed."""
+    """None: too large to compute."""
 
 
 def promise(settings: Settings, observer: str) -> Promise:
@@ -77,7 +77,7 @@ def promise(settings: Settings, observer: str) -> Promise:
 def guarantee(settings: Settings, analyst: str | None = None) -> dict[str, Any]:
     """The promise in numbers and in words. It is public. With a global ledger it holds for all analysts together.
 
-    An analyst who was given less reads what holds for them.
+    For an analyst who was given less, it is their own promise.
     """
     advised, settings, less = settings.advised, settings.seen_by(analyst), analyst in settings.analysts
     together = settings.global_budget is not None
@@ -95,7 +95,7 @@ def guarantee(settings: Settings, analyst: str | None = None) -> dict[str, Any]:
 
 
 def given_less_words(settings: Settings) -> str:
-    """To how many analysts less is promised, and how much. It is public; who they are is not told here.
+    """How many analysts were given less, and how much. This is public. It does not say who they are.
 
     >>> given_less_words(Settings(2, ("no", "yes"), reuse="none", analysts={"alice": 0.25, "bob": 0.5}))
     ' To 2 analysts less is told: within epsilon = 0.25, 0.5.'
@@ -108,7 +108,7 @@ def given_less_words(settings: Settings) -> str:
 
 
 def ledger_words(settings: Settings, analyst: str | None) -> str:
-    """Which ledger an estimate for one analyst is about."""
+    """Words that say which ledger an estimate for one analyst is about."""
     settings = settings.seen_by(analyst)
     who = "the analyst without a name" if analyst is None else f"analyst {analyst!r}"
     rest = ""
@@ -124,7 +124,7 @@ def by_observer(ledger: MemoryLedger, spent: dict[Scope, IntArray]) -> dict[str,
     nothing = np.zeros_like(next(iter(spent.values())))
     shared, unnamed = spent.get(SHARED, nothing), spent.get(None, nothing)
     named = {scope: units for scope, units in spent.items() if scope not in (None, SHARED)}
-    apart = [units for scope, units in named.items() if ledger.apart(scope)]  # who sees nothing of the shared model
+    apart = [units for scope, units in named.items() if ledger.apart(scope)]  # they see nothing that is shared
     seeing = [units for scope, units in named.items() if not ledger.apart(scope)]
     one = np.max([shared + np.max([unnamed, *seeing], axis=0), *apart], axis=0)
     together = _sum([shared, unnamed, *named.values()])
@@ -133,7 +133,7 @@ def by_observer(ledger: MemoryLedger, spent: dict[Scope, IntArray]) -> dict[str,
 
 
 def _sum(parts: list[IntArray]) -> IntArray:
-    """Hundreds of analysts must not wrap around."""
+    """The sum, without overflow for hundreds of analysts."""
     total = np.zeros_like(parts[0])
     for part in parts:
         total = np.minimum(total + part, accounting.MAX_UNITS)
@@ -141,7 +141,7 @@ def _sum(parts: list[IntArray]) -> IntArray:
 
 
 def account(settings: Settings, observer: str, units: int, *, rounded: bool) -> Account:
-    """What a person has spent so far, exactly for the curator, rounded up for the person.
+    """What a person has spent so far: exact for the curator, rounded up for the person.
 
     >>> settings = Settings(n_features=2, classes=("no", "yes"))
     >>> third = accounting.to_units(settings.budget) // 3
@@ -149,7 +149,7 @@ def account(settings: Settings, observer: str, units: int, *, rounded: bool) -> 
     0.34
     """
     bound, spent = promise(settings, observer), float(accounting.from_units(units))
-    within = bound.budget is not None and spent <= bound.budget  # not if the budget was lowered after it was spent
+    within = bound.budget is not None and spent <= bound.budget  # false if the budget was lowered after it was spent
     if rounded:
         spent = -(-units * STEPS // accounting.to_units(settings.budget)) * settings.budget / STEPS
     if within:
@@ -162,7 +162,10 @@ def account(settings: Settings, observer: str, units: int, *, rounded: bool) -> 
 
 
 def statement(engine: Served, owner: OwnerId) -> dict[str, Any]:
-    """What a person may see of themselves. In how many answers they took part is left out: that counts queries."""
+    """What a person may see about themselves.
+
+    It leaves out in how many answers they took part, because that would count queries.
+    """
     ledger, settings = engine.ledger, engine.settings
     with engine.shard.lock:
         records = engine.shard.slots_of_owners([owner])
@@ -180,7 +183,7 @@ def statement(engine: Served, owner: OwnerId) -> dict[str, Any]:
 
 
 def exact(engine: Served) -> Iterator[dict[str, Any]]:
-    """What every person who has records has spent, exactly, by observer and by analyst. For the curator alone."""
+    """The exact spending of every person who has records, by observer and by analyst. Only for the curator."""
     ledger = engine.ledger
     with engine.shard.lock:
         names, table = ledger.owners(), {scope: ledger.column(scope)[ledger.taken()] for scope in ledger.scopes}
@@ -203,7 +206,7 @@ def exact(engine: Served) -> Iterator[dict[str, Any]]:
 
 
 def status(engine: Served, answers: int) -> dict[str, Any]:
-    """The curator's view of all people. `answers` is how many were given."""
+    """The curator's view of all people. `answers` is how many answers were given."""
     settings, ledger = engine.settings, engine.ledger
     with engine.shard.lock:
         taken, scopes = ledger.taken(), ledger.scopes
@@ -240,20 +243,20 @@ def status(engine: Served, answers: int) -> dict[str, Any]:
 
 
 def _least_price(settings: Settings, ledger: MemoryLedger, analyst: Scope) -> int:
-    """Whoever has less than this left no longer takes part."""
-    if settings.advised:  # where counts are rare, one with next to nothing left is out
+    """A person who has less than this left no longer takes part."""
+    if settings.advised:  # with rare counts, only a person with almost nothing left is out
         return ledger.limit(analyst) // 100
     scale = settings.seen_by(analyst).plan(settings.tau or 1.0).scale1
     return int(charge_units(np.array([float(1 << 40)]), scale)[0])
 
 
 def _left(answers: int, share: FloatArray) -> int | None:
-    """Queries for which a kind of ledger lasts with the median person, if analysts go on as so far."""
+    """For how many more queries a kind of ledger lasts for the median person, if analysts go on as before."""
     median = float(np.median(share)) if len(share) else 0.0
     return round(answers * (1.0 - median) / median) if median > 0 else None
 
 
 @lru_cache(maxsize=1024)
 def epsilon_of(spent: float, delta: float, accountant: Accountant) -> float | None:
-    """ε of what was spent; None where it is more than can be computed."""
+    """The ε of what was spent. None if it is too large to compute."""
     return accounting.epsilon(spent, delta, accountant) if spent < accounting.MAX_BUDGET else None

@@ -1,4 +1,4 @@
-"""A ledger that lives as long as the process."""
+"""A ledger in memory. It ends with the process."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _votes = native.load("indknn.core._votes")
 
 @dataclass(frozen=True)
 class Tombstone:
-    """What is kept of a forgotten owner: units spent per scope, and in how many queries they took part."""
+    """What is kept about a forgotten owner: units spent per scope, and in how many queries they took part."""
 
     spent: dict[Scope, int]
     queries: int
 
     def joined(self, other: Tombstone) -> Tombstone:
-        """What is kept of two who turn out to be one person."""
+        """What is kept if two owners turn out to be one person."""
         spent = {s: joint_units(self.spent.get(s, 0), other.spent.get(s, 0)) for s in {**self.spent, **other.spent}}
         return Tombstone(spent, self.queries + other.queries)
 
 
 def joint_units(one: int, other: int) -> int:
-    """What one person has spent who was taken for two: the sum, and what their contributions cost together.
+    """What a person has spent who was counted as two: the sum of both, and what their contributions cost together.
 
-    A release that both took part in was shifted by up to |v| + |w|, not by each alone. Over all releases that costs
-    at most (sqrt(a) + sqrt(b))² for a and b that were charged.
+    A release in which both took part was shifted by up to |v| + |w|. Over all releases this costs at most (sqrt(a) +
+    sqrt(b))² if a and b were charged.
 
     >>> joint_units(9, 16), joint_units(9, 0)
     (49, 9)
@@ -69,19 +69,19 @@ class MemoryLedger:
     ):
         self.budget = budget
         self.global_budget = global_budget
-        self.shared_budget = shared_budget  # the part of the budget that is for what every analyst sees
-        self.budgets: dict[Scope, int] = {}  # of analysts who were given less than the budget
+        self.shared_budget = shared_budget  # the part of the budget for what every analyst sees
+        self.budgets: dict[Scope, int] = {}  # budgets of analysts who were given less
         self.house = False  # whether all analysts spend from one ledger
-        self.counts_only = False  # whether nothing was ever released but counts for a schema, which everybody saw
-        self.next_number = 0  # above every number that is or was an owner's name
-        self.old_names = False  # whether tombstones may be under the hash of a number or of bytes
+        self.counts_only = False  # whether only counts for a schema were ever released, which everybody saw
+        self.next_number = 0  # above every number that was ever an owner's name
+        self.old_names = False  # whether tombstones may be stored under the hash of a number or of bytes
         self._key = secrets.token_bytes(32) if key is None else key
-        self.lock = RLock()  # here, because the ledger outlives every store of records
+        self.lock = RLock()  # here, because the ledger lives longer than any store of records
         self._roster = Roster()
         self._spent: dict[Scope, IntArray] = {None: np.zeros(0, dtype=np.int64)}
         self._queries = np.zeros(0, dtype=np.int32)
         self._tombstones: dict[bytes, Tombstone] = {}
-        # Charges made, by scope, for whoever writes them down.
+        # Charges by scope, for the journal that writes them down.
         self.log: dict[Scope, list[tuple[IntArray, IntArray]]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -89,11 +89,11 @@ class MemoryLedger:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, lock=RLock())
-        self._queries = self._queries.copy()  # may be a read-only map, like the rest
+        self._queries = self._queries.copy()  # may be a read-only map, as the others are
         self._spent = {scope: spent.copy() for scope, spent in self._spent.items()}
 
     def copy(self, *, names: bool = True) -> MemoryLedger:
-        """The same as it is now, to look at while this one goes on. Counts over everybody need no `names`."""
+        """A copy that can be read while this ledger goes on. Without `names` it is enough for counts over everybody."""
         other = MemoryLedger(self.budget, self.global_budget, shared_budget=self.shared_budget, key=self._key)
         held = {name: value for name, value in self.__dict__.items() if name not in {"lock", "log", "_roster"}}
         other.__setstate__({**held, "budgets": dict(self.budgets), "_tombstones": dict(self._tombstones), "log": None})
@@ -109,7 +109,7 @@ class MemoryLedger:
         next_number: int,
         old_names: bool = False,
     ) -> None:
-        """Take up where an earlier process stopped: slots and names, and arrays over at least these slots."""
+        """Continue where an earlier process stopped, from slots and names, and arrays over at least these slots."""
         self._roster.restore(names)
         self._spent = {None: np.zeros(0, dtype=np.int64), **dict.fromkeys(spent, np.zeros(0, dtype=np.int64))}
         n = self._roster.capacity
@@ -121,19 +121,19 @@ class MemoryLedger:
         self.next_number, self.old_names = next_number, old_names
 
     def column(self, scope: Scope) -> IntArray:
-        """What every slot has spent in this scope, by slot. For whoever writes it down."""
+        """What every slot has spent in this scope, by slot. For the code that writes it down."""
         return self._in(scope)[: self._roster.capacity]
 
     def find(self, owners: Sequence[OwnerId]) -> IntArray:
-        """The slot of each, -1 for those who have none."""
+        """The slot of each owner. -1 for owners without one."""
         return self._roster.slots_of(owners)
 
     def strangers(self, owners: Sequence[OwnerId]) -> Sequence[OwnerId]:
-        """Those of these owners who have no slot, each once, in order."""
+        """The owners without a slot, each once, in order."""
         return self._roster.strangers(owners)
 
     def new_names(self, n: int, prefix: str = "") -> Sequence[OwnerId]:
-        """So many names that were never anybody's."""
+        """This many names that nobody ever had."""
         first, self.next_number = self.next_number, self.next_number + n
         if self.next_number < 1 << 63:
             return Numbered(np.arange(first, self.next_number), prefix)
@@ -150,7 +150,7 @@ class MemoryLedger:
 
     @property
     def scopes(self) -> list[Scope]:
-        """Those that have a column."""
+        """The scopes that have a column."""
         return list(self._spent)
 
     @property
@@ -160,7 +160,7 @@ class MemoryLedger:
 
     @property
     def tombstones(self) -> dict[bytes, Tombstone]:
-        """What the forgotten had spent, by keyed hash."""
+        """What forgotten people had spent, by keyed hash."""
         return self._tombstones
 
     def enrol(self, owners: Sequence[OwnerId]) -> IntArray:
@@ -176,9 +176,9 @@ class MemoryLedger:
         return self._roster.slots_of(owners)
 
     def retire(self, slots: IntArray) -> None:
-        """Drop the names; keep what was spent under a keyed hash."""
-        # The tombstones come first and the slots are freed last: whatever interrupts this, nobody is refunded.
-        # Also for those who never spent: that they were here is what `slots_of` must still know.
+        """Remove the names, and keep what was spent under a keyed hash."""
+        # The tombstones come first and the slots are freed last, so that an interruption refunds nobody. People who
+        # never spent get one too, because `slots_of` must know that they were here.
         graves = {}
         for slot in slots.tolist():
             spent = {scope: int(units[slot]) for scope, units in self._spent.items() if units[slot]}
@@ -191,7 +191,7 @@ class MemoryLedger:
             self._roster.remove(slot)
 
     def slots_of(self, owners: Sequence[OwnerId]) -> IntArray:
-        """The slot of each, -1 for the forgotten."""
+        """The slot of each owner. -1 for forgotten owners."""
         slots = self.find(owners)
         for i in np.flatnonzero(slots < 0).tolist():
             if not self.graves(owners[i]):
@@ -199,47 +199,47 @@ class MemoryLedger:
         return slots
 
     def owners(self) -> list[OwnerId]:
-        """Those who have slots, by slot."""
+        """The owners who have slots, by slot."""
         return list(self._roster)
 
     @property
     def n_owners(self) -> int:
-        """How many have slots."""
+        """How many owners have slots."""
         return len(self._roster)
 
     def taken(self) -> IntArray:
-        """The slots that are somebody's. For counts over everybody, which need no names."""
+        """The slots in use. For counts over everybody, which need no names."""
         return self._roster.taken()
 
     def budget_of(self, scope: Scope) -> int:
-        """What one analyst may learn of a person at most, the shared part included."""
+        """How much one analyst may learn about a person at most, including the shared part."""
         return min(self.budgets.get(scope, self.budget), self.budget)
 
     def apart(self, scope: Scope) -> bool:
-        """Whether this analyst was given so little that they see nothing of what all others see."""
+        """Whether this analyst was given so little that they see nothing of what is shared."""
         return self.budgets.get(scope, self.shared_budget + 1) <= self.shared_budget
 
     def limit(self, scope: Scope) -> int:
-        """What a person may spend in this scope."""
+        """How much a person may spend in this scope."""
         if scope == SHARED or self.apart(scope):
             return self.shared_budget if scope == SHARED else self.budget_of(scope)
         return self.budget_of(scope) - self.shared_budget
 
     def remaining(self, slots: IntArray, scope: Scope) -> IntArray:
-        """What each may still spend in this scope, with whatever else bounds it."""
+        """What each may still spend in this scope, considering all budgets that apply."""
         left = np.empty(len(slots), dtype=np.int64)
         if self._in_one_pass(scope) and _votes.room(*self._columns(slots, scope), left):
             return left
-        # Who is apart sees nothing that is shared. So neither side may depend on what the other one cost.
+        # An analyst who is kept apart sees nothing that is shared. So neither side may depend on what the other cost.
         apart = self.apart(scope)
         shared, own = self._sum_of([] if apart else [SHARED], slots), self._sum_of([scope], slots)
         if self.house and not apart:
-            # What one was told shapes what all see, now and later. So no order of questions may take more than one.
+            # What one analyst was told shapes what all see, now and later. So all together may spend no more than one.
             own = self._sum_of(self._analysts, slots)
         elif scope == SHARED:
             own = np.max([self._spent[one][slots] for one in self._analysts], axis=0)
         room = self.limit(scope) - (shared if scope == SHARED else own)
-        # Nothing more, unless the parts of the budget were divided in another way when it was spent.
+        # This never binds, unless the budget was divided in another way when it was spent.
         room = np.minimum(room, self.budget_of(scope) - shared - own)
         if self.global_budget is not None:
             room = np.minimum(room, self.global_budget - self._sum_of(self._spent, slots))
@@ -247,7 +247,7 @@ class MemoryLedger:
         return result
 
     def charge(self, slots: IntArray, units: IntArray, scope: Scope, *, joining: bool = True) -> None:
-        """Charge distinct slots, all or none. With `joining` they took part in one more release."""
+        """Charge distinct slots, all or none. With `joining`, they took part in one more release."""
         if self._in_one_pass(scope):
             joined = self._queries if joining else np.zeros(0, dtype=np.int32)
             done = _votes.charge(*self._columns(slots, scope), native.whole(units), joined)
@@ -262,7 +262,7 @@ class MemoryLedger:
             self.log.setdefault(scope, []).append((slots, units))
 
     def set_spent(self, slots: IntArray, scope: Scope, units: IntArray) -> None:
-        """What these slots have spent, told by whoever keeps the books of this ledger: it is one of a cluster's."""
+        """Set what these slots have spent. Used in a cluster, where the coordinator keeps the books of this ledger."""
         self._grow(int(slots.max(initial=-1)) + 1)
         self._in(scope)[slots] = units
 
@@ -284,32 +284,32 @@ class MemoryLedger:
     def spent(self, owners: Sequence[OwnerId], scope: Scope) -> IntArray:
         """What each has spent in this scope."""
         slots = self.slots_of(owners)
-        column = self._spent.get(scope) if self._roster.capacity else None  # looking must not make a scope
+        column = self._spent.get(scope) if self._roster.capacity else None  # reading must not create a scope
         spent = np.zeros(len(slots), dtype=np.int64) if column is None else column[slots]
         for i in np.flatnonzero(slots < 0).tolist():
             spent[i] = self._tombstone(owners[i]).spent.get(scope, 0)
         return spent
 
     def total_spent(self, owners: Sequence[OwnerId]) -> IntArray:
-        """The sums over all scopes, those of the forgotten included."""
+        """The sum over all scopes for each owner, including forgotten ones."""
         total = np.zeros(len(owners), dtype=np.int64)
         for scope in list(self._spent):
             total = np.minimum(total + self.spent(owners, scope), MAX_UNITS)
         return total
 
     def _enrol_returning(self, owner: OwnerId) -> None:
-        """Give a slot to somebody who has none, and who may have been here before."""
+        """Give a slot to an owner who has none and may have been here before."""
         slot = self._roster.next_slot
         self._grow(slot + 1)
         graves = self.graves(owner)
-        if graves:  # resume first, then take the name, then drop the tombstone
+        if graves:  # first resume the spending, then take the name, then remove the tombstone
             self._resume(slot, self._tombstone(owner))
         self._roster.add(owner)
         for digest in graves:
             del self._tombstones[digest]
 
     def _pass_numbers(self, names: Sequence[OwnerId]) -> None:
-        """No name that is made up later may be one of these."""
+        """Make sure that no name that is made up later is one of these."""
         if isinstance(names, Numbered):
             highest = int(names.numbers.max(initial=-1)) if not names.prefix else -1
         else:
@@ -334,7 +334,7 @@ class MemoryLedger:
         return self._spent[scope]
 
     def _in_one_pass(self, scope: Scope) -> bool:
-        """Whether nothing bounds a charge but one column and the shared one, and C can do it."""
+        """Whether a charge is bounded only by one column and the shared one, so that the C code can do it."""
         plain = scope != SHARED and not self.house and self.global_budget is None
         return _votes is not None and plain and scope in self._spent
 
@@ -344,26 +344,29 @@ class MemoryLedger:
 
     @property
     def _analysts(self) -> list[Scope]:
-        """Those who see what is shared."""
+        """The analysts who see what is shared."""
         return [scope for scope in self._spent if scope != SHARED and not self.apart(scope)]
 
     def _sum_of(self, scopes: Iterable[Scope], slots: IntArray) -> IntArray:
         parts = [self._spent[scope].take(slots) for scope in scopes if scope in self._spent]
-        # Hundreds must not wrap around.
+        # hundreds of analysts must not overflow
         return reduce(lambda a, b: np.minimum(a + b, MAX_UNITS), parts) if parts else np.zeros(len(slots), np.int64)
 
     def digest(self, owner: OwnerId) -> bytes:
-        """A keyed hash of the name: without the key nobody can test whether a given person was here."""
+        """A keyed hash of the name. Without the key, nobody can test whether a given person was here."""
         return self._hashed(b"s" + owner.encode(errors="surrogatepass"))
 
     def record_keys(self, record_ids: Sequence[str | None]) -> npt.NDArray[np.uint64]:
-        """Keyed hashes of record ids, as two numbers each; zeros where there is none."""
+        """Keyed hashes of record ids, as two numbers each. Zeros if there is no id."""
         texts = (None if one is None else b"r" + one.encode(errors="surrogatepass") for one in record_ids)
         body = b"".join(bytes(16) if text is None else self._hashed(text)[:16] for text in texts)
         return np.frombuffer(body, dtype="<u8").astype(np.uint64).reshape(-1, 2)
 
     def graves(self, owner: OwnerId) -> list[bytes]:
-        """The hashes under which something is kept of this owner: none for a stranger, several in an older store."""
+        """The hashes under which something is kept about this owner.
+
+        None for an unknown owner, several in an older store.
+        """
         forms = old_forms(owner) if self.old_names else ()
         digests = [self.digest(owner), *map(self._hashed, forms)]
         return [digest for digest in digests if digest in self._tombstones]
@@ -376,7 +379,7 @@ class MemoryLedger:
 
 
 def _longer(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    """The same with zeros behind it, which take no memory before they are written."""
+    """The same array with zeros appended. They take no memory before they are written."""
     new = np.zeros(size, dtype=old.dtype)
     new[: len(old)] = old
     return new

@@ -1,4 +1,4 @@
-"""Names from before all of them were text: an owner of an older store may be a number or bytes."""
+"""Names in older stores, where an owner could also be a number or bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from indknn.types import OwnerId
 
 
 def text_of(name: int | str | bytes) -> OwnerId:
-    """The text that such a name becomes: digits, UTF-8, or hexadecimal digits for bytes that are not UTF-8.
+    """The text that replaces such a name: digits, UTF-8, or hexadecimal digits for bytes that are not UTF-8.
 
     >>> text_of(-5), text_of(b"ann"), text_of(bytes([255, 0]))
     ('-5', 'ann', 'ff00')
@@ -23,7 +23,7 @@ def text_of(name: int | str | bytes) -> OwnerId:
 
 
 def old_forms(name: OwnerId) -> list[bytes]:
-    """What was hashed for a number or bytes that became this text.
+    """The bytes that were hashed for a number or bytes that became this text.
 
     >>> old_forms("7"), old_forms("ff00")
     ([b'i\\x07', b'b7'], [b'bff00', b'b\\xff\\x00'])
@@ -34,7 +34,7 @@ def old_forms(name: OwnerId) -> list[bytes]:
         number = -number if name[0] == "-" else number
         forms.append(b"i" + number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True))
     for raw_of in (str.encode, bytes.fromhex):
-        with suppress(ValueError):  # no UTF-8, or no hexadecimal digits
+        with suppress(ValueError):  # not UTF-8, or not hexadecimal digits
             raw = raw_of(name)
             forms += [b"b" + raw] if text_of(raw) == name else []
     return list(dict.fromkeys(forms))

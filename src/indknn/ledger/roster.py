@@ -1,8 +1,8 @@
-"""Who has which slot: a small, quick two-way table of owner names and slots.
+"""A small and fast two-way table of owner names and slots.
 
-Many stores number their owners 0, 1, 2, ... as they come. The text of such a number, and the name that is made up for
-the owner of a row without one, follow from the slot and take one byte here; dict entries and a Python str would take
-two hundred. Other names are kept in two dicts.
+Many stores number their owners 0, 1, 2, ... as they come. The text of such a number follows from the slot, and so does
+the name that is made for the owner of a row without one. Such names take one byte here, where dict entries and a Python
+str would take two hundred. Other names are kept in two dicts.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from indknn.core.inputs import EACH_ROW_PREFIX, Numbered, number_in, picked
 from indknn.types import IntArray, OwnerId
 
-_FREE, _NUMBER, _EACH_ROW, _NAMED = range(4)  # what a byte says of its slot
+_FREE, _NUMBER, _EACH_ROW, _NAMED = range(4)  # the kinds of names that a byte can stand for
 _PREFIX = {_NUMBER: "", _EACH_ROW: EACH_ROW_PREFIX}
 _KINDS = {prefix: kind for kind, prefix in _PREFIX.items()}
-_FIRST = "0123456789" + EACH_ROW_PREFIX[0]  # how such names begin
+_FIRST = "0123456789" + EACH_ROW_PREFIX[0]  # the first letters of such names
 
 
 class Roster:
-    """Names to slots and back. Freed slots are given out again.
+    """Names to slots and back. Freed slots are used again.
 
     >>> roster = Roster()
     >>> [roster.add(name) for name in ("0", "ann", "2")]
@@ -39,7 +39,7 @@ class Roster:
         self._name: dict[int, OwnerId] = {}
 
     def copy(self, *, names: bool = True) -> Roster:
-        """The same as it is now. Without `names`, which take longest, it knows only which slots are taken."""
+        """A copy. Without `names`, which take longest, it knows only which slots are taken."""
         other = Roster()
         other._taken, other._free = self._taken.copy(), self._free.copy()
         if names:
@@ -48,7 +48,7 @@ class Roster:
 
     @property
     def capacity(self) -> int:
-        """Slots below this have been given out."""
+        """All slots below this have been used."""
         return len(self._taken)
 
     @property
@@ -64,7 +64,7 @@ class Roster:
         return (self.name(slot) for slot, kind in enumerate(self._taken) if kind)
 
     def restore(self, names: Iterable[tuple[int, OwnerId]]) -> None:
-        """Take up the given slots and their names; the slots between them are free."""
+        """Restore the given slots and their names. The slots between them are free."""
         self._taken, self._slot, self._name = bytearray(), {}, {}
         for slot, name in names:
             if slot >= len(self._taken):
@@ -73,7 +73,7 @@ class Roster:
         self._free = [slot for slot, kind in enumerate(self._taken) if not kind]
 
     def name(self, slot: int) -> OwnerId:
-        """Who has this slot."""
+        """The name of the owner in this slot."""
         kind = self._taken[slot]
         return self._name[slot] if kind == _NAMED else f"{_PREFIX[kind]}{slot}"
 
@@ -105,16 +105,16 @@ class Roster:
         return slots
 
     def strangers(self, names: Sequence[OwnerId]) -> Sequence[OwnerId]:
-        """Those of these names that have no slot, each once, in order."""
+        """The names without a slot, each once, in order."""
         new = picked(names, np.flatnonzero(self.slots_of(names) < 0))
         if not isinstance(new, Numbered):
             return list(dict.fromkeys(new))
-        if (new.numbers[1:] > new.numbers[:-1]).all():  # the usual case, and all different
+        if (new.numbers[1:] > new.numbers[:-1]).all():  # usually they are in order, and so all different
             return new
         return new[np.sort(np.unique(new.numbers, return_index=True)[1])]
 
     def add_all(self, names: Sequence[OwnerId]) -> None:
-        """A slot for each of these different names that have none, the same as `add` would give them one by one."""
+        """Give a slot to each of these different new names, the same slots that `add` would give one by one."""
         recycled = [self._free.pop() for _ in range(min(len(names), len(self._free)))]
         first, fresh = len(self._taken), len(names) - len(recycled)
         self._taken.extend(bytes(fresh))
@@ -128,11 +128,11 @@ class Roster:
             self._name_slot(slot, name)
 
     def taken(self) -> IntArray:
-        """The slots that are somebody's, ascending."""
+        """The slots in use, in ascending order."""
         return np.flatnonzero(np.frombuffer(bytes(self._taken), dtype=np.uint8))
 
     def add(self, name: OwnerId) -> int:
-        """A slot for a name that has none."""
+        """Give a slot to a new name."""
         slot = self._free.pop() if self._free else len(self._taken)
         if slot == len(self._taken):
             self._taken.append(_FREE)
@@ -140,7 +140,7 @@ class Roster:
         return slot
 
     def remove(self, slot: int) -> OwnerId:
-        """Free the slot; the name that had it."""
+        """Free the slot, and return the name that had it."""
         if not (0 <= slot < len(self._taken) and self._taken[slot]):
             raise KeyError(slot)
         name = self.name(slot)
@@ -148,7 +148,7 @@ class Roster:
         self._slot.pop(name, None)
         self._taken[slot] = _FREE
         self._free.append(slot)
-        if not len(self):  # start over, so that a store filled anew numbers its owners in order
+        if not len(self):  # start over, so that a refilled store numbers its owners in order
             self._taken.clear()
             self._free.clear()
         return name
@@ -156,7 +156,7 @@ class Roster:
     def _name_slot(self, slot: int, name: OwnerId) -> None:
         if name[:1] in _FIRST:
             self._set(slot, name)
-        else:  # the same for most names, in half the time
+        else:  # the usual case, in half the time
             self._taken[slot], self._slot[name], self._name[slot] = _NAMED, slot, name
 
     def _set(self, slot: int, name: OwnerId) -> None:
@@ -169,7 +169,7 @@ class Roster:
 
 
 def _kind_of(name: OwnerId) -> tuple[int, int]:
-    """What the byte of a slot says if this is its name, and the slot; -1 for a name that follows from no slot."""
+    """The kind and the slot of a name that follows from its slot. The slot is -1 for all other names."""
     if name.startswith(EACH_ROW_PREFIX):
         return _EACH_ROW, number_in(name.removeprefix(EACH_ROW_PREFIX))
     return _NUMBER, number_in(name)
