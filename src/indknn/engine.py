@@ -1,7 +1,7 @@
-"""Everything behind one face, in memory: settings, noise, people, records and the predictor over them.
+"""Settings, noise, people, records and the predictor over them, all in memory.
 
-The estimator and the durable store are both an engine: the one forgets at the end of the process, the other
-writes down what this one does.
+The estimator and the durable store both use an engine. The estimator keeps it until the process ends. The store also
+writes down everything that it does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from indknn.settings import Settings
 from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Vectors
 
 MakeShard: TypeAlias = Callable[[Settings, MemoryLedger], Shard]
-"""Makes the empty shard of an engine. One of a cluster has its records elsewhere."""
+"""Makes the empty shard of an engine. The shard of a cluster has its records elsewhere."""
 
 
 def new_index(settings: Settings) -> Index:
@@ -58,15 +58,15 @@ def new_ledger(settings: Settings, key: bytes | None = None) -> MemoryLedger:
 
 
 def new_model(settings: Settings) -> SharedModel:
-    """The shared model, before anything was released."""
+    """The shared model as it is before any release."""
     classes = max(len(settings.class_array), 1)
     return SharedModel(shared_model.Terms(settings.n_features, classes, settings.shared_budget))
 
 
 def new_adviser(settings: Settings, model: SharedModel, analyst: Scope = None) -> Adviser:
-    """What decides about the queries of an analyst, before anything was released to them."""
+    """The adviser of an analyst to whom nothing was released yet."""
     seen = settings.seen_by(analyst)
-    if settings.advised and not seen.advised:  # votes alone: a model that stays as it is before anything was released
+    if settings.advised and not seen.advised:  # only votes: the model stays as it is before any release
         model = new_model(settings)
     settings = seen
     terms = Terms(
@@ -129,24 +129,24 @@ class Engine:
         return Crowd(self.settings.seen_by(analyst).sigma2_)
 
     def _plan_for(self, plan: Plan, analyst: Scope) -> Plan:
-        """With more noise for an analyst who was given less, so that budgets last for as many queries."""
+        """The plan with more noise for an analyst who was given less, so that budgets last for as many queries."""
         seen = self.settings.seen_by(analyst)
         return plan if seen is self.settings else replace(plan, sigma1=seen.sigma1_, sigma2=seen.sigma2_)
 
     def give_less(self, settings: Settings, analyst: str) -> None:
-        """From here on these settings hold, in which an analyst who was told nothing yet has less."""
+        """Use these settings from now on. They give less to an analyst who was told nothing yet."""
         with self.predictor.locked():
             self.settings, self.ledger.budgets = settings, new_ledger(settings).budgets
             self.predictor.begin_anew(analyst)
 
     def add(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None, record_ids: Any = None) -> IntArray:
-        """Add records; their numbers."""
+        """Add records and return their numbers."""
         return self.put(*self.settings.prepare(X, y), owners, record_ids)
 
     def put(self, vectors: Vectors, labels: IntArray, owners: Any = None, record_ids: Any = None) -> IntArray:
-        """Add prepared records; their numbers. Without owners every row is a new person's.
+        """Add prepared records and return their numbers. Without owners, every row is a new person.
 
-        A row with the record id of a record that is held takes its place, or changes nothing if it is equal.
+        A row with the record id of an existing record replaces it, or changes nothing if it is equal.
         """
         given = None if owners is None or says_each_row(owners) else as_owners(owners, length=len(vectors))
         chosen = as_record_ids(record_ids, len(vectors))
@@ -162,14 +162,14 @@ class Engine:
     def match(
         self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId], record_ids: Sequence[str | None] | None
     ) -> Match:
-        """What of these rows is here already; refuses more records than there may be."""
+        """Which of these rows are here already. Refuses more records than the store may hold."""
         match = self.shard.match(vectors, labels, owners, record_ids)
         if len(self.shard) + len(match.fresh) > MAX_RECORDS:
             raise InvalidInputError(f"there may be at most {MAX_RECORDS:,} records, got {len(match.fresh):,} more")
         return match
 
     def forget_owners(self, owners: Any) -> int:
-        """Remove every record of these owners; how many."""
+        """Remove all records of these owners. Returns how many."""
         names = as_owner_list(owners)
         with self.shard.lock:
             slots = self.shard.slots_of_owners(names)
@@ -177,7 +177,7 @@ class Engine:
         return len(slots)
 
     def forget_records(self, ids: Sequence[int]) -> int:
-        """Remove these records; how many. An owner whose last record goes is forgotten."""
+        """Remove these records. Returns how many. An owner whose last record is removed is forgotten."""
         with self.shard.lock:
             slots = self.shard.slots_of_records(ids)
             self.shard.forget(slots)
@@ -188,39 +188,39 @@ class Engine:
         self.predictor.public = self.settings.quantise(X, "public").values
 
     def train(self) -> Iterator[Progress]:
-        """Train the shared model, or look whether newcomers call for another round: piece by piece.
+        """Train the shared model, or train it again if there are enough newcomers, piece by piece.
 
-        When it happens must be public (a clock, an operator's word), never a consequence of what is in the records.
+        The time of this must be public (a clock, an operator's decision). It must not depend on what is in the records.
         """
         self.start_round()
         yield from self.predictor.training()
 
     def start_round(self) -> None:
-        """Begin a round of training, unless one is going on."""
+        """Begin a round of training, unless one is running."""
         if self.predictor.model is None:
             raise InvalidInputError("there is no shared model to train: the settings have prior='none'")
         with self.predictor.locked():
             self.predictor.start_round()
 
     def purge(self) -> None:
-        """Drop all that was released. A public event, see `Store.purge`."""
+        """Delete everything that was released. This is a public event, see `Store.purge`."""
         self.predictor.purge()
 
     def predict(self, Q: npt.ArrayLike, analyst: Scope = None) -> npt.NDArray[Any]:
-        """The label of each query. Spends."""
+        """The label of each query. This spends budget."""
         queries = self.settings.quantise(Q, "the queries")
         (reply,) = self.predictor.compute([Request(queries, analyst)])
         return np.asarray(self.settings.class_array[reply.labels])
 
     def predict_proba(self, Q: npt.ArrayLike, analyst: Scope = None) -> FloatArray:
-        """How likely each class is, from what `predict` releases anyway. Spends as much as `predict`."""
+        """The probability of each class, from what `predict` releases anyway. It spends the same as `predict`."""
         queries = self.settings.quantise(Q, "the queries")
         (reply,) = self.predictor.compute([Request(queries, analyst, likely=True)])
         assert reply.likely is not None
         return reply.likely
 
     def spent(self, owners: Any = None, analyst: Scope = None) -> FloatArray:
-        """ρ of each owner (of all who have records), with one analyst or, for None, with all together.
+        """How much each owner has spent, as ρ, with one analyst or (None) with all together. Default: all with records.
 
         What every analyst sees counts for each of them.
         """
@@ -234,7 +234,7 @@ class Engine:
             return accounting.from_units(sum(self.ledger.spent(names, scope) for scope in scopes))
 
     def restarted(self, settings: Settings, noise: Noise) -> Engine:
-        """An empty engine under other settings for the same people, who keep what they have spent."""
+        """An empty engine with other settings for the same people. They keep what they have spent."""
         fresh = new_ledger(settings)
         successor = Engine(settings, noise, self.ledger, make_shard=self.make_shard)  # may refuse: nothing changed yet
         with self.shard.lock:
@@ -244,7 +244,7 @@ class Engine:
         return successor
 
     def replace_all(self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None) -> IntArray:
-        """Put these records in the place of all that are here; their numbers. Without owners people are row numbers."""
+        """Replace all records by these and return their numbers. Without owners, people are named by row numbers."""
         nameless = owners is None or says_each_row(owners)
         names = as_owners(np.arange(len(vectors)) if nameless else owners, length=len(vectors))
         chosen = as_record_ids(record_ids, len(vectors))

@@ -1,4 +1,4 @@
-"""The records of people: where they lie, how they are searched, and the shard that ties them to a ledger.
+"""The records of people: how they are stored and searched, and the shard that connects them to a ledger.
 
-May import: `ledger`, `core` and below. Whatever comes out of here is private until noise was added.
+May import: `ledger`, `core` and below. Everything that comes out of here is private until noise is added.
 """

@@ -1,7 +1,7 @@
-"""Values that follow from each record alone, computed once and kept while a round of training needs them.
+"""Values that follow from each record alone. They are computed once and kept while a round of training needs them.
 
-Of very many records they are not kept, but computed again for each step: rows as wide as the features would take as
-much memory as the store itself.
+For very many records they are not kept but computed again for each step, because rows as wide as the features would
+take as much memory as the store itself.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ if TYPE_CHECKING:
     from indknn.records.slices import GradientSlices
 
 Rule: TypeAlias = Callable[[Int8Array, IntArray], npt.NDArray[Any]]
-"""From the features and labels of records to a value or a row for each, every record by itself."""
+"""A function from the features and labels of records to a value or a row for each. Each record is computed separately.
+"""
 PORTION = 1024
-"""Records that are looked at at a time: some milliseconds of work."""
+"""How many records are processed at a time: some milliseconds of work."""
 MOST_KEPT = 1 << 30
-"""Bytes that are kept at most. Of more records everything is computed each time it is asked for."""
+"""The most bytes that are kept. With more, everything is computed each time it is needed."""
 
 
 class Derived:
-    """What a rule says of the records of a shard, by slot. A slot that was used again is looked at again."""
+    """The values that a rule gives to the records of a shard, by slot. A slot that was used again is computed again."""
 
     def __init__(self, shard: Shard, rule: Rule):
         self._shard = shard
         self._rule = rule
-        self._known = np.zeros(0, dtype=np.int64)  # the generation of the record that the value is of, -1 for none
+        self._known = np.zeros(0, dtype=np.int64)  # the generation of the record that the value belongs to, -1 for none
         self._values: npt.NDArray[Any] | None = None
         self._todo = np.zeros(0, dtype=np.int64)  # records that were missing when all were last compared
-        self.slices: GradientSlices | None = None  # of the step that is being made with these values
+        self.slices: GradientSlices | None = None  # the slices of the step that is being made with these values
 
     def fill(self, most: int = PORTION) -> bool:
-        """Look at some more records; whether there were any left."""
+        """Process some more records. Returns whether there were any left."""
         if self._too_many():
             return False
         if not len(self._todo):

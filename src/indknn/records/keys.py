@@ -1,4 +1,4 @@
-"""Record ids that callers choose: keyed hashes of them by record slot, 16 bytes each and zeros where there is none."""
+"""Record ids that callers choose. Their keyed hashes are kept by record slot: 16 bytes each, zeros if there is none."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from indknn.core.inputs import picked
 from indknn.types import IntArray, OwnerId, Vectors
 
 KeyArray: TypeAlias = npt.NDArray[np.uint64]
-"""A row of two numbers per record: the halves of a hash of 16 bytes."""
+"""Two numbers per record: the halves of a hash of 16 bytes."""
 BLOCK = 64
 """Slots per row in a store file: 1 KiB."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """What of some rows is held already, and what is to be done with each."""
+    """Which of some rows are already in the store, and what is to be done with each."""
 
     ids: IntArray
-    """The number of the record that a row is equal to, and that stays; -1 for rows that are to be added."""
+    """The number of the equal record that stays, for each row. -1 for rows that must be added."""
     stale: IntArray
-    """The slots of records that rows take the place of."""
+    """The slots of records that are replaced by rows."""
     copies: int
-    """How many rows without a record id their owner has already, byte for byte."""
+    """How many rows without a record id their owner already has, byte for byte."""
     keys: KeyArray
 
     @property
     def fresh(self) -> IntArray:
-        """The rows that are to be added."""
+        """The rows that must be added."""
         return np.flatnonzero(self.ids < 0)
 
     def pick(
         self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]
     ) -> tuple[Vectors, IntArray, Sequence[OwnerId], KeyArray]:
-        """The rows that are to be added, out of all."""
+        """From all rows, those that must be added."""
         rows = self.fresh
         if len(rows) == len(owners):
             return vectors, labels, owners, self.keys
@@ -61,7 +61,7 @@ class RecordKeys:
         self._rows = state["_rows"].copy()  # may be a read-only map
 
     def set(self, slots: IntArray, keys: KeyArray) -> None:
-        """The records in these slots have these hashes."""
+        """Set the hashes of the records in these slots."""
         need, have = int(slots.max(initial=-1)) + 1, len(self._rows)
         if need > have:
             blocks = max(-(-need // BLOCK), have * 3 // 2 // BLOCK)
@@ -69,7 +69,7 @@ class RecordKeys:
         self._rows[slots] = keys
 
     def clear(self, slots: IntArray) -> None:
-        """These records are gone."""
+        """Remove the hashes of these records."""
         self._rows[slots[slots < len(self._rows)]] = 0
 
     def find(self, keys: KeyArray) -> IntArray:
@@ -79,11 +79,11 @@ class RecordKeys:
         return np.array([slots.get(key.tobytes(), -1) for key in keys], dtype=np.int64)
 
     def blocks_of(self, slots: IntArray) -> dict[int, bytes]:
-        """The blocks that these slots are in, as they are written to a file."""
+        """The blocks that contain these slots, as they are written to a file."""
         numbers = np.unique(slots[slots < len(self._rows)] // BLOCK).tolist()
         return {i: self._rows[i * BLOCK : (i + 1) * BLOCK].astype("<u8").tobytes() for i in numbers}
 
     def restore(self, block: int, body: bytes) -> None:
-        """Take up a block that was written to a file."""
+        """Restore a block that was written to a file."""
         keys = np.frombuffer(body, "<u8").astype(np.uint64).reshape(-1, 2)
         self.set(np.arange(block * BLOCK, block * BLOCK + len(keys)), keys)

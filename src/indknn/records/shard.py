@@ -1,8 +1,8 @@
-"""A shard owns records, their index and the ledger of the people they belong to.
+"""A shard owns records, their index, and the ledger of the people to whom they belong.
 
-It answers a query in two calls, `admit` then `settle`. Between them only a count goes out and the noisy K
-comes back; after them only the sums of votes per class go out. Nothing above knows how many shards there
-are. All records of one owner live in one shard, since its ledger is there.
+It answers a query in two calls, `admit` and `settle`. Between them, only a count goes out and the noisy K comes back.
+After them, only the sums of votes per class go out. Code above this does not know how many shards there are. All
+records of one owner are in one shard, because the owner's ledger is there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RECORD_ARRAYS = {"_label": -1, "_owner": -1, "_generation": 0, "_next": -1, "_e
 MAX_EPOCH = (1 << 15) - 1
 _NO_KEY: KeyArray = np.zeros(2, dtype=np.uint64)
 _COMPARED = 1 << 16
-"""Of an owner, the latest so many records are compared with new ones."""
+"""New records are compared with at most this many of the owner's latest records."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class Admitted:
 class Shard:
     """Records of some people, searchable, with what each person has spent.
 
-    The number of a record is its slot and how often the slot was used before: `generation << 32 | slot`. So numbers
-    never repeat, no table of them is needed, and a fresh store numbers its records 0, 1, 2, ... A record may also have
-    an id that its caller chose, of which `keys` has a hash.
+    The number of a record consists of its slot and of how often the slot was used before: `generation << 32 | slot`. So
+    numbers never repeat and need no table. A new store numbers its records 0, 1, 2, ... A record may also have an id
+    that its caller chose. `keys` has a hash of it.
     """
 
     max_epoch = MAX_EPOCH
     ahead = False
-    """Whether questions travel, so that a batch should be told beforehand and counted before any vote."""
+    """Whether the shard is in another process. Then a batch is announced in advance, and counted before any vote."""
 
     def __init__(self, index: Index, ledger: Ledger):
         self.index = index
@@ -65,11 +65,11 @@ class Shard:
         self.keys = RecordKeys()
         self.broken = False
         self.epoch = 0
-        # By record slot. 32 bits each, since a store of a billion records is held by more than one shard.
+        # By record slot. 32 bits are enough, because a store of a billion records has more than one shard.
         self._label = np.zeros(0, dtype=np.int32)
-        self._owner = np.zeros(0, dtype=np.int32)  # owner slot, -1 where there is no record
+        self._owner = np.zeros(0, dtype=np.int32)  # owner slot, -1 if there is no record
         self._generation = np.zeros(0, dtype=np.int32)
-        self._epoch = np.zeros(0, dtype=np.int32)  # how many rounds of training had begun when it came
+        self._epoch = np.zeros(0, dtype=np.int32)  # how many rounds of training had begun when the record came
         self._next = np.zeros(0, dtype=np.int32)  # the owner's next record, -1 after the last
         self._head = np.zeros(0, dtype=np.int32)  # by owner slot: the first record, -1 without any
 
@@ -78,11 +78,11 @@ class Shard:
 
     @property
     def lock(self) -> RLock:
-        """Held by every change here, and for a whole query by the predictor."""
+        """The lock that every change here holds, and the predictor during a whole query."""
         return self.ledger.lock
 
     def refuse_if_broken(self) -> None:
-        """Refuse to go on after a change that was cut short (an interrupt, no memory left)."""
+        """Refuse to continue after a change that was interrupted (by a signal, or because memory ran out)."""
         if self.broken:
             raise LedgerError("a change of the records was interrupted halfway; this store can no longer be trusted")
 
@@ -130,7 +130,7 @@ class Shard:
     def add(
         self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId], keys: KeyArray | None = None
     ) -> IntArray:
-        """Store the records; their numbers. Everything was validated before."""
+        """Store the records and return their numbers. The caller has validated everything."""
         with self._changing():
             slots = self.place(vectors, labels, self.ledger.enrol(owners), self.epoch)
             if keys is not None and keys.any():
@@ -139,7 +139,7 @@ class Shard:
             return self.ids_at(slots)
 
     def place(self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, epochs: IntArray | int) -> IntArray:
-        """Store records of people who have slots already; the slot of each record."""
+        """Store records of people who have slots already. Returns the slot of each record."""
         slots = self.index.add(vectors)
         self._reserve(_RECORD_ARRAYS, int(slots.max(initial=-1)) + 1)
         self._reserve({"_head": -1}, int(owner_slots.max(initial=-1)) + 1)
@@ -150,9 +150,9 @@ class Shard:
         return slots
 
     def forget(self, slots: IntArray) -> dict[int, OwnerId]:
-        """Remove the records in these slots. Who has none left is forgotten: their slots and names are returned.
+        """Remove the records in these slots. Owners with no record left are forgotten; returns their slots and names.
 
-        What they spent stays on the books (rule 4).
+        What they spent stays in the ledger (rule 4).
         """
         with self._changing():
             gone = {owner: self.ledger.name_of(owner) for owner in self.drop(slots)}
@@ -160,7 +160,7 @@ class Shard:
             return gone
 
     def drop(self, slots: IntArray) -> list[int]:
-        """Remove the records in these slots; the slots of the owners who have none left."""
+        """Remove the records in these slots. Returns the slots of the owners who have none left."""
         slots = np.unique(slots)
         doomed, gone = set(slots.tolist()), []
         for owner in np.unique(self._owner[slots]).tolist():
@@ -180,7 +180,7 @@ class Shard:
 
     @property
     def used(self) -> int:
-        """Slots below this have held a record."""
+        """All slots below this have held a record."""
         return self.index.slots.used
 
     def slots(self, low: int = 0, high: int | None = None) -> IntArray:
@@ -206,24 +206,24 @@ class Shard:
     def restore(
         self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray, epochs: IntArray | int = 0
     ) -> None:
-        """Take up the next records of an earlier process, slot by slot. Owner -1 marks a slot that is to be freed."""
+        """Restore the next records of an earlier process, slot by slot. Owner -1 marks a slot that will be freed."""
         slots = self.index.add(vectors)
         self._reserve(_RECORD_ARRAYS, int(slots.max(initial=-1)) + 1)
         self._reserve({"_head": -1}, int(owners.max(initial=-1)) + 1)
         self._label[slots], self._owner[slots], self._generation[slots] = labels, owners, generations
         self._epoch[slots] = epochs
         used = slots[owners >= 0]
-        # Where releases were purged none tells the epoch; the next one must be behind all records that it has.
+        # After a purge, no release has the epoch. The next epoch must be above those of all records.
         self.epoch = max(self.epoch, int(self._epoch[used].max(initial=0)))
         self._link(used, owners[owners >= 0])
 
     def expect(self, records: int) -> None:
-        """Have room for so many records, so that nothing is moved while they come."""
+        """Reserve room for this many records, so that nothing is moved while they are added."""
         self.index.slots.expect(records)
         self._reserve(_RECORD_ARRAYS, records)
 
     def free(self, slots: IntArray) -> None:
-        """These slots, the last ones to be restored or any before, hold no record."""
+        """Mark these slots as free. They are the last ones that were restored, or earlier ones."""
         self.index.remove(slots)
 
     def record_ids(self) -> IntArray:
@@ -235,9 +235,9 @@ class Shard:
         return self.index.search(queries, tau)
 
     def admit(self, selection: Selection, plan: Plan, scope: Scope, *, counted: bool = True) -> Admitted:
-        """Line 4 to 7: admit those who can pay for being counted, and charge them.
+        """Lines 4 to 7: admit those who can pay for being counted, and charge them.
 
-        Where K is known without a count (`counted` False), everybody near is admitted and nobody pays here.
+        If K is known without a count (`counted` False), everybody near is admitted and nobody pays here.
         """
         slots = selection.slots
         owners, labels = self._owner[slots].astype(np.int64), self._label[slots].astype(np.int64)
@@ -250,30 +250,36 @@ class Shard:
         return Admitted(total, group, scope)
 
     def foretell(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope, int]]) -> None:
-        """These queries will be settled with these plans and K. It helps where questions travel (`ahead`)."""
+        """Announce that these queries will be settled with these plans and K.
+
+        Useful for shards in other processes (`ahead`).
+        """
 
     def count_all(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope]]) -> list[Admitted]:
         """Admit and count all of these queries before any of them is settled."""
         return [self.admit(one, *question) for one, question in zip(near, questions, strict=True)]
 
     def settle_all(self, admitted: Sequence[Admitted], Ks: Sequence[int], plans: Sequence[Plan]) -> None:
-        """These queries, which were counted, will be settled with these K and plans. As with `foretell`."""
+        """Announce that these counted queries will be settled with these K and plans, as with `foretell`."""
 
     def settle(self, admitted: Admitted, K: int, plan: Plan) -> IntArray:
-        """Line 8 and 9: charge the clipped votes, then give their sums per class."""
+        """Lines 8 and 9: charge the clipped votes, and return their sums per class."""
         group, scope = admitted.group, admitted.scope
         settled = mechanism.settle(group, self.ledger.remaining(group.owners, scope), K, plan)
         self.ledger.charge(group.owners, settled.charges, scope)
         return settled.votes
 
     def derived(self, rule: Rule) -> Derived:
-        """What a rule says of each record, computed once and kept."""
+        """The values that a rule gives to each record. They are computed once and kept."""
         return Derived(self, rule)
 
     def gradient(
         self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope
     ) -> IntArray:
-        """The gradient of a model over all records, charged. Everybody keeps `reserve` of what they have left."""
+        """The gradient of a model over all records, charged.
+
+        Each person keeps at least `reserve` of what they have left.
+        """
         slices = self._slices(rows, Arguments(weights, clip, scale, reserve), scope)
         rows.slices = None
         return self._pay(slices.contribution(), scope)
@@ -281,7 +287,7 @@ class Shard:
     def prepare_gradient(
         self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope
     ) -> bool:
-        """Compute a part of what `gradient` will need; whether there was more to do. Nobody pays for it yet."""
+        """Compute a part of what `gradient` will need. Nobody pays yet. Returns whether there was more to do."""
         return self._slices(rows, Arguments(weights, clip, scale, reserve), scope).more()
 
     def _slices(self, rows: Derived, step: Arguments, scope: Scope) -> GradientSlices:
@@ -290,10 +296,10 @@ class Shard:
         return rows.slices
 
     def tally(self, cells: Derived | None, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
-        """How many records are in which cell, charged: at most `price` each.
+        """How many records are in each cell. Everybody is charged at most `price`.
 
-        Without cells people are counted: by records that came before `since` rounds of training had begun, and then by
-        the others. Both by label, unless there are but two cells.
+        Without cells, people are counted: first by records that came before `since` rounds of training had begun, then
+        by the others. Both counts are by label, unless there are only two cells.
         """
         slots = self.slots()
         owners = self.owners_of(slots)
@@ -323,8 +329,8 @@ class Shard:
             setattr(self, name, getattr(self, name).copy())  # may be a read-only map
 
     def _link(self, slots: IntArray, owner_slots: IntArray) -> None:
-        """Put the records in front of their owners' chains."""
-        if (owner_slots[1:] > owner_slots[:-1]).all():  # a record each, in order: nothing to sort
+        """Put the records at the front of their owners' chains."""
+        if (owner_slots[1:] > owner_slots[:-1]).all():  # one record each and in order, so there is nothing to sort
             self._next[slots], self._head[owner_slots] = self._head[owner_slots], slots
             return
         order = np.argsort(owner_slots, kind="stable")
@@ -349,7 +355,7 @@ class Shard:
         self.keys.clear(slots)
 
     def _copies(self, vectors: Vectors, labels: IntArray, people: IntArray) -> int:
-        """How many of these rows their owners have already."""
+        """How many of these rows their owners already have."""
         rows = np.flatnonzero(people >= 0)
         if not len(rows):
             return 0
@@ -377,7 +383,7 @@ class Shard:
         return slot
 
     def _reserve(self, arrays: dict[str, int], capacity: int) -> None:
-        """Make these arrays at least so long, filling up with the given value."""
+        """Make these arrays at least this long, filled with the given value."""
         for name, empty in arrays.items():
             old = getattr(self, name)
             if capacity > len(old):
@@ -386,7 +392,7 @@ class Shard:
 
 
 def bodies(values: Int8Array, labels: npt.NDArray[Any], scales: FloatArray) -> list[bytes]:
-    """The bytes of each record, as far as anything depends on them."""
+    """The bytes of each record that anything can depend on."""
     body = np.zeros(len(values), dtype=[("label", "<i4"), ("scale", "<f8"), ("values", "i1", (values.shape[1],))])
     body["label"], body["scale"], body["values"] = labels, scales, values
     return [one.tobytes() for one in body]

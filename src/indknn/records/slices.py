@@ -1,8 +1,8 @@
-"""The gradient of a model over all records, computed some people at a time, so that answers can be given in between.
+"""The gradient of a model over all records, computed for some people at a time, so that answers can come between.
 
-What a person adds follows from their own records, from what they may pay and from the model. So a slice that was
-computed earlier holds as long as these are the same. `contribution` compares all of them and computes anew what has
-changed since. What comes out is, to the bit, what computing everything at that moment would give.
+What a person adds follows from their own records, from what they may pay, and from the model. So a slice that was
+computed earlier is valid as long as these are the same. `contribution` compares all of them and computes again what has
+changed. The result is, to the bit, what computing everything at that moment would give.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
     from indknn.records.shard import Shard
 
 RECORDS = 1024
-"""In a slice, unless one person has more: a few milliseconds of work."""
+"""How many records a slice has, unless one person has more: a few milliseconds of work."""
 _SLOT = (1 << 32) - 1  # of the number of a record
-_KEPT = 128 << 20  # bytes of sums that are kept at most; of large models slices are larger
+_KEPT = 128 << 20  # the most bytes of sums that are kept; large models have larger slices
 
 
 @dataclass(frozen=True)
 class _Inputs:
-    """Records by the slots of their owners: which they are, whose, and what their owner may pay."""
+    """Records by the slots of their owners: which records, whose, and what their owner may pay."""
 
     ids: IntArray
     owners: IntArray
     limits: IntArray
 
     def between(self, first: int, end: int) -> _Inputs:
-        """Those of the people in these slots."""
+        """The part for the people in these slots."""
         here = slice(*np.searchsorted(self.owners, (first, end)).tolist())
         return _Inputs(self.ids[here], self.owners[here], self.limits[here])
 
     def equal(self, other: _Inputs) -> bool:
-        """Whether these are the same records of the same people, who may pay as much."""
+        """Whether these are the same records of the same people, who may pay the same."""
         pairs = ((self.ids, other.ids), (self.owners, other.owners), (self.limits, other.limits))
         return all(np.array_equal(here, there) for here, there in pairs)
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Of one step: the model, the clip, the noise, and what everybody keeps."""
+    """The inputs of one step: the model, the clip, the noise, and what each person keeps."""
 
     weights: Weights
     clip: float
@@ -65,24 +65,24 @@ class Arguments:
 
 
 class GradientSlices:
-    """One step of training over the records of a shard. The caller holds its lock for the length of each call.
+    """One step of training over the records of a shard. The caller holds its lock during each call.
 
-    `remaining` says what the people in some slots have left.
+    `remaining` returns what the people in some slots have left.
     """
 
     def __init__(self, shard: Shard, rows: Derived, step: Arguments, remaining: Callable[[IntArray], IntArray]):
         self.step = step
         self._shard, self._rows, self._remaining = shard, rows, remaining
-        # Nobody pays more than this for a step. So it makes no difference how much more they have.
+        # Nobody pays more than this for a step, so it does not matter how much more they have.
         self._most = 2 * int(charge_units(np.array([(step.clip * STEP_GRID) ** 2]), step.scale)[0]) + 2
         self._now = self._look()
         self._records = max(RECORDS, ceil(step.weights.whole.size * 8 * len(self._now.ids) / _KEPT))
-        self._ends = [0]  # slots of owners, where slices end
+        self._ends = [0]  # the owner slots at which slices end
         self._done: list[tuple[_Inputs, Contribution]] = []
-        self._stale: list[int] | None = None  # slices to be computed anew, once it was looked
+        self._stale: list[int] | None = None  # slices that must be computed again, after the check for changes
 
     def more(self) -> bool:
-        """Compute one more slice; whether there was one left. What changed meanwhile is looked for once."""
+        """Compute one more slice. Returns whether there was one left. Changes are looked for once."""
         if self._stale:
             self._renew(self._stale.pop())
             return True
@@ -94,7 +94,7 @@ class GradientSlices:
         return bool(self._stale) or self._extend()
 
     def contribution(self) -> Contribution:
-        """The sum over all records as they are now, who pays for it and how much."""
+        """The sum over all records as they are now, who pays for it, and how much."""
         for i in self._changed():
             self._renew(i)
         while self._extend():
@@ -120,14 +120,14 @@ class GradientSlices:
         self._done[i] = self._slice(self._ends[i], self._ends[i + 1])
 
     def _extend(self) -> bool:
-        """Compute the slice after the last one; whether there was one."""
+        """Compute the next slice. Returns whether there was one."""
         owners, first = self._now.owners, self._ends[-1]
         start = int(np.searchsorted(owners, first))
         if start == len(owners):
             return False
         stop = start + self._records
         end = int(owners[stop]) if stop < len(owners) else int(owners[-1]) + 1
-        end = max(end, int(owners[start]) + 1)  # somebody may have more records than that
+        end = max(end, int(owners[start]) + 1)  # one person may have more records than that
         self._done.append(self._slice(first, end))
         self._ends.append(end)
         return True

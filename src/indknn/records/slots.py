@@ -1,9 +1,9 @@
-"""Growing arrays with a free list: the storage under every index.
+"""Growing arrays with a list of free slots: the storage under every index.
 
-A record keeps its slot while it lives. Adding takes freed slots first, so nothing is ever moved or rebuilt
-when records come and go. Beside its features a record takes 8 bytes here: |x|² as an integer, from which |x|
-is taken again exactly for the few that a query comes near, and |x| in float32 for the scan, where NaN marks
-a free slot. Kernels that look at lengths need the scale too, and hashing indexes a code.
+A record keeps its slot while it exists. New records take freed slots first, so nothing is moved or rebuilt when records
+come and go. Besides its features, a record takes 8 bytes here. |x|² is kept as an integer, from which |x| is computed
+exactly for the few records that a query comes near. |x| is also kept in float32 for the scan, where NaN marks a free
+slot. Kernels that use lengths also need the scale, and hashing indexes a code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from indknn.types import BoolArray, Float32Array, FloatArray, Int8Array, IntArra
 _FIRST_CAPACITY = 64
 _MANY_BYTES = 1 << 24
 _ARRAYS = ("values", "squared", "roots", "scale", "codes")
-NO_SCALES: FloatArray = np.ones(1)  # stretches to any length
+NO_SCALES: FloatArray = np.ones(1)  # broadcasts to any length
 
 
 class Slots:
@@ -43,7 +43,7 @@ class Slots:
         self.roots: Float32Array = np.zeros(0, dtype=np.float32)
         self.scale: FloatArray = np.zeros((0, int(with_scale)))
         self.codes: CodeArray = np.zeros((0, code_bytes), dtype=np.uint8)
-        self.used = 0  # slots below this have been handed out at least once
+        self.used = 0  # all slots below this have been used at least once
         self._free: list[int] = []
 
     def __len__(self) -> int:
@@ -57,25 +57,25 @@ class Slots:
 
     @property
     def store(self) -> Rows:
-        """What a scan reads."""
+        """The arrays that a scan reads."""
         return Rows(self.values, self.roots, self.used)
 
     @property
     def bytes_per_slot(self) -> int:
-        """What a record takes, features included."""
+        """How many bytes a record takes, including its features."""
         return sum(getattr(self, name)[:0].itemsize * _width(getattr(self, name)) for name in _ARRAYS)
 
     def root_norm(self, slots: IntArray | slice) -> FloatArray:
-        """|x| of these records, to the last bit what it was when they came."""
+        """|x| of these records, exactly as it was when they were added."""
         result: FloatArray = np.sqrt(self.squared[slots], dtype=np.float64)
         return result
 
     def scales(self, slots: IntArray | slice) -> FloatArray:
-        """The scales of these records, where the kernel looks at them; nothing otherwise."""
+        """The scales of these records, if the kernel uses them."""
         return self.scale[slots, 0] if self.with_scale else NO_SCALES
 
     def add(self, vectors: Vectors, codes: CodeArray | None = None) -> IntArray:
-        """Store the vectors; the slot of each."""
+        """Store the vectors and return the slot of each."""
         n = len(vectors)
         recycled = [self._free.pop() for _ in range(min(n, len(self._free)))]
         fresh = n - len(recycled)
@@ -91,7 +91,7 @@ class Slots:
         self.used += fresh
         if self.values is not values:
             self.values[where] = values
-        self.squared[where] = np.rint(vectors.root_norm * vectors.root_norm)  # a root of an integer: exact
+        self.squared[where] = np.rint(vectors.root_norm * vectors.root_norm)  # exact: a root of an integer
         self.roots[where] = vectors.root_norm
         if self.with_scale:
             self.scale[where, 0] = vectors.scale
@@ -100,11 +100,11 @@ class Slots:
         return slots
 
     def expect(self, records: int) -> None:
-        """Have room for so many. Pages that nothing is written to take no memory."""
+        """Reserve room for this many. Pages that are never written take no memory."""
         self._reserve(records)
 
     def remove(self, slots: IntArray) -> None:
-        """Free the slots and overwrite what was in them."""
+        """Free the slots and overwrite their contents."""
         where = int(slots[0]) if len(slots) == 1 else slots  # one index is much quicker than a list of one
         self.values[where] = 0
         self.squared[where] = 0
@@ -124,7 +124,7 @@ class Slots:
                 continue
             new = aligned_zeros((capacity, *old.shape[1:]), old.dtype)
             new[: self.used] = old[: self.used]
-            old[:] = 0  # the outgrown copy would otherwise keep forgotten features in freed memory
+            old[:] = 0  # the old copy would otherwise keep forgotten features in freed memory
             setattr(self, name, new)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Slots:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        for name in _ARRAYS:  # what comes may be a read-only map, and not aligned
+        for name in _ARRAYS:  # these may be read-only maps, and not aligned
             new = aligned_zeros(state[name].shape, state[name].dtype)
             new[:] = state[name]
             setattr(self, name, new)

@@ -1,4 +1,4 @@
-"""Indexes find the records near a query. They know records and nothing of people or budgets."""
+"""Indexes find the records near a query. They know nothing about people or budgets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ INDEXES: dict[str, type[ExactIndex]] = {"exact": ExactIndex, "lsh": LSHIndex, "s
 
 
 def make_index(name: str, kernel: Kernel, n_features: int, **options: Any) -> Index:
-    """The index of that name, empty.
+    """An empty index with this name.
 
-    Every index takes `scanner` ('auto', 'native', 'numpy') and `threads`; 'lsh' takes `n_tables`, `n_bits`
-    and `seed`; 'sketch' takes `n_bits`, `recall` and `seed`.
+    Every index takes `scanner` ('auto', 'native', 'numpy') and `threads`. 'lsh' also takes `n_tables`, `n_bits` and
+    `seed`. 'sketch' also takes `n_bits`, `recall` and `seed`.
 
     >>> from indknn.core.kernels import Cosine
     >>> len(make_index("sketch", Cosine(), 16, n_bits=256, seed=7))

@@ -1,7 +1,7 @@
-"""What an index must do: three calls, so that a faster one is easy to write, and to test against the exact.
+"""The interface of an index: three calls, so that a faster index is easy to write and to test against the exact one.
 
-The one law (rule 1): whether record i is selected, and its kernel value to the last bit, are functions of
-(x_i, q, public constants) alone. Never of other records, of the slot, or of the batch a query came in.
+Every index must keep rule 1: whether record i is selected, and its kernel value to the last bit, are functions of (x_i,
+q, public constants) alone. They never depend on other records, on the slot, or on the batch of the query.
 """
 
 from __future__ import annotations

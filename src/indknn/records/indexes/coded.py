@@ -1,9 +1,9 @@
-"""What the hashing indexes share: a short code per record, and an exact scan of the records with a near code.
+"""What the hashing indexes share: a short code per record, and an exact scan of the records with a similar code.
 
-A record's code is a function of the record and of public planes; whether it is a candidate is a function of
-its code and the query's. So selection depends on (x_i, q, public randomness) alone (rule 1): there are no
-tables, no buckets that fill up, and no upkeep. What is selected is a subset of what the exact index selects,
-with the same kernel values.
+The code of a record is a function of the record and of public planes. Whether it is a candidate is a function of its
+code and the query's code. So selection depends on (x_i, q, public randomness) alone (rule 1). There are no tables, no
+buckets that fill up, and no maintenance. The selection is a subset of the exact index's selection, with the same kernel
+values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from indknn.types import Float32Array, Int8Array, IntArray, Vectors
 
 
 class CodedIndex(ExactIndex, ABC):
-    """An exact index behind a filter on codes: bits that say on which side of public planes a record lies."""
+    """An exact index behind a filter on codes. The bits of a code say on which side of public planes a record lies."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class CodedIndex(ExactIndex, ABC):
         self.slots = Slots(n_features, with_scale=kernel.uses_lengths, code_bytes=len(planes) // 8)
 
     def add(self, vectors: Vectors) -> IntArray:
-        """Store the records with their codes; the slot of each."""
+        """Store the records with their codes. Returns the slot of each."""
         return self.slots.add(vectors, self.scanner.signs(vectors.values, self.planes))
 
     def candidates(self, queries: Vectors, tau: int) -> list[IntArray]:
-        """The slots of the records whose codes are near each query's. For the curator and for experiments."""
+        """The slots of the records whose codes are similar to each query's. For the curator and for experiments."""
         everything = np.full(1, -np.inf, dtype=np.float32)
         blocks = (queries[slice(i, i + 1)] for i in range(len(queries)))
         return [self._scan(self.slots.store, everything, block, tau)[0].slots for block in blocks]
@@ -48,7 +48,7 @@ class CodedIndex(ExactIndex, ABC):
     def recall(self, queries: Vectors, tau: int) -> float:
         """The share of the exact index's selection that this index finds, over all these queries.
 
-        It looks at the records without paying for it: for the curator and for experiments.
+        It looks at the records without charging anybody, so it is only for the curator and for experiments.
         """
         found = sum(len(selection.slots) for selection in self.search(queries, tau))
         exact = sum(len(selection.slots) for selection in self._search(queries, tau, super()._scan))

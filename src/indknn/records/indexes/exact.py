@@ -1,7 +1,7 @@
 """The exact scan: every record is compared with every query, by integer dot products.
 
-It is bound by how fast memory can be read, so it reads each record once for up to 64 queries. The scanner's
-bound lets a little too much through; what is selected is decided here, by the kernel's value on the grid.
+Its speed is limited by reading memory, so it reads each record once for up to 64 queries. The scanner's bound lets a
+few records too many pass. The selection is decided here, by the kernel's value on the grid.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SLACK = 2.0**-20  # float32 rounds four times on the way to the bound, each by 
 class ExactIndex:
     """Scan of all records, for up to 64 queries at a time.
 
-    `scanner` is 'auto', 'native' or 'numpy'; `threads` bounds the cores that one scan uses, None for all.
+    `scanner` is 'auto', 'native' or 'numpy'. `threads` limits the cores of one scan, None for all.
     """
 
     def __init__(self, kernel: Kernel, n_features: int, *, scanner: str = "auto", threads: int | None = None):
@@ -74,7 +74,7 @@ class ExactIndex:
         return (least - np.abs(least) * _SLACK).astype(np.float32)
 
     def _bounds(self, query: Vectors, tau: int) -> Float32Array:
-        """For a kernel that looks at lengths: the bound of each record itself, NaN where none is."""
+        """For a kernel that uses lengths: the bound of each record. NaN if there is none."""
         s, every = self.slots, slice(0, self.slots.used)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # free slots have scale 0
             root_q, scale_q = float(query.root_norm[0]), float(query.scale[0])

@@ -1,9 +1,8 @@
 """Ind-KNN-Hash: candidates share a bucket with the query in at least one of L hash tables of b bits.
 
-The buckets of a record are stored as one byte per table (two for b > 8), and a scan for any equal byte takes
-the place of the tables: no upkeep, no caps. It is in the package because it is in the paper. An exact scan
-finds everything and is hardly slower, and `sketch` is the better use of the same planes: see
-docs/performance.md.
+The buckets of a record are stored as one byte per table (two for b > 8). A scan for any equal byte replaces the tables,
+so there is no maintenance and no limit. This index is in the package because it is in the paper. An exact scan finds
+everything and is hardly slower, and `sketch` makes better use of the same planes: see docs/performance.md.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class LSHIndex(CodedIndex):
 
 
 def _padded(n_tables: int, n_bits: int, unit: int, n_features: int, seed: int) -> Int8Array:
-    """Planes by table, filled up to whole bytes with zero planes: those bits are the same for everyone."""
+    """Planes by table, padded to whole bytes with zero planes. The padded bits are the same for all records."""
     planes = np.zeros((n_tables, unit, n_features), dtype=np.int8)
     planes[:, :n_bits] = hyperplanes(n_tables * n_bits, n_features, seed).reshape(n_tables, n_bits, -1)
     return planes.reshape(n_tables * unit, n_features)

@@ -1,9 +1,9 @@
-"""Public random hyperplanes, from a recorded seed and nothing else.
+"""Public random hyperplanes, made only from a recorded seed.
 
-The planes come out of SHAKE-256, so that a seed means the same planes on every machine and with every
-version of NumPy. Their entries are small integers: on which side of a plane a record lies is then the sign
-of an integer dot product, the same wherever the record is stored (rule 1). A matrix product in floating
-point would not do: its rounding depends on the row's position.
+The planes come from SHAKE-256, so a seed gives the same planes on every machine and with every version of NumPy. Their
+entries are small integers. So the side of a plane on which a record lies is the sign of an integer dot product, which
+is the same wherever the record is stored (rule 1). The rounding of a floating-point matrix product depends on the row's
+position, so it could not be used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from indknn.types import Int8Array
 
 
 def hyperplanes(count: int, n_features: int, seed: int) -> Int8Array:
-    """Normal vectors of `count` planes: each entry is a sum of four uniform bytes, near enough Gaussian.
+    """Normal vectors of `count` planes. Each entry is a sum of four uniform bytes, which is close to Gaussian.
 
     >>> hyperplanes(2, 3, seed=0).shape, hyperplanes(2, 3, seed=0).dtype
     ((2, 3), dtype('int8'))

@@ -1,8 +1,8 @@
-"""The arithmetic of a scan, apart from what is scanned: two scanners with the same answers.
+"""The arithmetic of a scan: two scanners that give the same answers.
 
-`native` is the C extension, `numpy` its twin, which is always there and is what the other is tested against.
-A scanner proposes: it returns the records whose integer dot product reaches a bound that is a little too low.
-The kernel then decides, on its own grid.
+`native` is the C extension. `numpy` is always available, and tests compare `native` with it. A scanner makes proposals:
+it returns the records whose integer dot product reaches a bound that is a little too low. Then the kernel decides, on
+its grid.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Int32Array: TypeAlias = npt.NDArray[np.int32]
 CodeArray: TypeAlias = npt.NDArray[np.uint8]
 
 MAX_QUERIES = 64
-"""Queries per pass over the store."""
+"""Queries per pass over the records."""
 MAX_FEATURES = 1 << 17
 """With more, a dot product of int8 vectors might not fit into 32 bits."""
 
@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What a scan reads: the rows below `used`. A slot whose root is NaN is never found."""
+    """The arrays that a scan reads: the rows below `used`. A slot whose root is NaN is never found."""
 
     values: Int8Array
     roots: Float32Array

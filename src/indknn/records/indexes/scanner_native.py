@@ -1,4 +1,4 @@
-"""The C extension behind the scanner's face. It is optional: `levels()` is empty where it was not built."""
+"""The C extension as a scanner. It is optional: `levels()` is empty if it was not built."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ except ImportError:
     _native = None
 
 _WORTH_A_THREAD = 1 << 21
-"""Bytes to read per thread below which starting another costs more than it saves (10 to 20 microseconds)."""
+"""Below this many bytes per thread, starting another thread costs more than it saves (10 to 20 microseconds)."""
 
 
 def levels() -> tuple[str, ...]:
@@ -95,7 +95,7 @@ def cores() -> int:
 
 
 def _restored(threads: int | None) -> Scanner:
-    """A pickled scanner may be loaded on another machine, which takes the best that it has."""
+    """A pickled scanner may be loaded on another machine. Then it uses the best instruction set there."""
     return NativeScanner(threads=threads) if levels() else NumpyScanner()
 
 

@@ -1,6 +1,6 @@
-"""The scan in NumPy: no compiler needed, and the oracle of the native scanner.
+"""The scan in NumPy. It needs no compiler, and tests compare the native scanner with it.
 
-It rests on `quantise.integer_dots`: a float32 product of int8 values is exact.
+It relies on `quantise.integer_dots`: a float32 product of int8 values is exact.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _NOTHING = Found(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
 
 class NumpyScanner:
-    """Scans by tiles of rows, turned into float32 in cache.
+    """Scans tiles of rows, which are converted to float32 in the cache.
 
-    Threads of its own were tried for a single query and did not pay; BLAS shares out a batch by itself.
+    Extra threads for a single query were tried and did not help. BLAS divides a batch by itself.
     """
 
     @property
@@ -126,7 +126,7 @@ def _tiles(used: int, n_features: int, n_queries: int = 1) -> Iterator[slice]:
 
 
 def _by_query(parts: list[Part], n_queries: int) -> list[Found]:
-    """The finds of all tiles, query by query: within a query they stay in order."""
+    """The finds of all tiles, query by query. Within a query they stay in order."""
     if not parts:
         return [_NOTHING] * n_queries
     which, slots, dots = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))

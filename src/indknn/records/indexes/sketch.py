@@ -1,10 +1,9 @@
 """A sketch of each record: on which side of some hundred public hyperplanes it lies.
 
-Two vectors at the angle θ lie on different sides of a random plane with probability θ/π, so the number of
-bits in which two sketches differ is Binomial(n_bits, θ/π). A record is a candidate when its sketch is within
-a cut of the query's. The cut is a public number: the kernel and τ give the widest angle that is selected,
-and at that angle a record is missed with probability 1 - `recall` at most, over the draw of the planes;
-nearer records are missed less.
+Two vectors at the angle θ lie on different sides of a random plane with probability θ/π. So the number of bits in which
+two sketches differ is Binomial(n_bits, θ/π). A record is a candidate if its sketch differs from the query's in at most
+`cut` bits. The cut is a public number. The kernel and τ give the widest angle that is selected. At that angle a record
+is missed with probability at most 1 - `recall`, over the draw of the planes. Nearer records are missed less often.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MAX_BITS = 1 << 14
 
 
 class SketchIndex(CodedIndex):
-    """`n_bits` sign bits by public hyperplanes drawn from `seed`; for kernels of the angle.
+    """`n_bits` sign bits by public hyperplanes drawn from `seed`. For kernels that depend only on the angle.
 
     >>> from indknn.core.kernels import Cosine, tau_on_grid
     >>> from indknn.core.quantise import quantise
@@ -63,7 +62,7 @@ class SketchIndex(CodedIndex):
         super().__init__(kernel, n_features, planes, scanner=scanner, threads=threads)
 
     def cut(self, tau: int) -> int:
-        """In how many bits a candidate's sketch may differ from the query's: a public number."""
+        """In how many bits a candidate's sketch may differ from the query's. This is public."""
         return hamming_cut(self.kernel.least_cosine(tau), self.n_bits, self.target_recall)
 
     def _scan(self, rows: Rows, factors: Float32Array, block: Vectors, tau: int) -> list[Found]:
