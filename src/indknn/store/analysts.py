@@ -1,16 +1,17 @@
-"""Analysts who are given less than the store's ε, for all that they are ever told.
+"""Analysts who are given a smaller ε than the store's, for everything that they are ever told.
 
-It is a public fact about the analyst, and a promise to everybody whose records answer them. So it is kept in the
-settings of the store file, which the books cover, and not with the keys: a file of keys that was lost, moved or
-restored changes nothing.
+The smaller ε is a public fact about the analyst, and a promise to everybody whose records answer them. So it is kept in
+the settings of the store file, which the self-checks cover, and not with the keys. If the key file is lost, moved or
+restored, nothing changes.
 
-It is given, or lowered, before the analyst's first answer. Later on less would not be true of what was told already.
-Whether it happens to be true depends on what people have spent, which is private (rule 8), so not even that may decide.
-More would hurt nobody else, but would break what was printed.
+It must be given, or lowered, before the analyst's first answer. Later, a smaller ε might not be true of what the
+analyst was already told. Whether it is true depends on what people have spent, which is private (rule 8). So even that
+must not decide. A larger ε would hurt nobody else, but would break what was printed.
 
-Who is given no more than the shared model may take sees nothing of it: votes alone answer them, within their own ε.
-What they are told then depends on their own ledger, and on nothing that is shared; nor does the other way round.
-A schema that people paid for is shared as well, and every answer follows from it. So a store has one or the other.
+If the ε is not above what the shared model may use, the analyst sees nothing of the shared model. Then only votes
+answer them, within their own ε. What they are told depends on their own ledger and on nothing that is shared, and the
+other way round. A schema that people paid for is shared too, and every answer depends on it. So a store can have such a
+schema or such analysts, but not both.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from indknn.store.opening import State
 
 
 def settings_with_less(state: State, analyst: str, epsilon: float) -> Settings | None:
-    """The settings in which this analyst has this ε; None if that is so already. The journal is written by now."""
+    """The settings in which this analyst has this ε. None if that is so already. The journal must be written before."""
     check_name(analyst)
     settings, ledger = state.engine.settings, state.engine.ledger
     now, was = replace(settings, analysts={**settings.analysts, analyst: epsilon}), settings.analysts.get(analyst)
@@ -61,13 +62,16 @@ def settings_with_less(state: State, analyst: str, epsilon: float) -> Settings |
 
 
 def has_paid_schema(db: Connection) -> bool:
-    """Whether people ever paid for counts of their tables. That is done before the first records, if at all."""
+    """Whether people ever paid for counts of their tables. This can only happen before the first records."""
     early = takewhile(lambda entry: entry.kind != "add", chain.entries(db))
     return any(entry.kind == "answers" and "schema" in entry.facts for entry in early)
 
 
 def read_given_less(place: Place) -> dict[str, float] | None:
-    """The ε of analysts who were given less, without reading the rest of a store; None while somebody has it open."""
+    """The ε of analysts who were given less, without reading the rest of a store.
+
+    None while another process has it open.
+    """
     home, read_only = home_of(place), not isinstance(place, Path)  # a database can be read beside its server
     try:
         home.hold(read_only=read_only)

@@ -1,4 +1,4 @@
-"""Many requests at the price of one scan and one sync, each answered as if it had come alone."""
+"""Many requests with one scan and one sync, each answered as if it had come alone."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Outcome: TypeAlias = Reply | InvalidInputError
 
 @dataclass(frozen=True)
 class Batch:
-    """What came of each request: an answer, or why there is none. Nothing of it may leave before `commit`."""
+    """The result of each request: an answer, or an error. Nothing may leave before `commit`."""
 
     journal: StoreJournal
     outcomes: list[Outcome]
 
     def commit(self) -> None:
-        """Return when all of it is on disk."""
+        """Return when everything is on disk."""
         self.journal.commit()
 
 
 def answered(requests: Sequence[Request], predictor: Predictor, journal: StoreJournal) -> Batch:
-    """Answer what is new and repeat what is known. A request id that was used for other queries is an error."""
+    """Answer new requests and repeat known ones. A request id that was used for other queries is an error."""
     new, names = [], set()
     for i, request in enumerate(requests):
         name = request.request_id
@@ -44,6 +44,6 @@ def _known(request: Request, predictor: Predictor, journal: StoreJournal) -> Out
         reply = journal.repeated(request)
     except RequestConflictError as error:
         return error
-    if request.likely and reply.likely is None:  # it did not ask for them the first time
+    if request.likely and reply.likely is None:  # the first request with this id did not ask for them
         return replace(reply, likely=predictor.probabilities(request.queries, request.analyst))
     return reply

@@ -1,13 +1,13 @@
-"""The books defend themselves: a keyed sum over every row of the file, carried by the audit trail (rule 16).
+"""Self-checks: a keyed sum over every row of the file, recorded in the audit trail (rule 16).
 
-Every row of every table has a keyed hash. The sums of these hashes, one per table, say exactly which rows there are: a
-row that was changed, dropped, added or put back in an older form changes a sum. Triggers keep the sums up to date while
-this process writes, so no writer can forget it; a database that cannot call this process has one door for all writes
-(`postgres/door.py`), which tells of them. Each entry of the audit trail holds a digest of the sums as they were
-when it was written. Opening a store reads every row once and compares.
+Every row of every table has a keyed hash. The sums of these hashes, one per table, determine which rows there are. If a
+row is changed, deleted, added or set back to an older form, a sum changes. In a file, triggers update the sums while
+this process writes, so no code can forget it. A database cannot call this process, so there all writes go through one
+class (`postgres/door.py`), which updates the sums. Each entry of the audit trail holds a digest of the sums at that
+time. Opening a store reads every row once and compares.
 
-The key lies in the file. So this finds damage and careless edits by itself, and deliberate ones together with a
-witness, which remembers the audit trail elsewhere.
+The key is in the file. So this finds damage and careless edits by itself. To find deliberate edits, it needs a witness,
+which keeps the audit trail's state elsewhere.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ TABLES = {
     "joined": ("digest", "spent"),
     "additions": ("id", "digest", "numbers", "day"),
 }
-"""All tables but the audit trail, which is a chain of hashes of its own."""
+"""All tables except the audit trail, which is itself a chain of hashes."""
 _LATER = {"record_keys", "joined", "additions"}
-"""Tables that older files do not have. They count only where they have rows, so that older digests still hold."""
+"""Tables that older files do not have. They count only if they have rows, so that older digests still hold."""
 _MODULUS = 1 << 256
 
 
 class Books:
-    """The sums over the rows of an open file. `digest` is what the audit trail holds of them."""
+    """The sums over the rows of an open file. The audit trail holds their `digest`."""
 
     def __init__(self, db: Connection, key: bytes):
         self._db: Connection = db
@@ -58,7 +58,7 @@ class Books:
         functions: dict[str, Any] = {"entered": self.entered, "struck": self.struck, "books_digest": self.digest}
         for name, function in functions.items():
             db.create_scalar_function(name, function)
-        db.pragma("recursive_triggers", 1)  # or REPLACE would delete rows unseen
+        db.pragma("recursive_triggers", 1)  # otherwise REPLACE would delete rows without calling the triggers
         for table, columns in TABLES.items():
             old, new = (", ".join(f"{side}.{column}" for column in columns) for side in ("OLD", "NEW"))
             strike, enter = f"SELECT struck('{table}', {old});", f"SELECT entered('{table}', {new});"
@@ -66,7 +66,7 @@ class Books:
                 db.execute(f"CREATE TEMP TRIGGER {table}_{event} AFTER {event} ON main.{table} BEGIN {work} END")
 
     def read(self) -> str:
-        """Take the sums from the rows that are in the file; their digest."""
+        """Compute the sums from the rows in the file, and return their digest."""
         for table, columns in TABLES.items():
             total, hasher = 0, self._hashers[table]
             for row in scan(self._db, f"SELECT {', '.join(columns)} FROM {table}"):
@@ -75,7 +75,7 @@ class Books:
         return self.digest()
 
     def digest(self) -> str:
-        """Of all sums."""
+        """A digest of all sums."""
         whole = self._digester.copy()
         for table, total in self._sums.items():
             if total or table not in _LATER:
@@ -83,25 +83,25 @@ class Books:
         return whole.hexdigest()
 
     def entered(self, table: str, *row: Any) -> None:
-        """A row was written."""
+        """Add a row that was written."""
         self._sums[table] = (self._sums[table] + _hashed(self._hashers[table], _counted(table, row))) % _MODULUS
 
     def struck(self, table: str, *row: Any) -> None:
-        """A row was deleted, or is about to be overwritten."""
+        """Remove a row that was deleted, or that will be overwritten."""
         self._sums[table] = (self._sums[table] - _hashed(self._hashers[table], _counted(table, row))) % _MODULUS
 
     def emptied(self, table: str) -> None:
-        """All rows of a table were deleted."""
+        """Remove all rows of a table that was emptied."""
         self._sums[table] = 0
 
 
 def _counted(table: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What counts of a row: a request whose day is not known counts as it did before there were days."""
+    """The part of a row that counts. A request without a day counts as it did before there were days."""
     return row[:-1] if table == "requests" and row[-1] == 0 else row
 
 
 def _hashed(hasher: Any, row: tuple[Any, ...]) -> int:
-    """The keyed hash of a row as a number. The values are written so that two different rows never look alike."""
+    """The keyed hash of a row as a number. Two different rows are never encoded in the same way."""
     parts: list[bytes] = []
     for value in row:
         if isinstance(value, bytes):

@@ -1,7 +1,7 @@
 """The audit trail: a chain of hashes over what was done, without personal data.
 
-Each entry's hash covers the entry and the hash before it, so that no entry can be changed, dropped or added
-in between without all later ones changing too. The latest hash, kept elsewhere (a witness), proves the rest.
+The hash of each entry covers the entry and the hash before it. So an entry cannot be changed, deleted or inserted
+without changing all later hashes. If the latest hash is kept elsewhere (by a witness), it proves the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GENESIS = bytes(32)
 
 @dataclass(frozen=True)
 class Entry:
-    """One link: its position, when, what kind, what, and the hash up to here."""
+    """One entry: its position, time, kind and body, and the hash up to here."""
 
     position: int
     at: str
@@ -47,9 +47,9 @@ def now() -> str:
 
 
 def append(db: Connection, kind: str, **facts: Any) -> Entry:
-    """Add an entry, inside the transaction that does what it tells and as its last statement.
+    """Add an entry, as the last statement of the transaction that it describes.
 
-    It holds a digest of all rows (`books.py`). Times never run backwards, even if the clock does.
+    It holds a digest of all rows (`books.py`). Times never go backwards, even if the clock does.
     """
     last = db.execute("SELECT position, at, hash FROM audit ORDER BY position DESC LIMIT 1").fetchone()
     position, since, previous = (last[0] + 1, last[1], last[2]) if last else (1, "", GENESIS)
@@ -64,7 +64,7 @@ def append(db: Connection, kind: str, **facts: Any) -> Entry:
 
 
 def entries(db: Connection, first: int = 1) -> Iterator[Entry]:
-    """The chain from a position on."""
+    """The entries from a position on."""
     query = "SELECT position, at, kind, body, hash FROM audit WHERE position >= ? ORDER BY position"
     for row in db.execute(query, (first,)):
         yield Entry(*row)
@@ -77,7 +77,7 @@ def last(db: Connection) -> Entry:
 
 
 def breaks(db: Connection) -> Iterator[str]:
-    """What is wrong with the chain, if anything."""
+    """What is wrong with the chain. Nothing if it is intact."""
     previous, expected = GENESIS, 1
     for entry in entries(db):
         if entry.position != expected:

@@ -1,6 +1,6 @@
 """One transaction on records and people, in memory and in the file together: adding, erasing, folding.
 
-There is one way to erase. `Store.forget`, `Store.upsert` and `Store.replace_all` all take it.
+There is only one way to erase. `Store.forget`, `Store.upsert` and `Store.replace_all` all use it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SLOT = 0xFFFFFFFF
 
 @dataclass
 class Change:
-    """What may be done inside the transaction. If it fails, memory is thrown away and read anew from the file."""
+    """What can be done in the transaction. If it fails, memory is discarded and read again from the file."""
 
     state: State
     noise: Noise
@@ -44,16 +44,19 @@ class Change:
     erased: int = 0
     noted: bool = False
     copies: int = 0
-    """Rows that their owner had already."""
+    """How many rows their owner already had."""
     extra: int = 0
-    """What people were charged who turned out to be one person, beyond the sum of what each was."""
+    """The extra charge for people who turned out to be one person, beyond the sum of what each was charged."""
     slots: list[IntArray] = field(default_factory=list)
-    """Of the records that were put."""
+    """The slots of the records that were added."""
     advice: list[Warning] = field(default_factory=list)
-    """What to tell whoever adds the records."""
+    """Warnings for the person who adds the records."""
 
     def complete(self, X: npt.NDArray[Any], y: npt.ArrayLike, classes: npt.ArrayLike | None = None) -> None:
-        """The first records of a draft settle what it left open; their labels too, if nobody has named the classes."""
+        """Fix what a draft left open, from its first records.
+
+        This is the number of features, and the classes if they were not given.
+        """
         state, settings = self.state, self.state.engine.settings
         if X.ndim != 2:
             raise InvalidInputError(f"X must be a table of shape (rows, features), got shape {X.shape}")
@@ -72,7 +75,7 @@ class Change:
         state.draft = False
 
     def adopt(self, schema: Schema) -> None:
-        """A draft takes a schema, and with it the number of features; the classes too, if it names them."""
+        """Give a schema to a draft. It fixes the number of features, and the classes if it names them."""
         state, settings = self.state, self.state.engine.settings
         if not state.draft or settings.schema is not None:
             raise InvalidInputError("a store takes a schema once, before its first records")
@@ -86,7 +89,7 @@ class Change:
         state.engine = journaled_engine(settings, self.noise, state.journal, make_shard=state.make_shard)
 
     def give_less(self, settings: Settings, analyst: str) -> None:
-        """These settings hold from here on, in which this analyst has less (`analysts.py`)."""
+        """Use these settings from now on. They give this analyst less (`analysts.py`)."""
         state, epsilon = self.state, settings.analysts[analyst]
         stored = json.loads(database.get_meta(state.db, "settings"))  # τ may be open there, and chosen in memory
         database.set_meta(state.db, "settings", json.dumps({**stored, "analysts": settings.analysts}))
@@ -94,7 +97,7 @@ class Change:
         state.engine.give_less(settings, analyst)
 
     def declare_public(self, values: Int8Array) -> None:
-        """Keep unlabelled public rows, and their digest in the audit trail. Only before the first answer."""
+        """Keep unlabelled public rows, and write their digest into the audit trail. Only before the first answer."""
         state = self.state
         if database.get_meta(state.db, "public") is not None or state.journal.last_noted:
             raise InvalidInputError("public rows are declared once, before the first answer")
@@ -113,10 +116,10 @@ class Change:
         match: Match | None = None,
         replaced: IntArray | None = None,
     ) -> IntArray:
-        """Add records; their numbers. Whoever comes back resumes what they had spent.
+        """Add records and return their numbers. People who come back start with what they had spent.
 
-        Without owners each row is a new person's. Rows take the place of the records that have their record ids, and
-        of those in the `replaced` slots. The new records are added first, so that nobody is gone in between.
+        Without owners, each row is a new person. Rows replace the records that have their record ids, and those in the
+        `replaced` slots. New records are added first, so that nobody is without records in between.
         """
         engine, ledger = self.state.engine, self.state.engine.ledger
         names = ledger.new_names(len(vectors), EACH_ROW_PREFIX) if owners is None else owners
@@ -147,7 +150,7 @@ class Change:
             now = {scope: int(ledger.spent([name], scope)[0]) for scope in ledger.scopes}
             self.extra += sum(now.values()) - sum(sum(spent[digest].values()) for digest in back[name])
             note_if_above(db, ledger, name, now)
-        if back:  # what they had spent moves from the tombstones into the balances
+        if back:  # what they had spent moves from the tombstones to the balances
             db.executemany("DELETE FROM tombstones WHERE digest = ?", ((digest,) for digest in spent))
             self._touch(slots)
             self.fold()
@@ -155,22 +158,22 @@ class Change:
         return ids
 
     def note_upload(self, upload: Upload | None, numbers: IntArray) -> None:
-        """Remember what an upload has become, if it may be repeated."""
+        """Remember the result of an upload, if it may be repeated."""
         if upload is not None:
             upload.note(self.state.db, numbers)
             self.noted = True
 
     def note_added(self) -> None:
-        """Write into the audit trail how many records came, if any did."""
+        """Write into the audit trail how many records were added, if any."""
         db = self.state.db
         if self.added or self.noted:
             database.set_meta(db, "next_number", str(self.state.engine.ledger.next_number))  # may exceed 63 bits
             chain.append(db, "add", records=self.added, **({"extra": str(self.extra)} if self.extra else {}))
 
     def erase(self, slots: IntArray, staying: Iterable[OwnerId] = ()) -> dict[int, OwnerId]:
-        """Erase the records in these slots, and whoever has none left; the names of those, by owner slot.
+        """Erase the records in these slots, and forget owners who have none left. Returns their names, by owner slot.
 
-        Keys of theirs are revoked. Those who are `staying` get other records in this transaction, and keep their keys.
+        Their keys are revoked. Owners in `staying` get other records in this transaction and keep their keys.
         """
         db, engine = self.state.db, self.state.engine
         shard, ledger = engine.shard, engine.ledger
@@ -187,17 +190,17 @@ class Change:
         return gone
 
     def purge(self) -> None:
-        """Drop all that was released: answers, the shared model, and what was learned from them."""
+        """Delete everything that was released: answers, the shared model, and what was learned from them."""
         state = self.state
         database.purge_answers(state.db)
-        database.set_meta(state.db, "epoch", state.engine.shard.epoch)  # no release tells it any more
-        database.set_meta(state.db, "house", int(state.engine.ledger.house))  # nor that
+        database.set_meta(state.db, "epoch", state.engine.shard.epoch)  # after this, no release has it any more
+        database.set_meta(state.db, "house", int(state.engine.ledger.house))  # the same
         chain.append(state.db, "purge", upto=state.journal.last_noted)
         state.journal.forget_requests()
         state.engine.predictor.purge()
 
     def fold(self) -> None:
-        """Write balances in the place of debits."""
+        """Replace debits by balances."""
         journal, blocks = self.state.journal, sorted(self.state.journal.touched, key=str)
         balances = database.snapshot(self.state.engine.ledger, blocks)
         database.write_balances(self.state.db, balances, journal.last_noted)
@@ -223,9 +226,10 @@ PURGED = {
 
 
 def receipt_of(state: State, what: str, **facts: Any) -> dict[str, Any]:
-    """What somebody is given who asked for an erasure, or for a purge. An entry of the audit trail has the same hash.
+    """The receipt of an erasure or a purge. An entry of the audit trail has the same hash.
 
-    Its position is left out: it counts what happened to other people, which is private (rule 14).
+    The receipt leaves out the position of the entry. It would count what happened to other people, which is private
+    (rule 14).
     """
     entry = chain.last(state.db)
     return {"receipt": what, "store": state.store_id, "at": entry.at, **facts, "audit_hash": entry.hash.hex()}

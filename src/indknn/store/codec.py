@@ -18,7 +18,7 @@ _LABEL_BITS = 16
 
 @dataclass(frozen=True)
 class Debits:
-    """Who paid how much for one answer: distinct owner slots, ascending, and ledger units."""
+    """Who paid how much for one answer: distinct owner slots in ascending order, and ledger units."""
 
     slots: IntArray
     units: IntArray
@@ -30,7 +30,7 @@ class Debits:
 
     @property
     def blocks(self) -> list[int]:
-        """The blocks of balances that these owners are in."""
+        """The blocks of balances that contain these owners."""
         if not len(self.slots):
             return []
         first = int(self.slots[0]) // BLOCK
@@ -56,11 +56,11 @@ class Debits:
 
     @staticmethod
     def merge(parts: list[tuple[IntArray, IntArray]]) -> Debits:
-        """One debit per owner, from charges made in steps."""
+        """One debit per owner, from charges that were made in several steps."""
         if not parts:
             return Debits(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
         first = parts[0][0]
-        if all(s is first for s, _ in parts):  # the same people in every step: the usual case
+        if all(s is first for s, _ in parts):  # usually the same people in every step
             return Debits(first, sum((u for _, u in parts[1:]), start=parts[0][1]))
         slots, where = np.unique(np.concatenate([s for s, _ in parts]), return_inverse=True)
         units = np.zeros(len(slots), dtype=np.int64)
@@ -86,7 +86,7 @@ def record_type(n_features: int) -> np.dtype[np.void]:
 
 
 def pack_label(labels: IntArray, epochs: IntArray) -> IntArray:
-    """A label and how many rounds of training had begun when its record came, in the 32 bits that were the label's.
+    """A label, and how many rounds of training had begun when its record came, in the 32 bits of the label.
 
     >>> packed = pack_label(np.array([3]), np.array([2]))
     >>> [part.tolist() for part in unpack_label(packed)]
@@ -96,13 +96,13 @@ def pack_label(labels: IntArray, epochs: IntArray) -> IntArray:
 
 
 def unpack_label(packed: IntArray) -> tuple[IntArray, IntArray]:
-    """What `pack_label` made; a free slot has label -1."""
+    """The values that `pack_label` packed. A free slot has label -1."""
     free = packed < 0
     return np.where(free, -1, packed & ((1 << _LABEL_BITS) - 1)), np.where(free, 0, packed >> _LABEL_BITS)
 
 
 def encode_name(name: OwnerId, slot: int) -> bytes:
-    """A letter, the name, and a checksum over both and the slot: a damaged name would be a lost ledger.
+    """A letter, the name, and a checksum over both and the slot. A damaged name would be a lost ledger.
 
     >>> encode_name("ann", 5)[:-4], decode_name(encode_name("7", 5), 5)
     (b'sann', '7')
@@ -112,7 +112,7 @@ def encode_name(name: OwnerId, slot: int) -> bytes:
 
 
 def decode_name(text: bytes, slot: int) -> OwnerId:
-    """What `encode_name` wrote. In older files the letters i and b mark names that were numbers or bytes."""
+    """The name that `encode_name` wrote. In older files, the letters i and b mark names that were numbers or bytes."""
     body, kind = text[:-4], text[:1]
     if crc32(body, slot) != int.from_bytes(text[-4:], "little"):
         raise StoreError(f"the name of the owner in slot {slot} is damaged")

@@ -1,4 +1,4 @@
-"""How a store comes into being: whole, or not at all."""
+"""Creates a store, completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from indknn.store.schema import VERSION
 
 
 def create(home: Home, settings: Settings, draft: bool) -> None:
-    """Make an empty store. A store is never overwritten."""
-    new_index(settings)  # refuses bad settings before there is a store
+    """Make an empty store. An existing store is never overwritten."""
+    new_index(settings)  # refuses bad settings before the store is made
     settings.plan(settings.tau or 1.0)
     facts = json.loads(json.dumps(settings.stored(draft=draft)))
 

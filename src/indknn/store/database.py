@@ -1,4 +1,4 @@
-"""The connection to a store file, and what is read from it and written to it."""
+"""The connection to a store file, and all functions that read or write its tables."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from indknn.store.schema import check, migrate
 from indknn.types import Int8Array, IntArray, OwnerId, Vectors
 
 _ROWS = 4096
-_SHARED = "*"  # the scope of what every analyst sees; analysts have names that begin with "="
+_SHARED = "*"  # the scope for what every analyst sees; the names of analysts begin with "="
 PURGED = -2
-"""The label of an answer that was purged; a sum over records has -1."""
+"""The label of a purged answer. A sum over records has -1."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Balance:
 def connect(
     path: Path, *, create: bool = False, synchronous: str = "FULL", vfs: str | None = None, read_only: bool = False
 ) -> apsw.Connection:
-    """An open, checked, migrated file. WAL, every commit synced, deleted content overwritten."""
+    """Open, check and migrate a file. It uses WAL, syncs every commit, and overwrites deleted content."""
     name, flags = str(path), apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     if read_only:
         if _log(path).exists() and _log(path).stat().st_size:
             raise StoreError(
                 f"{_log(path)} holds changes that are not in the store yet: open it where it can be written"
             )
-        # "immutable" has SQLite write nothing at all, not even a lock
+        # with "immutable" SQLite writes nothing at all, not even a lock
         name, flags = f"file:{quote(name)}?immutable=1", apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     try:
         db = apsw.Connection(name, flags=flags, vfs=vfs)
@@ -61,7 +61,7 @@ def connect(
         raise StoreError(f"{path} cannot be opened as a store: {error}") from error
     try:
         db.pragma("locking_mode", "EXCLUSIVE")  # one writer; keeps the WAL index out of a shared file
-        check(db, str(path), empty=create)  # before anything is written into what may be somebody else's file
+        check(db, str(path), empty=create)  # check first, because the file may belong to somebody else
         db.pragma("journal_mode", "WAL")
         db.pragma("synchronous", synchronous)
         db.pragma("secure_delete", 1)
@@ -78,15 +78,15 @@ def connect(
 
 
 def close(db: apsw.Connection) -> None:
-    """Close, whatever the disk says: what was not written by then is in the log, or was not answered."""
+    """Close, even if the disk fails. What was not written is in the log, or was never answered."""
     with suppress(apsw.Error):
         db.close(True)
 
 
 def settle_log(db: apsw.Connection, path: Path) -> None:
-    """Make sure of what an earlier process left: it shows in the log, but may never have been synced.
+    """Make durable what an earlier process left in the log. It may never have been synced.
 
-    The log goes into the file; where that cannot grow, on a full disk, the log is synced where it is.
+    The log is moved into the file. If the file cannot grow, on a full disk, the log is synced where it is.
     """
     if db.readonly("main"):
         return
@@ -97,12 +97,12 @@ def settle_log(db: apsw.Connection, path: Path) -> None:
 
 
 def empty_log(db: apsw.Connection, path: Path) -> None:
-    """Move the write-ahead log into the file, and cut it to nothing, durably."""
-    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # raises where something is in the way
+    """Move the write-ahead log into the file, and truncate it, durably."""
+    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # raises if something prevents it
     if _log(path).exists():
         if _log(path).stat().st_size:
             raise apsw.BusyError("the log is in use")
-        sync_file(_log(path))  # SQLite does not sync the cut: after a power failure the old bytes would be back
+        sync_file(_log(path))  # SQLite does not sync the truncation: a power failure would bring old bytes back
 
 
 def _log(path: Path) -> Path:
@@ -110,7 +110,7 @@ def _log(path: Path) -> Path:
 
 
 def get_meta(db: Connection, name: str) -> Any:
-    """A value by name; None where there is none."""
+    """A value by name. None if there is none."""
     return db.execute("SELECT value FROM meta WHERE name = ?", (name,)).get
 
 
@@ -126,7 +126,7 @@ def read_public(db: Connection) -> Int8Array | None:
 
 
 def write_records(db: Connection, shard: Shard, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:
-    """The records just put into these slots, some at a time: all of them as bytes would take much memory."""
+    """Write the records that were just put into these slots, some at a time, to save memory."""
     for low in range(0, len(slots), _ROWS):
         part = slice(low, low + _ROWS)
         here, some = slots[part], vectors[part]
@@ -137,7 +137,7 @@ def write_records(db: Connection, shard: Shard, slots: IntArray, vectors: Vector
 
 
 def clear_records(db: Connection, shard: Shard, slots: IntArray, n_features: int) -> None:
-    """These slots were just freed: only the generation stays, one up."""
+    """Clear slots that were just freed. Only the generation stays, increased by one."""
     for low in range(0, len(slots), _ROWS):
         here = slots[low : low + _ROWS]
         _overwrite(db, here, _blank(shard, here, n_features))
@@ -156,7 +156,7 @@ def _overwrite(db: Connection, slots: IntArray, body: npt.NDArray[np.void]) -> N
 
 
 def read_records(db: Connection, n_features: int, shard: Shard) -> None:
-    """Fill an empty shard, slot by slot, in pieces: nobody needs room for all records beside the shard itself."""
+    """Fill an empty shard, slot by slot, in pieces, so that there is never a second copy of all records in memory."""
     kind, free = record_type(n_features), [np.zeros(0, dtype=np.int64)]
     shard.expect(int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM records").get))
     rows, done = scan(db, "SELECT slot, body FROM records ORDER BY slot"), 0
@@ -166,7 +166,7 @@ def read_records(db: Connection, n_features: int, shard: Shard) -> None:
             raise StoreError(f"records are missing, or not of {n_features} features")
         body = np.frombuffer(b"".join(bodies), dtype=kind)
         values, owners = body["features"].copy(), body["owner"].astype(np.int64)
-        values[owners < 0, 0] = 1  # what stands in a free slot while it is restored
+        values[owners < 0, 0] = 1  # a placeholder in a free slot while it is restored
         vectors = Vectors(values, root_norms(values), body["scale"].astype(np.float64))
         labels, epochs = unpack_label(body["label"].astype(np.int64))
         shard.restore(vectors, labels, owners, body["generation"].astype(np.int64), epochs)
@@ -178,7 +178,7 @@ def read_records(db: Connection, n_features: int, shard: Shard) -> None:
 
 
 def scope_id(db: Connection, scope: Scope) -> int:
-    """The number of an analyst, given on first sight."""
+    """The number of an analyst. A new analyst gets one."""
     name = "" if scope is None else _SHARED if scope == SHARED else "=" + scope
     found = db.execute("SELECT id FROM scopes WHERE name = ?", (name,)).get
     if found is None:
@@ -194,7 +194,7 @@ def read_scopes(db: Connection) -> dict[int, Scope]:
 
 @dataclass(frozen=True)
 class Accounts:
-    """What every slot had spent in each scope, in how many queries it took part, and which blocks debits touched."""
+    """What every slot had spent in each scope, its number of queries, and which blocks have debits."""
 
     spent: dict[Scope, IntArray]
     queries: IntArray
@@ -202,7 +202,7 @@ class Accounts:
 
 
 def read_accounts(db: Connection) -> Accounts:
-    """Snapshot and replay."""
+    """Read the balances, then apply the debits that came later."""
     scopes, capacity = read_scopes(db), int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM owners").get)
     size = -(-capacity // BLOCK) * BLOCK
     spent = {scope: np.zeros(size, dtype=np.int64) for scope in scopes.values()}
@@ -222,7 +222,7 @@ def read_accounts(db: Connection) -> Accounts:
 
 
 def read_tombstones(db: Connection) -> dict[bytes, Tombstone]:
-    """What the forgotten had spent, by keyed hash."""
+    """What forgotten people had spent, by keyed hash."""
     scopes = read_scopes(db)
     return {
         digest: Tombstone({scopes[int(number)]: units for number, units in json.loads(body).items()}, count)
@@ -231,14 +231,14 @@ def read_tombstones(db: Connection) -> dict[bytes, Tombstone]:
 
 
 def read_names(db: Connection) -> Iterator[tuple[int, OwnerId]]:
-    """Those who have records, by slot."""
+    """The owners who have records, by slot."""
     for slot, name in db.execute("SELECT slot, name FROM owners ORDER BY number"):
         if name.strip(b"\0"):
             yield slot, decode_name(name, slot)
 
 
 def read_ledger(db: Connection, ledger: MemoryLedger) -> set[tuple[Scope, int]]:
-    """Fill an empty ledger. Returns the blocks that debits have touched since the snapshot."""
+    """Fill an empty ledger. Returns the blocks that debits have touched since the last balances."""
     accounts, number = read_accounts(db), int(get_meta(db, "next_number") or 0)
     old_names = get_meta(db, "old_names") is not None
     ledger.restore(read_names(db), accounts.spent, accounts.queries, read_tombstones(db), number, old_names)
@@ -260,7 +260,7 @@ def snapshot(ledger: MemoryLedger, blocks: Iterable[tuple[Scope, int]]) -> list[
 
 
 def write_balances(db: Connection, balances: Iterable[Balance], last: int) -> None:
-    """Fold: balances that cover all debits up to answer number `last` take their place."""
+    """Write balances in place of all debits up to answer number `last`."""
     for b in balances:
         db.execute(
             "INSERT INTO balances VALUES (?, ?, ?) ON CONFLICT (scope, block) DO UPDATE SET spent = excluded.spent",
@@ -275,40 +275,40 @@ def write_balances(db: Connection, balances: Iterable[Balance], last: int) -> No
 
 
 def write_owners(db: Connection, named: Iterable[tuple[int, Any]]) -> None:
-    """Owners who have just come, by slot."""
+    """Write owners who have just come, by slot."""
     rows = ((slot, encode_name(name, slot)) for slot, name in named)
     db.executemany("INSERT INTO owners (slot, name) VALUES (?, ?)", rows)
 
 
 def blank_owners(db: Connection, slots: Iterable[int]) -> None:
-    """The names that have these slots are overwritten; all but the newest row of a slot already were."""
+    """Overwrite the names in these slots. Only the newest row of a slot can still have one."""
     blank = """UPDATE owners SET name = zeroblob(length(name))
                WHERE number = (SELECT max(number) FROM owners WHERE slot = ?)"""
     db.executemany(blank, ((slot,) for slot in slots))
 
 
 def write_record_keys(db: Connection, shard: Shard, slots: IntArray) -> None:
-    """The hashes of record ids in the blocks of these slots, overwritten where they are."""
+    """Overwrite the hashes of record ids in the blocks of these slots."""
     write = "INSERT INTO record_keys VALUES (?, ?) ON CONFLICT (block) DO UPDATE SET digests = excluded.digests"
     db.executemany(write, shard.keys.blocks_of(slots).items())
 
 
 def read_joined(db: Connection) -> dict[bytes, dict[Scope, int]]:
-    """What those who were two people had spent when that was found out, by keyed hash, if it was above a budget."""
+    """What people who were counted as two had spent when that was found, if above a budget. By keyed hash."""
     scopes = read_scopes(db)
     rows = db.execute("SELECT digest, spent FROM joined")
     return {digest: {scopes[int(n)]: units for n, units in json.loads(body).items()} for digest, body in rows}
 
 
 def write_joined(db: Connection, digest: bytes, spent: dict[Scope, int]) -> None:
-    """Somebody who was two people, with what they had spent when that was found out."""
+    """Remember what a person who was counted as two had spent when that was found."""
     body = {str(scope_id(db, scope)): units for scope, units in spent.items() if units}
     write = "INSERT INTO joined VALUES (?, ?) ON CONFLICT (digest) DO UPDATE SET spent = excluded.spent"
     db.execute(write, (digest, json.dumps(body)))
 
 
 def write_tombstones(db: Connection, tombstones: dict[bytes, Tombstone]) -> None:
-    """What is kept of those who were forgotten, by keyed hash."""
+    """Write what is kept about forgotten people, by keyed hash."""
     scopes = {scope for tombstone in tombstones.values() for scope, units in tombstone.spent.items() if units}
     numbers = {scope: str(scope_id(db, scope)) for scope in sorted(scopes, key=str)}
     update = "spent = excluded.spent, queries = excluded.queries"
@@ -337,12 +337,12 @@ def read_answers(db: Connection, n_features: int) -> Iterator[tuple[Scope, Vecto
 
 
 def purge_answers(db: Connection) -> None:
-    """Overwrite all queries and all that was released; who was charged how much stays."""
+    """Overwrite all queries and everything that was released. Who was charged how much stays."""
     db.execute("UPDATE answers SET query = zeroblob(length(query)), scale = 0.0, release = zeroblob(length(release))")
     db.execute("UPDATE answers SET label = ?, release = NULL", (PURGED,))
     db.execute("DELETE FROM requests")
 
 
 def _fill(column: IntArray, block: int, part: IntArray) -> None:
-    here = column[block * BLOCK : (block + 1) * BLOCK]  # shorter, or empty, where the last owners are gone
+    here = column[block * BLOCK : (block + 1) * BLOCK]  # shorter, or empty, if the last owners are gone
     here[: len(part)] = part[: len(here)]

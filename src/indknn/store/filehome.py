@@ -1,4 +1,4 @@
-"""A store in a SQLite file of its own."""
+"""A store in its own SQLite file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PAGES = 256  # of 4 KiB
 
 
 class FileHome:
-    """The file, its lock, its log and its ballast."""
+    """The file, its lock, its log, and the reserved space beside it."""
 
     def __init__(self, path: Path):
         self.place = path
@@ -44,11 +44,11 @@ class FileHome:
         return self.place.exists()
 
     def create(self, fill: Callable[[Connection], None]) -> None:
-        """Make an empty file. It is made under another name, then given its own."""
+        """Make an empty file under another name, then rename it."""
         self._refuse_existing()
         lock = Lock(self.place)
         try:
-            self._refuse_existing()  # somebody may have been quicker
+            self._refuse_existing()  # another process may have been faster
             self._make(fill)
         finally:
             lock.release()
@@ -61,12 +61,12 @@ class FileHome:
         path = self.place
         draft = path.with_name(path.name + ".new")
         drafts = [draft.with_name(draft.name + end) for end in ("", "-wal", "-journal")]
-        # The log of a store that was deleted without it would be taken for that of the new one, and replayed.
+        # If an old store was deleted but not its log, SQLite would replay that log into the new store.
         stale = [path.with_name(path.name + end) for end in ("-wal", "-journal")]
         try:
             for leftover in (*drafts, *stale):
                 leftover.unlink(missing_ok=True)
-            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # nobody else's business
+            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # only this user may read it
             db = database.connect(draft, create=True)
             try:
                 fill(db)
@@ -97,7 +97,7 @@ class FileHome:
             self._lock.release()
 
     def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> Connection:
-        """Open the file, and make sure of what an earlier process left in its log."""
+        """Open the file, and make durable what an earlier process left in its log."""
         db = database.connect(self.place, read_only=read_only, synchronous=synchronous, vfs=vfs)
         try:
             database.settle_log(db, self.place)
@@ -107,35 +107,35 @@ class FileHome:
         return db
 
     def close(self, db: Connection) -> None:
-        """Close, whatever the disk says."""
+        """Close, even if the disk fails."""
         assert isinstance(db, apsw.Connection)
         database.close(db)
 
     def refuse_if_moved(self) -> None:
-        """What goes into a file that is no longer here would be lost."""
+        """Refuse if the file was moved. Writes to it would be lost."""
         if _found_at(self.place) != self._found:
             raise StoreError(f"{self.place} was moved, deleted or replaced while it was open; stop, and open it again")
 
     def keep_room(self, engine: Engine, debits: int, *, only_if_grown: bool = False) -> None:
-        """Fill the ballast."""
+        """Reserve space beside the file."""
         (self._space.fill_if_grown if only_if_grown else self._space.fill)(engine, debits)
 
     def give_room(self) -> bool:
-        """Drop the ballast."""
+        """Give up the reserved space."""
         return self._space.drop()
 
     def empty_log(self, db: Connection) -> bool:
-        """Empty the log, which still holds pages as they were; whether that took the ballast."""
+        """Empty the log, which still holds old pages. Returns whether the reserved space was needed for that."""
         assert isinstance(db, apsw.Connection)
         return self._space.empty_log(db)
 
     def copy(self, db: Connection) -> FileCopy:
-        """A copy in memory and nowhere else."""
+        """A copy that is only in memory."""
         assert isinstance(db, apsw.Connection)
         return FileCopy(db)
 
     def defects(self, db: Connection) -> Iterator[str]:
-        """What SQLite finds wrong with its pages."""
+        """Errors that SQLite finds in its pages."""
         for (line,) in db.execute("PRAGMA integrity_check"):
             if line != "ok":
                 yield f"file: {line}"
@@ -148,16 +148,16 @@ class FileHome:
         """Nothing to do: bytes are overwritten when they are erased."""
 
     def old_bytes(self, db: Connection) -> list[str]:
-        """None: they were overwritten, and the log emptied, before there was a receipt."""
+        """Always empty: old bytes are overwritten, and the log emptied, before there is a receipt."""
         return []
 
     def erasure(self, db: Connection) -> dict[str, Any]:
-        """Nothing more to say: bytes were overwritten, and the log emptied, before there is a receipt."""
+        """Nothing to add: bytes are overwritten, and the log emptied, before there is a receipt."""
         return {}
 
 
 class FileCopy:
-    """A copy by SQLite's own means: what is changed meanwhile is changed in the copy too."""
+    """A copy made by SQLite itself. Changes to the store during the copy also go into the copy."""
 
     def __init__(self, db: apsw.Connection):
         self._copy = apsw.Connection(":memory:")
@@ -180,7 +180,7 @@ class FileCopy:
 
 
 def _found_at(path: Path) -> tuple[int, int] | None:
-    """Which file is at this path now; None if there is none."""
+    """The identity of the file at this path. None if there is none."""
     try:
         found = path.stat()
     except OSError:

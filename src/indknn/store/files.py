@@ -1,4 +1,4 @@
-"""The files beside a store: a lock that names its holder, ballast for a full disk, a witness kept elsewhere."""
+"""The files beside a store: a lock that names its holder, reserved space for a full disk, and a witness elsewhere."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _HOLDER_BYTES = 256
 
 
 class Lock:
-    """One process owns a store. The operating system drops the lock when the process ends, however it ends.
+    """Makes sure that only one process owns a store.
 
-    Those who only read share the lock, where there is a file for it.
+    The operating system drops the lock when the process ends, for any reason. Processes that only read share the lock,
+    if there is a lock file.
     """
 
     def __init__(self, store: Path, read_only: bool = False):
@@ -40,60 +41,60 @@ class Lock:
         if read_only:
             return
         holder = f"process {os.getpid()} on {socket.gethostname()} since {now()}"
-        with suppress(OSError):  # a full disk must not keep anybody from being forgotten
+        with suppress(OSError):  # people must be able to be forgotten on a full disk
             os.pwrite(self._file, holder.encode().ljust(_HOLDER_BYTES), 0)
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 class Ballast:
-    """Space kept beside the store, given up when the disk is full so that people can still be forgotten."""
+    """Reserved space beside the store. It is given up when the disk is full, so that people can still be forgotten."""
 
     def __init__(self, store: Path):
         self.path = store.with_name(store.name + ".ballast")
 
     @property
     def size(self) -> int:
-        """How much is held."""
+        """How many bytes are reserved."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def fill(self, need: int) -> None:
-        """Hold at least so much, rounded up to a power of two; as far as there is space."""
+        """Reserve at least this much, rounded up to a power of two, if there is space."""
         if self.size >= need:
             return
         left = 1 << (need - 1).bit_length()
         try:
             with open(self.path, "wb", opener=_private) as file:
-                while left > 0:  # random, since some file systems keep no space for zeros
+                while left > 0:  # random bytes, because some file systems use no space for zeros
                     left -= file.write(os.urandom(min(left, 1 << 20)))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError:
-            self.drop()  # a full disk: try again another time
+            self.drop()  # the disk is full: try again later
 
     def drop(self) -> bool:
-        """Give the space back; whether there was any."""
+        """Give up the space. Returns whether there was any."""
         had = self.size > 0
         self.path.unlink(missing_ok=True)
         return had
 
 
 class Witness:
-    """A small file in another place that remembers how far the audit trail had come.
+    """A small file in another place that remembers how far the audit trail was.
 
-    A store restored from an old backup would give back budgets that were spent since. Its trail does not
-    contain the entry that the witness saw, and it is refused.
+    A store that was restored from an old backup would give back budgets that were spent since. Its trail does not
+    contain the entry that the witness saw, so it is refused.
     """
 
     def __init__(self, path: Path):
         self.path = path
 
     def write(self, store_id: str, position: int, digest: bytes) -> None:
-        """Remember this entry. Atomic, durable."""
+        """Remember this entry, atomically and durably."""
         body = json.dumps({"store": store_id, "position": position, "hash": digest.hex(), "at": now()})
         temporary = self.path.with_name(self.path.name + ".new")
         try:
@@ -107,7 +108,7 @@ class Witness:
             raise StoreError(f"written, but the witness {self.path} could not be: {error}") from error
 
     def read(self) -> dict[str, Any] | None:
-        """What was seen last; None before the first time."""
+        """The entry that was seen last. None before the first."""
         if not self.path.exists():
             return None
         try:
@@ -121,12 +122,12 @@ class Witness:
 
 
 def _private(path: str, flags: int) -> int:
-    """For `open`: a file that nobody else may read."""
+    """An opener for `open`: only this user may read the file."""
     return os.open(path, flags, 0o600)
 
 
 def sync_file(path: Path) -> None:
-    """Make a file durable, or the names in a folder."""
+    """Make a file, or the names in a folder, durable."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

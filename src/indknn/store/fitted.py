@@ -1,4 +1,4 @@
-"""The store behind an estimator: made where there is none, opened where there is one of the same settings."""
+"""The store behind an estimator. It is made if there is none, or opened if its settings are the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from indknn.store.store import Store
 
 
 def made_or_opened(place: Place, settings: Settings, make_shard: MakeShard | None) -> tuple[Store, bool]:
-    """The store in this place, and whether it was made just now."""
+    """The store in this place, and whether it was made now."""
     if not home.home_of(place).exists():
         return Store.create(place, settings, make_shard=make_shard), True
     store = Store(place, make_shard=make_shard)
@@ -26,7 +26,7 @@ def made_or_opened(place: Place, settings: Settings, make_shard: MakeShard | Non
 
 
 def refuse_other(store: Store, settings: Settings) -> None:
-    """A store keeps the settings with which it was made, but for a τ that was left open."""
+    """Refuse other settings than the store was made with. Only a τ that was left open may differ."""
     kept = replace(store.settings, tau=settings.tau) if settings.tau is None else store.settings
     differing = [f.name for f in fields(settings) if getattr(kept, f.name) != getattr(settings, f.name)]
     if differing:

@@ -1,4 +1,4 @@
-"""What stands between a store and the wrong file: it must be where it was opened, and not older than its witness."""
+"""Protects against the wrong file: it must be where it was opened, and not older than its witness."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Guard:
         self._store_id = ""
 
     def saw(self, entry: chain.Entry) -> None:
-        """Have the witness remember this entry of the audit trail."""
+        """Let the witness remember this entry of the audit trail."""
         if self._witness is not None:
             self._witness.write(self._store_id, entry.position, entry.hash)
 
     def check(self, db: Connection, store_id: str) -> None:
-        """Refuse a file that does not contain what its witness saw, or that has a witness which is not here."""
+        """Refuse a file that does not contain what its witness saw, or whose witness is missing."""
         self._store_id = store_id
         known = database.get_meta(db, "witnessed") is not None
         seen = None if self._witness is None or self._new_witness else self._witness.read()
@@ -42,7 +42,7 @@ class Guard:
         if db.readonly("main"):
             return
         newest = chain.last(db)
-        self.saw(newest)  # first: a store that says it has a witness must have one, also after a crash
+        self.saw(newest)  # first, because a store that says it has a witness must have one, also after a crash
         if self._witness is not None and not known:
             with db:
                 database.set_meta(db, "witnessed", 1)

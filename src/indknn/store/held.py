@@ -1,7 +1,7 @@
-"""An open store file and what is in memory of it: one owner at a time, whole transactions, read anew after a failure.
+"""An open store and its copy in memory: one owner at a time, whole transactions, read again after a failure.
 
-Everything is decided in memory, by the same engine as everywhere, and written in one transaction before it is
-answered. After an error of the disk memory may be ahead of the file; it is thrown away and read anew.
+Everything is computed in memory, by the same engine as everywhere, and written in one transaction before an answer
+leaves. After a disk error, memory may be ahead of the file. Then it is discarded and read again.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from indknn.store.opening import State, load
 
 
 class HeldStore:
-    """A store file that this process holds. With `read_only` nothing can be changed or answered.
+    """A store that this process holds. With `read_only`, nothing can be changed or answered.
 
-    `make_shard` makes the shard that records are read into: one of a cluster has them in other processes.
+    `make_shard` makes the shard into which records are read. The shard of a cluster has them in other processes.
     """
 
     _state: State
@@ -57,7 +57,7 @@ class HeldStore:
         self._options = {"synchronous": synchronous, "vfs": vfs, "read_only": read_only}
         self._make_shard = make_shard
         self._lock, self._closed, self._background = RLock(), False, False
-        self._process = os.getpid()  # a fork inherits the lock, and must not write
+        self._process = os.getpid()  # a forked process inherits the lock and must not write
         self.home.hold(read_only=read_only)
         self._guard = Guard(self.home, None if witness is None else Path(witness), new_witness)
         try:
@@ -75,13 +75,13 @@ class HeldStore:
         self.close()
 
     def close(self) -> None:
-        """Fold, and let others have the file."""
+        """Fold debits into balances, and release the store."""
         with self._lock:
             if self._closed:
                 return
             try:
                 if self._state.journal.failure is None:
-                    with suppress(StoreError):  # all that was answered is on disk, and folding can wait
+                    with suppress(StoreError):  # everything that was answered is on disk, and folding can wait
                         self.fold()
             finally:
                 self._closed = True
@@ -93,7 +93,7 @@ class HeldStore:
 
     @property
     def settings(self) -> Settings:
-        """The public parameters, as they are in force."""
+        """The public parameters in use."""
         return self._state.engine.settings
 
     @property
@@ -104,39 +104,39 @@ class HeldStore:
 
     @property
     def engine(self) -> Engine:
-        """What is in memory. To look at: changes made to it directly would not be written."""
+        """The engine in memory. Only for reading: changes made directly to it would not be written."""
         self._reload_if_failed()
         return self._state.engine
 
     @property
     def db(self) -> Connection:
-        """The open file. To look at, while no other thread uses the store; else see `reading`."""
+        """The open file. Only for reading, while no other thread uses the store. Otherwise use `reading`."""
         self._reload_if_failed()
         return self._state.db
 
     @property
     def fenced(self) -> bool:
-        """Whether another process has taken the store over, as far as is known here."""
+        """Whether another process is known to have taken over the store."""
         return isinstance(self._state.journal.failure, FencedError)
 
     def recover(self) -> None:
-        """After a failure: read everything anew now, and not when it is needed next."""
+        """After a failure, read everything again now instead of at the next use."""
         self._reload_if_failed()
 
     @property
     def books(self) -> Books:
-        """The sums over all rows of the file. To check."""
+        """The sums over all rows of the file, for checks."""
         return self._state.books
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """The open file, to look at while other threads wait."""
+        """The open file for reading, while other threads wait."""
         with self._exclusive():
             yield self._state.db
 
     @contextmanager
     def changing(self) -> Iterator[Change]:
-        """The open file, to change in one transaction."""
+        """A transaction that changes the open file."""
         with self._exclusive(), self._transaction() as change:
             yield change
 
@@ -144,7 +144,10 @@ class HeldStore:
 
     @contextmanager
     def computing(self) -> Iterator[State]:
-        """Memory, to compute with while others wait. After an error it may know charges that the file never will."""
+        """The state in memory, for computing while others wait.
+
+        After an error it may have charges that are never written.
+        """
         with self._lock:
             self._reload_if_failed()
             try:
@@ -154,13 +157,13 @@ class HeldStore:
                 raise
 
     def fold_if_long(self) -> None:
-        """Fold when debits have grown. Answers are paid for by then, so a failure can wait."""
+        """Fold debits if they have grown. The answers are paid for by then, so a failure can wait."""
         if self._state.journal.failure is None and self._state.journal.unfolded_bytes > self._fold_bytes:
             with suppress(StoreError):
                 self.fold()
 
     def fold(self) -> None:
-        """Turn debits into balances: a smaller file, a quicker start."""
+        """Replace debits by balances. The file becomes smaller and opens faster."""
         with self._exclusive():
             self._state.journal.commit()
             if self._state.journal.touched:
@@ -174,7 +177,7 @@ class HeldStore:
             self._state.journal.commit()
 
     def _empty_log(self, erased: int) -> None:
-        """What was erased is still in the log."""
+        """Empty the log, which still holds what was erased."""
         if erased and self.home.empty_log(self._state.db):
             self.home.keep_room(self._state.engine, self._fold_bytes)
 
@@ -182,16 +185,16 @@ class HeldStore:
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Nobody else computes or writes. What is looked up in here still holds in a transaction that follows."""
+        """Nobody else computes or writes. What is read in here is still true in a transaction that follows."""
         with self._lock:
             self._reload_if_failed()
             with self._state.journal.io:
-                self._reload_if_failed()  # writing may have failed while we waited for it
+                self._reload_if_failed()  # writing may have failed while this thread waited
                 yield
 
     @contextmanager
     def _transaction(self) -> Iterator[Change]:
-        """A change of records or people, within `_exclusive`. Memory that ran ahead of a failure is thrown away."""
+        """A change of records or people, within `_exclusive`. After a failure, memory is discarded."""
         journal = self._state.journal
         journal.commit()
         try:
@@ -230,5 +233,5 @@ class HeldStore:
         self._guard.refuse_if_moved()
         self._state = load(self.home, self.noise, self._guard, self._make_shard, **self._options)
         self._state.journal.background = self._background
-        self.schema = self._state.schema  # what the columns of tables are, which features may be then
+        self.schema = self._state.schema  # the schema of tables, if queries and records may be tables
         self.generation += 1

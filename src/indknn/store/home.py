@@ -1,7 +1,7 @@
-"""What a store asks of where it is kept: a connection that runs SQL, and a home that opens, locks and erases.
+"""What a store needs from the place where it is kept: a connection that runs SQL, and a home that opens and locks.
 
-The SQL of the store is the same everywhere. What a file and a database do differently is in one class each:
-`filehome.FileHome` for a SQLite file, `postgres.home.DatabaseHome` for PostgreSQL.
+The SQL of the store is the same everywhere. What differs is in one class each: `filehome.FileHome` for a SQLite file,
+`postgres.home.DatabaseHome` for PostgreSQL.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class Rows(Protocol):
 
     @property
     def get(self) -> Any:
-        """The only value of the first row; None where there is no row."""
+        """The only value of the first row. None if there is no row."""
         ...
 
     def fetchone(self) -> Any:
-        """The next row as a tuple; None behind the last."""
+        """The next row as a tuple. None after the last."""
         ...
 
     def fetchall(self) -> list[Any]:
-        """All rows that are left."""
+        """All remaining rows."""
         ...
 
     def __iter__(self) -> Iterator[Any]: ...
@@ -40,9 +40,9 @@ class Rows(Protocol):
 
 
 class Connection(Protocol):
-    """An open store. `with` is a transaction: everything in it is written, durably, or nothing is.
+    """An open store. `with` is a transaction: either everything in it is written, durably, or nothing.
 
-    Statements keep to what every engine knows: `?` for values, INSERT ... VALUES with ON CONFLICT (key) DO UPDATE,
+    Statements use only what every engine knows: `?` for values, INSERT ... VALUES with ON CONFLICT (key) DO UPDATE,
     UPDATE ... SET ... WHERE, DELETE ... WHERE, SELECT. Only statements inside a transaction may write.
     """
 
@@ -65,38 +65,38 @@ class Connection(Protocol):
 
 @runtime_checkable
 class BookedConnection(Connection, Protocol):
-    """A connection that tells the books itself which rows it writes."""
+    """A connection that itself reports to the books which rows it writes."""
 
     def keep(self, books: Any, /) -> None:
-        """Tell these books from here on; `SELECT books_digest()` asks them."""
+        """Report to these books from now on. `SELECT books_digest()` returns their digest."""
         ...
 
     def scan(self, sql: str, /) -> Iterator[Any]:
-        """The rows of a large table, without holding them all. Nothing else may be asked meanwhile."""
+        """The rows of a large table, without holding them all. No other statement may run meanwhile."""
         ...
 
 
 class Copy(Protocol):
-    """A copy of a store that is being made, piece by piece, while the store is used."""
+    """A copy of a store that is made piece by piece, while the store is used."""
 
     def step(self) -> bool:
-        """Copy some more, in a millisecond or so, while nobody writes; whether all of it is there now."""
+        """Copy some more, in about a millisecond, while nobody writes. Returns whether the copy is complete."""
         ...
 
     def opened(self) -> AbstractContextManager[Connection]:
-        """The copy, to be read in any thread. It is gone afterwards."""
+        """The copy, for reading in any thread. It is deleted afterwards."""
         ...
 
 
 class Home(Protocol):
-    """The place of a store. One process holds it at a time; those who only read may share it."""
+    """The place of a store. One process holds it at a time. Processes that only read may share it."""
 
     doubt: str
-    """What to think of where rows are not as the audit trail has them."""
+    """What may have happened if rows do not agree with the audit trail."""
 
     @property
     def place(self) -> Place:
-        """Where it is, to be shown."""
+        """Where it is, in a form that can be shown."""
         ...
 
     @property
@@ -109,63 +109,69 @@ class Home(Protocol):
         ...
 
     def create(self, fill: Callable[[Connection], None]) -> None:
-        """Make an empty store, whole or not at all; `fill` writes its first rows. A store is never overwritten."""
+        """Make an empty store, completely or not at all.
+
+        `fill` writes its first rows. An existing store is never overwritten.
+        """
         ...
 
     def hold(self, *, read_only: bool = False) -> None:
-        """Have the store, or say who has it. It must exist."""
+        """Take the store, or raise an error that says who has it. It must exist."""
         ...
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the store."""
         ...
 
     def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> Connection:
-        """An open, checked, migrated store, of which everything is durable that it shows."""
+        """An open, checked and migrated store. Everything that it shows is durable."""
         ...
 
     def close(self, db: Connection) -> None:
-        """Close, whatever the disk or the server says."""
+        """Close, even if the disk or the server fails."""
         ...
 
     def refuse_if_moved(self) -> None:
-        """Before anything is written or read anew: it must still be the store that was opened."""
+        """Refuse if this is no longer the store that was opened. Called before writing, and before reading again."""
         ...
 
     def keep_room(self, engine: Engine, debits: int, *, only_if_grown: bool = False) -> None:
-        """Keep enough space that people can be forgotten on a full disk, where that is ours to keep."""
+        """Reserve space so that people can be forgotten on a full disk, if this process can do that."""
         ...
 
     def give_room(self) -> bool:
-        """Give that space back; whether there was any."""
+        """Give up the reserved space. Returns whether there was any."""
         ...
 
     def empty_log(self, db: Connection) -> bool:
-        """Old bytes were erased: overwrite them in the log too, where that can be done at once. As `give_room`."""
+        """Overwrite erased bytes in the log too, if that is possible at once. Returns the same as `give_room`."""
         ...
 
     def copy(self, db: Connection) -> Copy:
-        """Begin a copy of the open store, to be checked beside it."""
+        """Begin a copy of the open store, which can be checked while the store is used."""
         ...
 
     def defects(self, db: Connection) -> Iterator[str]:
-        """What the engine itself finds wrong with how its rows are kept."""
+        """Errors that the database itself finds in its storage."""
         ...
 
     def take_over(self) -> str:
-        """Shut out whoever has the store, and say who that was."""
+        """Take the store away from the process that has it. Returns who that was."""
         ...
 
     def rewrite(self) -> Any:
-        """Write anew what still holds old bytes; `postgres.erasure.Rewritten`, or None where nothing does."""
+        """Write tables anew that still hold old bytes.
+
+        Returns `postgres.erasure.Rewritten`, or None if nothing was needed.
+        """
         ...
 
     def old_bytes(self, db: Connection) -> list[str]:
-        """Why bytes of those who were erased may still be there; nothing where they are known to be gone."""
+        """Why bytes of erased people may still be there. Empty if they are known to be gone."""
         ...
 
     def erasure(self, db: Connection) -> dict[str, Any]:
-        """What a receipt says of old bytes."""
+        """What a receipt says about old bytes."""
         ...
 
 

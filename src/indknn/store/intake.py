@@ -1,4 +1,4 @@
-"""Whose the records are that come, alone or one by one, each new or in the place of another (rule 13)."""
+"""Finds the owner of each new record, and which record it replaces, if any (rule 13)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from indknn.types import IntArray, OwnerId, Vectors
 _WHOLE = re.compile(r"[+-]?[0-9]+\.0*|\+[0-9]+")
 _ODD = f"no space at an end, no 17.0 for 17, in Unicode NFC, not {EACH_ROW_PREFIX}..."
 Ready: TypeAlias = tuple[Vectors, IntArray, Sequence[OwnerId] | None, list[str] | None, Match | None]
-"""Features, labels, owners (None for new people), record ids, and what of it is here already, if that is known."""
+"""Features, labels, owners (None for new people), record ids, and which rows are here already, if that is known."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """What goes with a row of features: its label, whose it is, and which record it replaces, if any.
+    """What belongs to a row of features: its label, its owner, and which record it replaces, if any.
 
-    `id` is the number of a record, whose owner stays the owner if none is named. `record_id` is the caller's own id.
+    `id` is the number of a record. If no owner is named, its owner stays the same. `record_id` is the caller's own id.
     """
 
     label: Any
@@ -47,7 +47,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Added:
-    """The numbers of the records that rows have become, how many rows had been here, and what else to tell of them."""
+    """The numbers of the new records, how many rows were here already, and warnings."""
 
     numbers: IntArray
     copies: int
@@ -60,15 +60,15 @@ def is_vacant(engine: Engine) -> bool:
 
 
 class Intake:
-    """Rows that come in batches, made ready to be kept. `profile` has seen all of them."""
+    """Prepares rows that come in batches. `profile` has seen all of them."""
 
     def __init__(self, engine: Engine):
         self.profile = Profile()
         self._rows = 0
-        self._vacant = is_vacant(engine)  # but for new people of earlier batches
+        self._vacant = is_vacant(engine)  # apart from new people in earlier batches
 
     def __call__(self, engine: Engine, X: Any, y: Any, owners: Any = None, record_ids: Any = None) -> Ready:
-        """Records as they are kept, or an error that tells the row, counted from the first of all batches."""
+        """Records in the form in which they are kept, or an error that names the row, counted over all batches."""
         try:
             vectors, labels = engine.settings.prepare(X, y, self.profile.see)
             names = people_of(owners, len(vectors), engine.ledger, self._vacant)
@@ -82,9 +82,9 @@ class Intake:
 
 
 def people_of(owners: Any, n: int, ledger: MemoryLedger, vacant: bool) -> Sequence[OwnerId] | None:
-    """The owner of each of n rows. None where each is a new person's, which only a vacant store takes.
+    """The owner of each of n rows. None if each row is a new person, which only an empty store allows.
 
-    Nobody can tell whether such a person is one who is here already, or who was charged before.
+    Otherwise nobody could tell whether such a person is here already, or was charged before.
     """
     if owners is None:
         raise InvalidInputError(NEEDS_OWNERS)
@@ -105,7 +105,7 @@ def people_of(owners: Any, n: int, ledger: MemoryLedger, vacant: bool) -> Sequen
 
 
 def _is_odd(name: OwnerId) -> bool:
-    """Whether somebody else may have this name, or this person another one that looks the same."""
+    """Whether another person may have this name, or this person another name that looks the same."""
     alike = name != name.strip() or not (name.isascii() or is_normalized("NFC", name)) or _WHOLE.fullmatch(name)
     return bool(alike) or name.startswith(EACH_ROW_PREFIX)
 
@@ -128,7 +128,7 @@ def people_of_items(items: Sequence[Item], engine: Engine, each_row: bool) -> Se
 
 
 def record_ids_of(items: Sequence[Item]) -> list[str | None] | None:
-    """The callers' own ids, None where there is none. No record may be named twice, by id or by number."""
+    """The callers' own ids, None for a row without one. No record may be named twice, by id or by number."""
     numbers = [item.id for item in items if item.id is not None]
     if len(set(numbers)) < len(numbers):
         raise InvalidInputError("a record id must not be given twice")

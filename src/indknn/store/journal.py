@@ -1,8 +1,8 @@
-"""The write path: answers and their debits in one transaction, then the answers may leave (rule 2).
+"""The write path: answers and their debits are written in one transaction, then the answers may leave (rule 2).
 
-Answers are noted in order, under the lock of the store. `commit` makes all that were noted durable, in one
-transaction: whoever comes first writes for everybody who is waiting, while others go on computing. That is
-group commit: many callers share one sync of the disk.
+Answers are noted in order, under the lock of the store. `commit` makes all noted answers durable in one transaction.
+The first caller writes for everybody who is waiting, while others go on computing. This is called group commit: many
+callers share one sync of the disk.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ from indknn.store.requests import today
 from indknn.types import IntArray, Vectors
 
 Known: TypeAlias = tuple[bytes, bytes]
-"""Of a request with an id: the digest of what was asked, and what it was told (`_told`)."""
+"""For a request with an id: the digest of what was asked, and what was answered (`_told`)."""
 
 FOLD_BYTES, _FOLD_LEAST = 8 << 20, 256 << 10
-"""Debits are folded into balances when they have grown to this; earlier in a small store."""
+"""Debits are folded into balances when they reach this size, or earlier in a small store."""
 _MANY, _LONG = 256 << 10, 4 << 20
 _BALANCE = _DEBIT = 12  # bytes
 
 
 @dataclass(frozen=True)
 class Noted:
-    """One fresh answer with what it was charged."""
+    """One new answer with its charges."""
 
     seq: int
     scope: Scope
     query: Vectors | None  # None for a sum over records
     label: int
     charged: int
-    debits: Debits | None  # None where balances are written instead
-    release: bytes | None  # what left besides the label
+    debits: Debits | None  # None if balances are written instead
+    release: bytes | None  # what was released besides the label
 
 
 class StoreJournal:
     """Notes answers and writes them to a database.
 
-    The answers of one call are sealed into a group together with its request id, and a group is written as a
-    whole or not at all: a repeated request finds all of its answers, or none and pays once.
+    The answers of one call form a group together with the request id. A group is written completely or not at all. So a
+    repeated request either finds all of its answers, or finds none and pays once.
     """
 
     def __init__(self, db: Connection, ledger: MemoryLedger, guard: Guard):
         self.db = db
-        self.io = RLock()  # a connection serves one thread at a time, and says so by failing
+        self.io = RLock()  # a connection allows only one thread at a time, and fails otherwise
         self.ledger = ledger
         self.ledger.log = {}
         self.failure: BaseException | None = None
         self.background = False
-        self.owed = False  # a release that nobody waits for is not on disk yet
-        self.tau: Callable[[], float | None] = lambda: None  # a threshold to be written with the next answers
+        self.owed = False  # whether a release for which nobody waits is not on disk yet
+        self.tau: Callable[[], float | None] = lambda: None  # a threshold to write with the next answers
         self.touched: set[tuple[Scope, int]] = set()  # blocks with debits since the last fold
         self.unfolded_bytes = int(db.execute("SELECT coalesce(sum(length(body)), 0) FROM debits").get)
         self._guard = guard
@@ -77,11 +77,11 @@ class StoreJournal:
         self._sealed = self._durable = 0  # groups
         self._open: list[Noted] = []
         self._open_bytes, self._folding = 0, False
-        self._may_fold = False  # with answers: not where debits are long already, as a fold may just have failed
+        self._may_fold = False  # with answers: not if debits are long already, as a fold may just have failed
         self._pending: list[Noted] = []
         self._requests: dict[str, Known] = {}
-        self._fold_blocks: set[tuple[Scope, int]] = set()  # that it covers
-        self._fold: tuple[list[Balance], int] | None = None  # instead of the debits up to this answer
+        self._fold_blocks: set[tuple[Scope, int]] = set()  # the blocks that the fold covers
+        self._fold: tuple[list[Balance], int] | None = None  # balances that replace the debits up to this answer
         self._list_lock = Lock()
         self._tau_written = False
         self._scopes = {name: number for number, name in read_scopes(db).items()}
@@ -92,17 +92,17 @@ class StoreJournal:
         return self._next - 1
 
     def number(self) -> int:
-        """The number of an answer that the caller writes, in a transaction of records and people."""
+        """The number of an answer that the caller writes itself, in a transaction of records and people."""
         self._next += 1
         return self.last_noted
 
     @property
     def fold_bytes(self) -> int:
-        """How long debits may grow: many times the balances, within bounds."""
+        """How long debits may become: many times the balances, within limits."""
         return min(FOLD_BYTES, max(_FOLD_LEAST, 64 * _BALANCE * len(self.ledger.participation)))
 
     def note(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None) -> None:
-        """A fresh answer or a sum, with all charges since the one before. The store's lock is held."""
+        """Note a new answer or sum, with all charges since the one before. The caller holds the store's lock."""
         log = (self.ledger.log or {}).pop(analyst, [])
         if self._folding:
             debits, charged = None, sum(exact_sum(units) for _, units in log)
@@ -120,26 +120,26 @@ class StoreJournal:
             self._next += 1
 
     def seal(self, request: Request, reply: Reply) -> None:
-        """What was noted since the last time belongs together, and to this request.
+        """Everything noted since the last call belongs to this request.
 
-        Where so many answers came together that their debits are longer than the balances of all whom they
-        concern, those balances are written: as they are now, when the ledger is just behind the last answer.
+        If so many answers came together that their debits are longer than the balances of everybody concerned, those
+        balances are written instead. They are taken now, when the ledger is just behind the last answer.
         """
         with self.ledger.lock, self._list_lock:
             if self.unfolded_bytes <= self.fold_bytes:
                 self._may_fold = True
             elif self.background and self._may_fold and self._fold is None:
-                self._folding = True  # balances take the place of debits; whoever commits writes them
+                self._folding = True  # balances replace debits; the next commit writes them
             if request.request_id is not None:
                 known = request_digest(request), _told(reply)
                 self._known[request.request_id] = self._requests[request.request_id] = known
             self._close_group(bool(self._open) or request.request_id is not None)
 
     def secure(self) -> None:
-        """Make what was noted durable, before the answers that follow: a release of the shared model.
+        """Make what was noted durable before the answers that follow. Used for a release of the shared model.
 
-        Everybody is charged for one, so debits soon are longer than balances. With `background` it is left to whoever
-        commits next: groups are written in order, so nothing that this release shaped can leave before it is on disk.
+        Everybody is charged for such a release, so debits soon become longer than balances. With `background`, the next
+        commit does it: groups are written in order, so nothing that this release shaped can leave before it is on disk.
         """
         with self.ledger.lock, self._list_lock:
             self._folding = self._folding or self.unfolded_bytes > _LONG
@@ -151,7 +151,7 @@ class StoreJournal:
     def _close_group(self, anything: bool) -> None:
         self._sealed += anything
         if self._folding:
-            # A fold that is not written yet is taken up by this one: its debits are dropped all the same.
+            # This fold includes an earlier fold that is not written yet, because its debits were dropped already.
             self._fold_blocks |= self.touched
             self._fold = (snapshot(self.ledger, sorted(self._fold_blocks, key=str)), self.last_noted)
             self.touched.clear()
@@ -163,7 +163,7 @@ class StoreJournal:
         return self._known.get(request_id)
 
     def repeated(self, request: Request) -> Reply:
-        """What an earlier request with this id was told."""
+        """The answer to an earlier request with this id."""
         digest, told = self._known[str(request.request_id)]
         if digest != request_digest(request):
             name = request.request_id
@@ -174,12 +174,15 @@ class StoreJournal:
         return Reply(labels.astype(np.int64), 0, rows)
 
     def forget_requests(self, names: Iterable[str] | None = None) -> None:
-        """These, or all, were dropped with what they were answered: a request that is repeated is a new one."""
+        """Forget these requests, or all of them, because their answers were deleted.
+
+        A repeated request is then a new one.
+        """
         for name in list(self._known) if names is None else names:
             self._known.pop(name, None)
 
     def commit(self) -> None:
-        """Return when every group sealed so far is on disk. After a failure nothing is written any more."""
+        """Return when every group so far is on disk. After a failure, nothing is written any more."""
         target = self._sealed
         with self.io:
             if self._durable >= target:
@@ -194,9 +197,9 @@ class StoreJournal:
                 self._guard.refuse_if_moved()
                 entry = self._write(batch, requests, fold)
                 if entry is not None and self._guard.has_witness:
-                    self._guard.saw(entry)  # the witness too has seen it before anybody else
+                    self._guard.saw(entry)  # the witness sees it before anybody else
             except BaseException as error:
-                self.failure = error  # fail-stop: whether it was written is known only to the disk
+                self.failure = error  # stop: only the disk knows whether it was written
                 if not isinstance(error, Exception):
                     raise
                 raise StoreError(f"not answered, because writing failed: {error}") from error
@@ -241,7 +244,7 @@ def _ends(log: list[tuple[IntArray, IntArray]]) -> list[int]:
 
 
 def _told(reply: Reply) -> bytes:
-    """The labels, and behind them how likely each class is if that was asked for."""
+    """The labels, followed by the probabilities of the classes if they were requested."""
     likely = b"" if reply.likely is None else reply.likely.astype("<f8").tobytes()
     return reply.labels.astype("<i8").tobytes() + likely
 
@@ -253,7 +256,7 @@ def _row(answer: Noted, scope: int) -> tuple[Any, ...]:
 
 
 def request_digest(request: Request) -> bytes:
-    """What makes two requests the same."""
+    """A digest that is the same for equal requests."""
     queries = request.queries
     body = repr(request.analyst).encode() + queries.values.tobytes() + queries.scale.tobytes()
     return hashlib.blake2b(body, digest_size=32).digest()

@@ -1,8 +1,8 @@
-"""API keys, in a file of their own beside the store, so that `indknn keys` works while a server uses the store.
+"""API keys, in a separate file beside the store, so that `indknn keys` works while a server uses the store.
 
 A key is 256 random bits, shown once. The file holds only a keyed hash of it, under a secret of the file. The server
 reads the file again when it has changed, so a revoked key is refused within a second. The store remembers that it has
-keys, so that it is not served to everybody when the file is lost.
+keys. So if the file is lost, the store is not served to everybody.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from indknn.types import OwnerId
 
 ROLES = ("analyst", "curator", "owner", "auditor", "admin")
 ASKING = ("analyst", "admin")
-"""The roles that ask for predictions, charged to the ledger of their name."""
+"""The roles that may ask for predictions, charged to the ledger of their name."""
 PREFIX = "indknn_"
 keys_path = place.keys_path
 _LONGEST_NAME = 128
@@ -55,14 +55,14 @@ class Key:
 
 @dataclass(frozen=True)
 class KeyFile:
-    """The contents of a file of keys: the secret of the keyed hash, and all keys that were ever made."""
+    """The contents of a key file: the secret of the keyed hash, and all keys that were ever made."""
 
     secret: bytes = b""
     keys: tuple[Key, ...] = ()
 
 
 def read_key_file(path: Path) -> KeyFile:
-    """The keys in a file; no keys and no secret where there is no file."""
+    """The keys in a file. Without a file, no keys and no secret."""
     try:
         body = json.loads(path.read_text())
         return KeyFile(bytes.fromhex(body["secret"]), tuple(Key(**entry) for entry in body["keys"]))
@@ -81,7 +81,7 @@ def create(
     rate: float | None = None,
     max_queries: int | None = None,
 ) -> tuple[Key, str]:
-    """A new key and its text, which cannot be read again later."""
+    """A new key and its text. The text cannot be read again later."""
     _check(role, name, owner, rate, max_queries)
     owner = None if owner is None else as_owner_list([owner], length=1)[0]  # the one name of that person (rule 13)
     with _locked(path) as file:
@@ -91,7 +91,7 @@ def create(
 
 
 def rotate(path: Path, which: str) -> tuple[Key, str]:
-    """A new key in the place of the one with this id, for the same holder; the old one is revoked."""
+    """Replace the key with this id by a new one, for the same holder. The old one is revoked."""
     with _locked(path) as file:
         old = next((k for k in file.keys if k.id == which and k.revoked is None), None)
         if old is None:
@@ -127,9 +127,9 @@ def revoke(path: Path, which: str) -> list[Key]:
 
 
 def forget_names(path: Path, names: Iterable[OwnerId]) -> int:
-    """Revoke the keys of these owners, who were forgotten, and overwrite their names; how many keys those were.
+    """Revoke the keys of forgotten owners and overwrite their names. Returns how many keys.
 
-    The entries stay, without names, so that a server does not open because its last key is gone.
+    The entries stay, without names. Otherwise a server could become open because its last key is gone.
     """
     gone = {str(name) for name in names}
     if not gone or not path.exists():
@@ -139,7 +139,7 @@ def forget_names(path: Path, names: Iterable[OwnerId]) -> int:
         count = sum(one is not other for one, other in zip(keys, file.keys, strict=True))
         if count:
             _write(path, KeyFile(file.secret, keys))
-            old.write(bytes(os.fstat(old.fileno()).st_size))  # the old file has no name any more, but has its bytes
+            old.write(bytes(os.fstat(old.fileno()).st_size))  # it has no name any more, but its bytes are on disk
             old.flush()
             os.fsync(old.fileno())
     return count
@@ -150,19 +150,19 @@ def _nameless(key: Key) -> Key:
 
 
 def is_keyed(db: Connection) -> bool:
-    """Whether the store of this open file has, or had, keys."""
+    """Whether this open store has, or had, keys."""
     return database.get_meta(db, "keyed") is not None
 
 
 def mark_keyed(db: Connection) -> None:
-    """Have the store remember that it has keys. Inside a transaction."""
+    """Let the store remember that it has keys. Inside a transaction."""
     if not is_keyed(db):
         database.set_meta(db, "keyed", 1)
         chain.append(db, "keys")
 
 
 def remember_keys(store: Place) -> None:
-    """Have a store that nobody has open remember that it has keys. Whoever serves it does so by itself."""
+    """Let a store that nobody has open remember that it has keys. A server does this by itself."""
     home = home_of(store)
     try:
         home.hold()
@@ -194,13 +194,13 @@ def _check(role: str, name: str, owner: OwnerId | int | None, rate: float | None
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no name of a key's holder."""
+    """Refuse a text that cannot be the name of a key's holder."""
     if not (isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable() and name.strip() == name):
         raise InvalidInputError(f"name must be 1 to {_LONGEST_NAME} printable characters, got {name!r}")
 
 
 def check_may_ask(role: str) -> None:
-    """Refuse an ε for a key that asks for no predictions."""
+    """Refuse an ε for a key that cannot ask for predictions."""
     if role not in ASKING:
         raise InvalidInputError(f"epsilon is for keys of the roles {list(ASKING)}, got {role!r}")
 

@@ -1,4 +1,4 @@
-"""Reading a store back from its file: snapshot and replay give the very integers there were."""
+"""Reads a store from its file. Balances and later debits together give exactly the integers that were in memory."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def load(
 
 
 def checked_books(db: Connection, home: Home) -> Books:
-    """Refuse a file whose rows are not those that its audit trail tells of. From here on every change is booked."""
+    """Refuse a file whose rows do not agree with its audit trail. From now on every change is recorded in the sums."""
     broken = next(chain.breaks(db), None)
     if broken is not None:
         raise DamagedStoreError(f"{home.place} cannot be read as a store: {broken}")
     books = Books(db, database.get_meta(db, "key"))
     found, told = books.read(), chain.last(db).facts.get("books")
     if told is None and not any("books" in entry.facts for entry in chain.entries(db)):
-        with db:  # a file from before there were books
+        with db:  # a file from before there were sums
             chain.append(db, "upgrade", schema=VERSION)
     elif told != found:
         raise DamagedStoreError(f"{home.place} is not as its audit trail has it: {home.doubt}")
@@ -99,7 +99,7 @@ def journaled_engine(
     public: Int8Array | None = None,
     make_shard: MakeShard | None = None,
 ) -> Engine:
-    """An engine that writes down what it answers, and the τ it chooses where none was given."""
+    """An engine that writes its answers to the journal, and also the τ that it chooses if none was given."""
     engine = Engine(settings, noise, journal.ledger, journal, public, make_shard)
     if settings.tau is None and not settings.advised:
         journal.tau = lambda: None if engine.predictor.plan is None else engine.predictor.plan.tau

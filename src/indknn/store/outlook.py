@@ -1,4 +1,4 @@
-"""What the transcript of an analyst tells of the time to come. No ledger and no record is looked at (rule 8)."""
+"""The input of a forecast, from the transcript of an analyst. It looks at no ledger and no record (rule 8)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _FIRST, _LATELY = 256, 1000
 
 @dataclass(frozen=True)
 class Past:
-    """The answers given to one analyst: how many, the first queries, which were asked for, and counts released."""
+    """The answers given to one analyst.
+
+    How many there were, the first queries, for which ones people were asked, and released counts.
+    """
 
     answered: int
     queries: Vectors | None
@@ -51,7 +54,7 @@ def past(store: Store, analyst: Scope) -> Past:
 
 
 def stream(store: Store, analyst: Scope = None, records: int | None = None) -> Stream:
-    """All that a forecast may be made of. `records` is a *public* number of records, where there is one."""
+    """Everything that a forecast may use. `records` is a *public* number of records, if there is one."""
     if records is not None and records < 1:
         raise InvalidInputError(f"the number of records must be at least 1, got {records!r}")
     history, settings = past(store, analyst), store.settings.seen_by(analyst)
@@ -70,7 +73,7 @@ def stream(store: Store, analyst: Scope = None, records: int | None = None) -> S
 
 
 def plain_price(settings: Settings, crowd: Crowd, records: float) -> float:
-    """What a question to Algorithm 3 costs an average person, as a share of B."""
+    """The cost of a question for an average person with Algorithm 3, as a share of B."""
     return price_of_question(
         crowd,
         budget=settings.budget,
@@ -81,7 +84,7 @@ def plain_price(settings: Settings, crowd: Crowd, records: float) -> float:
 
 
 def crowd_of(settings: Settings, queries: Vectors) -> Crowd | None:
-    """Who would be near, if records are spread like these queries; None if the queries are too few to tell."""
+    """Who would be near, if records are distributed like these queries. None if there are too few queries."""
     kappa = pairs_of(queries, settings.kernel_)
     if kappa is None:
         return None

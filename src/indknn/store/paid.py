@@ -1,10 +1,10 @@
-"""Noisy counts of a table whose people are about to come, charged before they are here.
+"""Noisy counts of a table, charged to its people before they are in the store.
 
-A store holds vectors, and no vectors can be made before there is a schema. So the rows come from a file, and the people
-in it are not in the store yet. In one transaction they are enrolled, charged in the shared ledger, and forgotten again:
-what each was charged is on the books under the keyed hash of their name, where whoever is added later resumes it
-(rule 4). No name and no row is written. The noisy counts are in the same transaction, so a crash loses both or neither,
-and nothing leaves before it is on disk (rule 2). Counts that were paid for are kept: asking again costs nothing.
+A store holds vectors, and vectors can only be made with a schema. So the rows come from a file, and its people are not
+in the store yet. One transaction enrols them, charges them in the shared ledger, and forgets them again. Each charge is
+recorded under the keyed hash of the name, and a person who is added later starts with it (rule 4). No name and no row
+is written. The noisy counts are in the same transaction, so a crash loses both or neither, and nothing leaves before it
+is on disk (rule 2). The counts are kept, so asking again costs nothing.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from indknn.tables.sample import BLANKS
 from indknn.types import IntArray, OwnerId
 
 SHARE = 0.05
-"""Of the part of everybody's budget that is for what all analysts see."""
+"""The price, as a share of the part of each person's budget that is for what all analysts see."""
 
 
 def price_of(settings: Settings) -> float:
-    """What the counts cost each person at most."""
+    """The most that the counts cost each person."""
     return SHARE * settings.shared_budget
 
 
@@ -47,7 +47,7 @@ def earlier_counts(store: Store) -> TableCounts | None:
 
 
 def refuse_if_late(store: Store) -> None:
-    """Counts are for a store that waits for its schema, and has a shared ledger to pay them from."""
+    """Refuse counts unless the store is waiting for its schema and has a shared ledger to pay from."""
     if not store.settings.advised:
         raise InvalidInputError(f"{store.path} has no shared part of the budget (prior='none') to pay for counts from")
     if not store.draft or store.schema is not None:
@@ -57,7 +57,7 @@ def refuse_if_late(store: Store) -> None:
 
 
 def refuse_if_apart(settings: Settings) -> None:
-    """Counts are seen by every analyst. Some may have been promised that they see nothing that is shared."""
+    """Refuse counts if some analysts were promised that they see nothing shared. All analysts see the counts."""
     if any(not settings.seen_by(name).advised for name in settings.analysts):
         raise InvalidInputError(
             "an analyst of this store was given no more than the shared ledger may take, and would see counts that it "
@@ -66,7 +66,7 @@ def refuse_if_apart(settings: Settings) -> None:
 
 
 def pay_for_counts(store: Store, columns: dict[str, list[Any]], owners: list[Any]) -> TableCounts:
-    """Noisy counts of these columns, at the price of `price_of` for everybody who has a row in them."""
+    """Noisy counts of these columns. Everybody who has a row in them pays `price_of`."""
     refuse_if_late(store)
     refuse_if_apart(store.settings)
     if not columns or not owners:
@@ -106,6 +106,6 @@ def _released(
 
 
 def _write(db: Connection, before: set[bytes], graves: dict[bytes, Any]) -> None:
-    """Nobody was here before, so all tombstones are of people who paid now or earlier."""
+    """Nobody was here before, so all tombstones belong to people who paid now or earlier."""
     db.executemany("DELETE FROM tombstones WHERE digest = ?", ((digest,) for digest in before - set(graves)))
     database.write_tombstones(db, graves)

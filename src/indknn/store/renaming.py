@@ -1,8 +1,8 @@
-"""Names become text, once, in a file from when an owner could also be a number or bytes (rule 13).
+"""Turns all names into text, once, in a file from the time when an owner could also be a number or bytes (rule 13).
 
-Then 7, "7" and b"7" were three people, with a budget each. They are one person: their records are joined, and so is
-what they had spent. Nothing is refunded, and they may have spent more than a budget by now. Somebody who is forgotten
-is known by a hash alone, so a name is from now on also looked up under the hashes of its older forms.
+Then 7, "7" and b"7" were three people with three budgets. They are one person, so their records are joined, and so is
+what they had spent. Nothing is refunded, and they may have spent more than one budget by now. Forgotten people are
+known only by a hash. So from now on a name is also looked up under the hashes of its older forms.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from indknn.types import OwnerId
 
 
 def names_to_text(db: Connection, ledger: MemoryLedger) -> None:
-    """Rename and join everybody, in one transaction. The ledger is empty, and knows the budgets and the key."""
+    """Rename and join everybody, in one transaction. The ledger is empty, and has the budgets and the key."""
     with db:
         slots, doubles, renamed = _rename(db)
         graves = database.read_tombstones(db)
@@ -36,7 +36,7 @@ def names_to_text(db: Connection, ledger: MemoryLedger) -> None:
 
 
 def _rename(db: Connection) -> tuple[dict[OwnerId, int], dict[int, OwnerId], int]:
-    """The slot of each name; other slots that the same name had, which are blanked; how many names were changed."""
+    """The slot of each name, other slots of the same name (which are blanked), and how many names were changed."""
     slots: dict[OwnerId, int] = {}
     doubles: dict[int, OwnerId] = {}
     changed, blank = [], []
@@ -67,7 +67,7 @@ def _join(
     doubles: dict[int, OwnerId],
     back: dict[OwnerId, list[bytes]],
 ) -> int:
-    """Join records and accounts; by how much the accounts of all together have grown."""
+    """Join records and accounts. Returns by how much all accounts together have grown."""
     accounts = database.read_accounts(db)
     touched, extra = set(accounts.touched), 0
 
@@ -109,14 +109,14 @@ def _join(
 
 
 def note_if_above(db: Connection, ledger: MemoryLedger, name: OwnerId, spent: dict[Scope, int]) -> None:
-    """Remember what somebody had spent who was joined, if it is more than anybody else may have."""
+    """Remember what a joined person had spent, if it is more than anybody else may have."""
     above = max(spent.values(), default=0) > ledger.budget
     if above or (ledger.global_budget is not None and sum(spent.values()) > ledger.global_budget):
         database.write_joined(db, ledger.digest(name), spent)
 
 
 def _move_records(db: Connection, heirs: dict[int, int]) -> None:
-    """The records of some owner slots go to others."""
+    """Move the records of some owner slots to others."""
     head = record_type(0)
     rows = db.execute("SELECT slot, substr(body, 1, ?) FROM records", (head.itemsize,)) if heirs else ()
     owners = {slot: int(np.frombuffer(body, dtype=head)["owner"][0]) for slot, body in rows}

@@ -1,4 +1,4 @@
-"""What the file of a store tells its curator, besides the figures of `indknn.ledger.figures`."""
+"""Facts about a store for its curator, in addition to `indknn.ledger.figures`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from indknn.store.store import Store
 
 
 class Moment:
-    """What there is to report of a store, as it is now: made in some milliseconds, and read while the store goes on.
+    """A store as it is now. It is copied in some milliseconds and can be read while the store goes on.
 
-    Whoever knows how many `answers` were given spares the store from counting them.
+    If the caller knows the number of `answers`, the store does not have to count them.
     """
 
     def __init__(self, store: Store, answers: int | None = None):
@@ -20,10 +20,10 @@ class Moment:
             self.path, self.settings, self.records = store.path, store.settings, len(engine.shard)
             self.ledger = engine.ledger.copy(names=False)
             self.answers = sum(answers_by_analyst(store).values()) if answers is None else answers
-        self.shard = self.ledger  # nobody else has this one, so its lock is always free
+        self.shard = self.ledger  # nobody else has this ledger, so its lock is always free
 
     def status(self) -> dict[str, Any]:
-        """The curator's view. Not for those who query: it depends on individual budgets."""
+        """The curator's view. Not for analysts: it depends on individual budgets."""
         return {
             "store": str(self.path),
             "tau": self.settings.tau,
@@ -42,11 +42,11 @@ def status(store: Store) -> dict[str, Any]:
 
 
 def answers_by_analyst(store: Store) -> dict[Scope, int]:
-    """How many answers each analyst was given, ever: queries that were charged, not repeats, and purged ones too.
+    """How many answers each analyst was ever given. Repeats do not count, and purged answers do.
 
-    This is what "answers" means wherever they are counted: limits of keys, status, console and metrics.
+    This is the meaning of "answers" everywhere: in limits of keys, status, console and metrics.
     """
-    # A sum over records has no query, and still has none where it was purged.
+    # A sum over records has no query, also after a purge.
     query = "SELECT name, count(*) FROM answers JOIN scopes ON scope = id WHERE length(query) > 0 GROUP BY scope, name"
     with store.reading() as db:
         return {name[1:] or None: int(count) for name, count in db.execute(query)}

@@ -1,7 +1,7 @@
-"""Requests that may be sent again: predictions and uploads by their ids, kept for a while and then dropped.
+"""Requests that may be sent again: predictions and uploads by their ids. They are kept for some days.
 
-The id of a prediction is its analyst's own. The id and the rows of an upload may tell of people, so of an upload only
-keyed hashes are kept, with the numbers that its records were given.
+The id of a prediction belongs to its analyst. The id and the rows of an upload may say something about people. So only
+keyed hashes of an upload are kept, with the numbers of its records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def today() -> int:
 
 @dataclass(frozen=True)
 class Upload:
-    """An upload that may be repeated: the id that its sender gave it, and all that was sent."""
+    """An upload that may be repeated: the id that its sender gave it, and everything that was sent."""
 
     id: str
     body: bytes
@@ -46,7 +46,7 @@ class Upload:
         return name, body
 
     def numbers(self, db: Connection) -> IntArray | None:
-        """The numbers of the records that it became before; None if it is new."""
+        """The numbers of the records from an earlier upload with this id. None if it is new."""
         name, body = self._hashes(db)
         known = db.execute("SELECT digest, numbers FROM additions WHERE id = ?", (name,)).fetchone()
         if known is None:
@@ -56,15 +56,15 @@ class Upload:
         return np.frombuffer(known[1], "<i8").astype(np.int64)
 
     def note(self, db: Connection, numbers: IntArray) -> None:
-        """Remember it, inside the transaction that adds its records and before the entry that tells of them."""
+        """Remember it, inside the transaction that adds its records and before the entry of the audit trail."""
         row = (*self._hashes(db), numbers.astype("<i8").tobytes(), today())
         db.execute("INSERT INTO additions VALUES (?, ?, ?, ?)", row)
 
 
 def prune(change: Change, days: int, day: int | None = None) -> int:
-    """Drop what was asked more than so many days ago; how many requests that were.
+    """Delete requests that are older than this many days. Returns how many.
 
-    It goes by time alone, never by what was asked or answered. Requests from before their day was kept count from now.
+    Only time decides, never what was asked or answered. Requests from before days were kept count from now.
     """
     db, day = change.state.db, today() if day is None else day
     dated = int(db.execute("SELECT count(*) FROM requests WHERE day = 0").get)

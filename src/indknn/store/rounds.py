@@ -1,4 +1,4 @@
-"""The shared model of a durable store: rounds of training that answers can come between, and public rows."""
+"""The shared model of a durable store: rounds of training with answers in between, and public rows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def train(store: Store) -> Iterator[Progress]:
-    """Begin a round, or look whether newcomers call for one, and go on with it to its end."""
+    """Begin a round, or count newcomers to see whether one is needed, and run it to its end."""
     with store.computing() as state:
         state.engine.start_round()
     yield from go_on(store)
 
 
 def go_on(store: Store) -> Iterator[Progress]:
-    """The round that was begun, piece by piece, each durable. It ends early if the store was read anew."""
+    """Continue the current round, piece by piece, each durable. It ends early if the store was read again."""
     with store.computing() as state:
         generation, pieces = store.generation, state.engine.predictor.training()
     while True:
@@ -35,12 +35,12 @@ def go_on(store: Store) -> Iterator[Progress]:
         if progress is None:
             return
         yield progress
-        if not state.journal.background:  # else whoever commits folds as well
+        if not state.journal.background:  # otherwise the next commit also folds
             store.fold_if_long()
 
 
 def public_rows(state: State, X: npt.ArrayLike) -> Int8Array:
-    """Distinct rows as the store sees records. A draft takes any number of features."""
+    """Distinct rows in the form of records. A draft takes any number of features."""
     settings = state.engine.settings
     vectors = quantise(X, settings.center_, what="the public rows") if state.draft else settings.quantise(X, "public")
     _, first = np.unique(vectors.values, axis=0, return_index=True)

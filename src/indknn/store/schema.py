@@ -93,7 +93,7 @@ def version_of(db: apsw.Connection) -> int:
 
 
 def check(db: apsw.Connection, path: str, *, empty: bool) -> None:
-    """Refuse what is no store, or none that this version knows. `empty` allows a file with nothing in it."""
+    """Refuse a file that is not a store, or not of a known version. `empty` allows a file with nothing in it."""
     version = version_of(db)
     if version == 0 and empty and not db.execute("SELECT count(*) FROM sqlite_schema").get:
         return

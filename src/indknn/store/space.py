@@ -1,4 +1,4 @@
-"""Space on the disk: room that is kept so that people can be forgotten, and the log that must be emptied after it."""
+"""Disk space: space that is reserved so that people can be forgotten, and the log that must be emptied afterwards."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ _PAGE = 4096 + 24  # in the log
 
 
 class Space:
-    """The ballast beside a store, and the store's log."""
+    """The reserved space beside a store, and the store's log."""
 
     def __init__(self, path: Path):
         self._path = path
         self._ballast = Ballast(path)
-        self._records = 0  # the ballast was last filled for so many
+        self._records = 0  # the number of records for which space was last reserved
 
     def fill(self, engine: Engine, debits: int) -> None:
-        """Keep enough to forget anybody: debits overwritten, balances written, a page for each of their records."""
+        """Reserve enough to forget anybody.
+
+        That means overwriting debits, writing balances, and one page for each of their records.
+        """
         shard, ledger = engine.shard, engine.ledger
         balances = len(ledger.participation) * (8 * len(ledger.scopes) + 4)
         most = int(np.bincount(shard.owners_of(shard.slots()), minlength=1).max())
@@ -33,16 +36,16 @@ class Space:
         self._records = len(shard)
 
     def fill_if_grown(self, engine: Engine, debits: int) -> None:
-        """The same, once there are many more records than last time."""
+        """The same, if there are many more records than last time."""
         if len(engine.shard) > 2 * self._records + 1000:
             self.fill(engine, debits)
 
     def drop(self) -> bool:
-        """Give the space back; whether there was any."""
+        """Give up the space. Returns whether there was any."""
         return self._ballast.drop()
 
     def empty_log(self, db: apsw.Connection) -> bool:
-        """Empty the log, which still holds pages as they were; whether that took the ballast."""
+        """Empty the log, which still holds old pages. Returns whether the reserved space was needed for that."""
         for dropped in (False, True):
             try:
                 database.empty_log(db, self._path)

@@ -1,4 +1,4 @@
-"""Whether a store keeps its promises: the chain, the answers, the budgets, and memory against disk."""
+"""Checks a store: the chain, the answers, the budgets, and that memory agrees with the disk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SLOT = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Memory:
-    """What a store had in memory at one moment."""
+    """The state of a store in memory at one moment."""
 
     settings: Settings
     ledger: MemoryLedger
@@ -40,16 +40,16 @@ class Memory:
 
     @staticmethod
     def of(settings: Settings, ledger: MemoryLedger, shard: Shard) -> Memory:
-        """As it is now."""
+        """The state now."""
         ids = shard.record_ids()
         slots = ids & _SLOT
         return Memory(settings, ledger, ids, shard.owners_of(slots), shard.keys.blocks_of(slots))
 
 
 class Snapshot:
-    """A store as it is at one moment, copied in pieces that answers can come between, to be checked beside them.
+    """A copy of a store at one moment, made in pieces with answers in between, and checked beside them.
 
-    What changes meanwhile goes into the copy as well (`Home.copy`).
+    Changes during the copy go into the copy too (`Home.copy`).
     """
 
     def __init__(self, store: Store):
@@ -59,7 +59,7 @@ class Snapshot:
         self._memory: Memory | None = None
 
     def copy_some(self) -> bool:
-        """Copy some pages, in a millisecond or so; whether that was all."""
+        """Copy some pages, in about a millisecond. Returns whether that was all."""
         store = self._store
         with store.reading():
             if store.generation != self._generation:
@@ -71,7 +71,7 @@ class Snapshot:
         return self._memory is not None
 
     def problems(self) -> tuple[list[str], int]:
-        """What is wrong, and how long the audit trail is. In any thread."""
+        """What is wrong, and the length of the audit trail. In any thread."""
         assert self._memory is not None
         with self._copy.opened() as db:
             books = Books(db, database.get_meta(db, "key"))
@@ -80,7 +80,7 @@ class Snapshot:
 
 
 def problems(store: Store) -> Iterator[str]:
-    """Everything that is wrong, in words; nothing if all is well."""
+    """Everything that is wrong, in words. Nothing if all is well."""
     with store.reading() as db:
         store.flush()
         memory = Memory.of(store.settings, store.engine.ledger, store.engine.shard)
@@ -108,7 +108,7 @@ def _each(home: Home, db: Connection, books: Books, memory: Memory) -> Iterator[
 
 
 def _answers(db: Connection) -> Iterator[str]:
-    """Every answer is in the trail, and was paid for."""
+    """Every answer is in the audit trail and was paid for."""
     covered = 0
     for entry in chain.entries(db):
         if entry.kind == "answers":
@@ -132,7 +132,7 @@ def _answers(db: Connection) -> Iterator[str]:
 
 
 def _records(db: Connection, memory: Memory) -> Iterator[str]:
-    """As many records as were added and not forgotten, and each of somebody who is here."""
+    """The number of records is what was added minus what was forgotten, and each belongs to an owner who is here."""
     came = {"add": 1, "forget": -1}
     told = sum(came[entry.kind] * int(entry.facts["records"]) for entry in chain.entries(db) if entry.kind in came)
     if told != len(memory.ids):
@@ -142,7 +142,7 @@ def _records(db: Connection, memory: Memory) -> Iterator[str]:
 
 
 def _given_less(db: Connection, memory: Memory) -> Iterator[str]:
-    """Analysts have what they were given, by the trail, by the file and in memory."""
+    """Analysts have the ε that they were given, in the audit trail, in the file and in memory."""
     told: list[float] = []
     for entry in chain.entries(db):
         if entry.kind == "budget":
@@ -157,9 +157,9 @@ def _given_less(db: Connection, memory: Memory) -> Iterator[str]:
 
 
 def _budgets(db: Connection, memory: Memory) -> Iterator[str]:
-    """Nobody is above their budget, and what people have spent is what answers were charged.
+    """Nobody is above their budget, and what people have spent equals what answers were charged.
 
-    Who was two people until names became text may be above it, by what both had spent until then.
+    A person who was counted as two until names became text may be above it, by what both had spent until then.
     """
     ledger, joined, settings = memory.ledger, database.read_joined(db), memory.settings
     columns = {scope: ledger.column(scope) for scope in ledger.scopes}
@@ -183,7 +183,7 @@ def _budgets(db: Connection, memory: Memory) -> Iterator[str]:
     total = sum(sum(column.tolist()) for column in columns.values())
     total += sum(sum(t.spent.values()) for t in ledger.tombstones.values())
     charged = sum(int(c) for (c,) in db.execute("SELECT charged FROM answers"))
-    charged += sum(int(entry.facts.get("extra", 0)) for entry in chain.entries(db))  # of who was two people
+    charged += sum(int(entry.facts.get("extra", 0)) for entry in chain.entries(db))  # of people counted as two
     if total != charged:
         yield f"people have spent {total} units in all, but answers were charged {charged}"
 
@@ -196,7 +196,7 @@ def _above(ledger: MemoryLedger, column: IntArray, graves: dict[bytes, int], lim
 
 
 def _memory(db: Connection, memory: Memory) -> Iterator[str]:
-    """What is in memory is what the file says, to the bit."""
+    """Memory agrees with the file, to the bit."""
     settings, held = memory.settings, memory.ledger
     ledger = new_ledger(settings, key=database.get_meta(db, "key"))
     database.read_ledger(db, ledger)
@@ -222,6 +222,6 @@ def _memory(db: Connection, memory: Memory) -> Iterator[str]:
 
 
 def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
-    """Equal, where slots that were freed at the end may be there or not."""
+    """Equal, apart from freed slots at the end."""
     n = min(len(one), len(other))
     return np.array_equal(one[:n], other[:n]) and not one[n:].any() and not other[n:].any()
