@@ -1,6 +1,6 @@
-"""Many shards: records and ledgers of some people each, in other processes or on other machines.
+"""Many shards, in other processes or on other machines. Each has the records and ledgers of some people.
 
-`Cluster` holds the connections and makes the one shard that an engine or a store sees (`coordinator.py`).
+`Cluster` holds the connections, and makes the one shard that an engine or a store sees (`coordinator.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Cluster", "ClusterShard", "local_cluster", "shard_maker"]
 
 
 def shard_maker(shards: Any) -> Callable[..., ClusterShard] | None:
-    """What makes the shard of an engine: over a cluster, over so many processes here, or nothing special for None."""
+    """A function that makes the shard of an engine: over a cluster, or over this many processes. None for None."""
     if shards is None:
         return None
     return (shards if isinstance(shards, Cluster) else local_cluster(shards)).new_shard

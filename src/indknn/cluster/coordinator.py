@@ -1,9 +1,9 @@
-"""The coordinator's side of a cluster: one shard to whoever answers or writes, many hosts behind it.
+"""The coordinator of a cluster: to the code that answers or writes it is one shard, and it has many hosts behind it.
 
-The coordinator keeps the books: who has which slot, what everybody has spent, which record is where. Hosts keep what is
-large: features and labels, and a copy of their own people's balances to decide by. Person p lives on host p mod N.
-The sums of the hosts are added up here, and every debit is made here too, in the ledger that the journal writes down.
-So an answer is as durable and as atomic as with one shard, and what a host says can never overdraw anybody.
+The coordinator keeps the books: who has which slot, what everybody has spent, and where each record is. Hosts keep what
+is large: features and labels. They also have a copy of their own people's balances, to decide who can pay. Person p is
+on host p mod N. The coordinator adds up the sums of the hosts. It also makes every debit, in the ledger that the
+journal writes down. So an answer is as durable and atomic as with one shard, and a host can never cause an overdraft.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from indknn.settings import Settings
 from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors
 
 _ROWS = 1 << 14
-"""Records that travel in one message."""
+"""How many records are sent in one message."""
 _NONE: IntArray = np.zeros(0, dtype=np.int64)
 _NO_GROUP = Group(_NONE, _NONE, _NONE, _NONE, _NONE)
 
@@ -38,13 +38,13 @@ class Cluster(Hosts):
     """Hosts, and the shard over all of them."""
 
     def new_shard(self, settings: Settings, ledger: MemoryLedger) -> ClusterShard:
-        """An empty shard over all hosts, which it takes over when it is first used."""
+        """An empty shard over all hosts. It takes the hosts over when it is first used."""
         form = Form(version("indknn"), settings.index, settings.kernel_, settings.n_features, settings.index_options)
         return ClusterShard(self, form, ledger)
 
 
 class Elsewhere:
-    """An index whose records are elsewhere. It only hands out slots, in the order in which any index does."""
+    """An index whose records are elsewhere. It only assigns slots, in the same order as any index."""
 
     def __init__(self, with_scale: bool):
         self.slots = Slots(1, with_scale=with_scale)
@@ -53,7 +53,7 @@ class Elsewhere:
         return len(self.slots)
 
     def add(self, vectors: Vectors) -> IntArray:
-        """The slot of each."""
+        """Assign a slot to each record."""
         blank = np.ones(len(vectors))
         return self.slots.add(Vectors(np.zeros((len(vectors), 1), dtype=np.int8), blank, blank))
 
@@ -62,20 +62,20 @@ class Elsewhere:
         self.slots.remove(slots)
 
     def search(self, queries: Vectors, tau: int) -> list[Selection]:
-        """Refused: hosts search."""
+        """Not possible: the hosts search."""
         raise ShardError("the records of a cluster are searched by its hosts, not here")
 
 
 @dataclass(frozen=True)
 class Asked(Selection):
-    """A query on its way through the hosts. What is near it is known there, so nothing is selected here."""
+    """A query that is sent to the hosts. They know what is near it, so nothing is selected here."""
 
     query: Vectors
     tau: int
     totals: list[int] = field(default_factory=list)
-    """The count, once hosts have counted."""
+    """The count, after the hosts have counted."""
     result: list[tuple[Ballot, IntArray, IntArray, IntArray]] = field(default_factory=list)
-    """What was asked, the votes, who pays and how much, once hosts have settled."""
+    """What was asked, the votes, who pays and how much, after the hosts have settled."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ class ClusterShard(Shard):
         self.books = ledger
         self._cluster, self._form, self._n = cluster, form, len(cluster)
         self._incarnation: str | None = None
-        self._place = np.zeros(0, dtype=np.int32)  # by record slot: the slot that it has on its host
+        self._place = np.zeros(0, dtype=np.int32)  # by record slot: its slot on its host
         self._unpaid = 0  # queries that hosts have charged and the ledger here has not
         self._lost: ShardError | None = None
 
     def refuse_if_broken(self) -> None:
-        """Refuse to go on without all records."""
+        """Refuse to continue if some records are missing."""
         if self._lost is not None:
             raise LedgerError(f"a shard was lost, and its records with it: {self._lost}") from self._lost
         super().refuse_if_broken()
@@ -111,7 +111,7 @@ class ClusterShard(Shard):
     def add(
         self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId], keys: KeyArray | None = None
     ) -> IntArray:
-        """Store the records on the hosts of their owners; their numbers."""
+        """Store the records on the hosts of their owners, and return their numbers."""
         with self._changing():
             self._settle_up()
             ids = super().add(vectors, labels, owners, keys)
@@ -121,13 +121,13 @@ class ClusterShard(Shard):
     def restore(
         self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray, epochs: IntArray | int = 0
     ) -> None:
-        """Take up the records of an earlier process. The ledger was read before."""
+        """Restore the records of an earlier process. The ledger must be read before."""
         first, used = self.index.slots.used, np.flatnonzero(owners >= 0)
         super().restore(vectors, labels, owners, generations, epochs)
         self._send_records(first + used, vectors[used], labels[used])
 
     def expect(self, records: int) -> None:
-        """Have room for so many records, here and on the hosts, which get about as many each."""
+        """Reserve room for this many records, here and on the hosts, which get about equally many."""
         super().expect(records)
         self._reserve({"_place": -1}, records)
         self._ask("expect", [(records // self._n * 5 // 4 + 1024,)] * self._n)
@@ -151,7 +151,7 @@ class ClusterShard(Shard):
         return vectors, labels, owners // self._n, self.epochs_of(slots), spent
 
     def forget(self, slots: IntArray) -> dict[int, OwnerId]:
-        """Remove the records in these slots. Where all of them go, those that were lost do no harm any more."""
+        """Remove the records in these slots. If all records are removed, lost ones no longer matter."""
         if self._lost is not None and len(np.unique(slots)) == len(self):
             self._lost, self._incarnation, self.broken = None, None, False
         return super().forget(slots)
@@ -165,7 +165,7 @@ class ClusterShard(Shard):
         return super().drop(slots)
 
     def values_of(self, slots: IntArray) -> Int8Array:
-        """The quantised features of these records, fetched."""
+        """The quantised features of these records, fetched from the hosts."""
         return self._fetched(slots)[0]
 
     def _bodies_at(self, slots: IntArray) -> list[bytes]:
@@ -188,16 +188,16 @@ class ClusterShard(Shard):
     # Answering
 
     def scan(self, queries: Vectors, tau: int) -> list[Selection]:
-        """Nothing travels yet: hosts scan when they are asked to count or to vote."""
+        """Nothing is sent yet: hosts scan when they must count or vote."""
         return [Asked(_NONE, _NONE, queries[slice(i, i + 1)], tau) for i in range(len(queries))]
 
     def foretell(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope, int]]) -> None:
-        """These queries will be settled with these plans and K: one round trip for all of them."""
+        """Settle these queries with these plans and K in advance, in one round trip for all of them."""
         asked = [_asked(one) for one in near]
         self._vote(asked, [Ballot(*one) for one in questions])
 
     def count_all(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope]]) -> list[Admitted]:
-        """Admit and count all of these queries before any of them is settled: one round trip."""
+        """Admit and count all of these queries before any of them is settled, in one round trip."""
         asked = [_asked(one) for one in near]
         batch = _batch(asked, [Ballot(*one) for one in questions])
         totals = self._charging("count", len(asked), (Limits.of(self.books), batch)) if asked else []
@@ -209,7 +209,7 @@ class ClusterShard(Shard):
         ]
 
     def settle_all(self, admitted: Sequence[Admitted], Ks: Sequence[int], plans: Sequence[Plan]) -> None:
-        """Settle all the queries that were counted: one round trip. `settle` gives what came of each."""
+        """Settle all the counted queries in one round trip. `settle` returns the result of each."""
         waiting = [_waiting(one) for one in admitted]
         if waiting:
             sums = self._ask("settle", [(list(Ks), list(plans))] * self._n)
@@ -217,14 +217,14 @@ class ClusterShard(Shard):
             self._take(sums, [one.asked for one in waiting], questions)
 
     def admit(self, selection: Selection, plan: Plan, scope: Scope, *, counted: bool = True) -> Admitted:
-        """Lines 4 to 7. Where K is foretold, nothing travels before `settle`."""
+        """Lines 4 to 7. If K is estimated without a count, nothing is sent before `settle`."""
         if counted:
             (one,) = self.count_all([selection], [(plan, scope)])
             return one
         return Waiting(0, _NO_GROUP, scope, _asked(selection), False)
 
     def settle(self, admitted: Admitted, K: int, plan: Plan) -> IntArray:
-        """Lines 8 and 9. The ledger here is charged what hosts have charged."""
+        """Lines 8 and 9. The ledger here is charged what the hosts have charged."""
         waiting = _waiting(admitted)
         if not waiting.asked.result and waiting.counted:
             self.settle_all([waiting], [K], [plan])
@@ -248,27 +248,27 @@ class ClusterShard(Shard):
             one.result.append((question, votes[i], *self._debits(sums, i)))
 
     def _debits(self, sums: Sequence[Sums], answer: int) -> tuple[IntArray, IntArray]:
-        """Who pays for one answer, ascending, and how much."""
+        """Who pays for one answer, in ascending order, and how much."""
         parts = [one.debits[answer] for one in sums]
         if self._n == 1:
             return parts[0]
         slots = np.concatenate([own * self._n + k for k, (own, _) in enumerate(parts)])
-        order = np.argsort(slots, kind="stable")  # runs that ascend: quick
+        order = np.argsort(slots, kind="stable")  # ascending runs, so this is fast
         return slots[order], np.concatenate([units for _, units in parts])[order]
 
     # Training
 
     def derived(self, rule: Rule) -> Derived:
-        """What a rule says of each record; kept by the hosts, which keep one at a time."""
+        """The values that a rule gives to each record. The hosts keep them, for one rule at a time."""
         return DerivedElsewhere(self, rule)
 
     def fill(self, derived: DerivedElsewhere) -> bool:
-        """Hosts look at some more records; whether there were any left."""
+        """Let the hosts process some more records. Returns whether there were any left."""
         self._hold(derived)
         return any(self._ask("fill", [()] * self._n))
 
     def prepare_gradient(self, *_: Any) -> bool:
-        """Nothing: hosts compute a gradient beside the answers' thread, when it is asked for."""
+        """Nothing to do: hosts compute a gradient when it is requested, beside the thread that answers."""
         return False
 
     def gradient(
@@ -279,7 +279,7 @@ class ClusterShard(Shard):
         return self._pay_sums("gradient", (weights, clip, scale, reserve, scope), scope)
 
     def tally(self, cells: Derived | None, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
-        """How many records are in which cell, charged."""
+        """How many records are in each cell, charged."""
         if cells is not None:
             self._hold(cells)
         return self._pay_sums("tally", (cells is not None, n_cells, since, scale, price, scope), scope)
@@ -306,10 +306,10 @@ class ClusterShard(Shard):
         return self._ask(name, [arguments] * self._n)
 
     def _settle_up(self) -> None:
-        """Where a batch was cut short, people were charged for answers that nobody heard. That is not undone.
+        """Charge people for the answers of an interrupted batch, although nobody received them. This is not undone.
 
-        A noisy count of that batch may have shaped what the model or an adviser does next. A store never comes here:
-        it reads everything anew from its file, and with it what all of them know.
+        A noisy count of that batch may already have changed what the model or an adviser does next. A store never comes
+        here: it reads everything again from its file.
         """
         if self._unpaid:
             if self.books.log is not None:
@@ -334,12 +334,12 @@ class ClusterShard(Shard):
         raise TypeError("the shard of a cluster cannot be copied: its records are in other processes")
 
     def status(self) -> Iterator[dict[str, int]]:
-        """For whoever watches: each host."""
+        """The status of each host, for monitoring."""
         yield from self._ask("status", [()] * self._n)
 
 
 class DerivedElsewhere(Derived):
-    """What a rule says of the records of a cluster. Hosts keep it."""
+    """The values that a rule gives to the records of a cluster. The hosts keep them."""
 
     def __init__(self, shard: ClusterShard, rule: Rule):
         super().__init__(shard, rule)
@@ -347,7 +347,7 @@ class DerivedElsewhere(Derived):
         self._cluster = shard
 
     def fill(self, most: int = 0) -> bool:
-        """Look at some more records; whether there were any left."""
+        """Process some more records. Returns whether there were any left."""
         return self._cluster.fill(self)
 
 

@@ -1,7 +1,7 @@
-"""A shard host: records and ledgers of some people, wherever it runs. It writes nothing down and draws no noise.
+"""A shard host: records and ledgers of some people. It writes nothing to disk and draws no noise.
 
-It knows no names: people are numbers that the coordinator gave them, and so are the records. Everything here follows
-from what the coordinator sent. So a host that dies is filled again, and one that was replaced is never listened to.
+It knows no names: people and records are numbers that the coordinator gave them. Everything here follows from what the
+coordinator sent. So a host that dies can be filled again, and a host that was replaced is ignored.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ CALLS = frozenset((*_RECORDS, "vote", "count", "settle", "derive", "fill", "grad
 
 
 class Host:
-    """One shard. `call` is its only door, and asks for the incarnation that the latest coordinator began."""
+    """One shard. `call` is its only entry. It requires the incarnation that the latest coordinator began."""
 
     def __init__(self) -> None:
         self._incarnation: str | None = None
 
     def process(self) -> int:
-        """The number of the process that this is."""
+        """The process id."""
         return os.getpid()
 
     def begin(self, incarnation: str, form: Form, threads: int | None) -> None:
-        """Start empty, for a coordinator who from here on is the only one."""
+        """Start empty, for a coordinator who from now on is the only one."""
         if form.version != version("indknn"):
             raise ShardError(f"this shard runs indknn {version('indknn')}, its coordinator {form.version}")
         index = make_index(form.index, form.kernel, form.n_features, **{"threads": threads, **form.options})
@@ -49,7 +49,7 @@ class Host:
         self._incarnation = incarnation
 
     def call(self, incarnation: str, name: str, *arguments: Any) -> Any:
-        """What a coordinator asks for. One who was replaced, or who takes this host for another, is refused."""
+        """Run a call of the coordinator. A coordinator that was replaced, or that means another host, is refused."""
         if incarnation != self._incarnation:
             raise ShardError("this shard was begun anew, and has another coordinator or other records now")
         if name not in CALLS:
@@ -61,7 +61,10 @@ class Host:
     def place(
         self, vectors: Vectors, labels: IntArray, owners: IntArray, epochs: IntArray, balances: dict[Scope, IntArray]
     ) -> IntArray:
-        """Take records; their slots here. `balances` is what the distinct owners, ascending, have spent so far."""
+        """Store records and return their slots here.
+
+        `balances` is what the distinct owners, ascending, have spent so far.
+        """
         people = np.unique(owners)
         self._ledger.set_spent(people, None, np.zeros(len(people), dtype=np.int64))
         for scope, units in balances.items():
@@ -69,17 +72,17 @@ class Host:
         return self._shard.place(vectors, labels, owners, epochs)
 
     def expect(self, records: int) -> None:
-        """Have room for so many records."""
+        """Reserve room for this many records."""
         self._shard.expect(records)
 
     def drop(self, slots: IntArray) -> None:
-        """Erase records, and what those have spent who have none left: the coordinator keeps it."""
+        """Erase records, and the balances of owners who have none left. The coordinator keeps those."""
         gone = np.array(self._shard.drop(slots), dtype=np.int64)
         for scope in self._ledger.scopes:
             self._ledger.set_spent(gone, scope, np.zeros(len(gone), dtype=np.int64))
 
     def balances(self) -> dict[Scope, tuple[IntArray, IntArray]]:
-        """Who has spent how much, by scope: for a coordinator who did not hear the end of a batch."""
+        """Who has spent how much, by scope. For a coordinator that missed the end of a batch."""
         self._admitted = []
         self._ledger.log = {}
         people = np.unique(self._shard.owners_of(self._shard.slots()))
@@ -90,13 +93,13 @@ class Host:
         return self._shard.values_of(slots), self._shard.index.slots.scales(slots)
 
     def status(self) -> dict[str, int]:
-        """For whoever watches."""
+        """The status, for monitoring."""
         return {"records": len(self._shard), "record_bytes": self._shard.index.slots.bytes_per_slot}
 
-    # Answering: what goes out are counts and sums per query, and who paid for them
+    # Answering: counts and sums per query go out, and who paid for them
 
     def vote(self, terms: Limits, batch: QueryBatch) -> Sums:
-        """The votes on each query, where K is known beforehand: scan, admit, settle."""
+        """The votes on each query, if K is known beforehand: scan, admit, settle."""
         self._admit(terms, batch)
         return self.settle([question.K for question in batch.questions], [q.plan for q in batch.questions])
 
@@ -106,7 +109,7 @@ class Host:
         return np.array([admitted.total for admitted, _ in self._admitted], dtype=np.int64)
 
     def settle(self, Ks: list[Any], plans: list[Any]) -> Sums:
-        """The votes on each query that was counted, now that every K is known."""
+        """The votes on each counted query, now that every K is known."""
         rows, paid = [], []
         waiting, self._admitted = self._admitted, []
         for (admitted, before), K, plan in zip(waiting, Ks, plans, strict=True):
@@ -124,11 +127,11 @@ class Host:
     # Training
 
     def derive(self, rule: Rule | None) -> None:
-        """The rule that the gradients or the tallies which follow need of every record."""
+        """Set the rule for the gradients or tallies that follow."""
         self._derived = None if rule is None else self._shard.derived(rule)
 
     def fill(self) -> bool:
-        """Look at some more records; whether there were any left."""
+        """Process some more records. Returns whether there were any left."""
         return self._derived is not None and self._derived.fill()
 
     def gradient(self, terms: Limits, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope) -> Sums:
@@ -139,7 +142,7 @@ class Host:
         return Sums(total, PackedDebits.of([_merged(self._charges(scope), _NOBODY)]))
 
     def tally(self, terms: Limits, cells: bool, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> Sums:
-        """How many records, or people, are in which cell."""
+        """How many records, or people, are in each cell."""
         terms.hold_in(self._ledger)
         total = self._shard.tally(self._derived if cells else None, n_cells, since, scale, price, scope)
         return Sums(total, PackedDebits.of([_merged(self._charges(scope), _NOBODY)]))
@@ -150,7 +153,10 @@ class Host:
 
 
 def _merged(charges: Charges, owners: IntArray) -> tuple[IntArray, IntArray]:
-    """One debit for each owner. Whoever votes was counted, so all steps are of the same people, in the same order."""
+    """One debit for each owner.
+
+    Everybody who votes was counted, so all steps have the same people in the same order.
+    """
     if not charges:
         return owners, np.zeros(len(owners), dtype=np.int64)
     return charges[-1][0], np.sum([units for _, units in charges], axis=0)

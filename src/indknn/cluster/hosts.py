@@ -1,4 +1,4 @@
-"""The hosts of a cluster, as far as a coordinator must know them: the way to each, and one call to all of them."""
+"""The hosts of a cluster as a coordinator sees them: a link to each, and one call to all of them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from indknn.errors import ShardError
 
 
 class Link(Protocol):
-    """The way to one host. Answers come in the order of the calls."""
+    """The connection to one host. Answers come in the order of the calls."""
 
     def send(self, name: str, *arguments: Any) -> None:
         """Call without waiting."""
         ...
 
     def receive(self) -> Any:
-        """What the latest call gave. ShardError if the host is gone, or does not answer in time."""
+        """The result of the latest call. ShardError if the host is gone, or does not answer in time."""
         ...
 
     def close(self) -> None:
-        """Let the host go. Nothing that it still says will be heard."""
+        """Give up the host. Anything that it still sends is ignored."""
         ...
 
 
 class Hosts:
-    """The hosts. `connect` starts or finds the host of a number; `threads` is how many cores each may use."""
+    """All hosts. `connect` starts or finds the host with a number. `threads` is how many cores each may use."""
 
     def __init__(self, connect: Callable[[int], Link], n: int, threads: int | None = None):
         self._connect, self._threads = connect, threads
@@ -46,12 +46,12 @@ class Hosts:
         self.close()
 
     def close(self) -> None:
-        """Let all hosts go."""
+        """Give up all hosts."""
         for number in range(len(self._links)):
             self._drop(number)
 
     def begin(self, form: Form) -> str:
-        """Empty all hosts; their new incarnation. Whoever used them before is refused from here on."""
+        """Empty all hosts, and return their new incarnation. From now on earlier users are refused."""
         incarnation = secrets.token_hex(16)
         for number, link in enumerate(self._links):
             self._links[number] = link or self._connect(number)
@@ -64,7 +64,7 @@ class Hosts:
         return incarnation
 
     def ask(self, incarnation: str, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The same call to every host at once, each with arguments of its own; what each gave."""
+        """Make the same call to every host at once, each with its own arguments. Returns all results."""
         return self._gather([("call", incarnation, name, *own) for own in arguments])
 
     def _gather(self, messages: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -85,7 +85,7 @@ class Hosts:
                     given.append(None)
                     failure = error
                     self._drop(number)
-        except BaseException:  # an interrupt: half of a message may be on its way, so these hosts are not asked again
+        except BaseException:  # an interrupt: half of a message may be sent, so these hosts are not used again
             for number in range(len(messages)) if sending else range(len(given), len(messages)):
                 self._drop(number)
             raise

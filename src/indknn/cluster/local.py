@@ -1,4 +1,4 @@
-"""Shard processes on this machine, each at the other end of a socket that nobody else has.
+"""Shard processes on this machine, each connected by a private socket.
 
 A host ends when its coordinator closes the socket or dies. Nothing listens on the network.
 """
@@ -22,13 +22,13 @@ from indknn.cluster.hosts import Link
 from indknn.errors import IndKNNError, InvalidInputError, ShardError
 
 PATIENCE = 120.0
-"""Seconds that a host may take for one call."""
+"""How many seconds a host may take for one call."""
 MOST_SHARDS = 256
 _MAIN = "from indknn.cluster.local import main; main()"
 
 
 def local_cluster(shards: int, *, patience: float = PATIENCE) -> Cluster:
-    """So many shard processes on this machine, which share its cores. They start when they are needed.
+    """A cluster of this many shard processes on this machine, which share its cores. They start when they are needed.
 
     >>> with local_cluster(2) as cluster:
     ...     len(cluster)
@@ -40,14 +40,14 @@ def local_cluster(shards: int, *, patience: float = PATIENCE) -> Cluster:
 
 
 def checked_number(shards: int) -> int:
-    """A number of shards that there may be."""
+    """Check a number of shards."""
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MOST_SHARDS:
         raise InvalidInputError(f"shards must be a whole number from 1 to {MOST_SHARDS}, got {shards!r}")
     return shards
 
 
 class Inline:
-    """A host in this very process: what the others are compared with in tests."""
+    """A host in this same process. Tests compare the others with it."""
 
     def __init__(self, number: int = 0):
         self._host, self._given = Host(), None
@@ -65,7 +65,7 @@ class Inline:
 
 
 class Process:
-    """A host in a process of its own."""
+    """A host in its own process."""
 
     def __init__(self, number: int, patience: float):
         self._number, self._patience, self._sent = number, patience, 0
@@ -78,7 +78,7 @@ class Process:
                 stdout=subprocess.DEVNULL,
             )
         self._connection = Connection(ours.detach())
-        self._end = finalize(self, _end, self._connection, self._process)  # also when nobody closes
+        self._end = finalize(self, _end, self._connection, self._process)  # also if nobody closes it
 
     @property
     def pid(self) -> int:
@@ -104,14 +104,14 @@ class Process:
                 number, given, error = self._connection.recv()
             except (OSError, EOFError) as gone:
                 raise ShardError(f"shard {self._number} is gone: {gone!r}") from gone
-            if number == self._sent:  # an earlier one is the answer to a call that was interrupted
+            if number == self._sent:  # an earlier number is the answer to a call that was interrupted
                 break
         if error is not None:
             raise ShardError(f"shard {self._number} failed: {error}")
         return given
 
     def close(self) -> None:
-        """Let it go. A process that was stopped finds its socket closed as soon as it goes on."""
+        """Give it up. If the process is suspended, it finds its socket closed when it continues."""
         self._end()
 
 
@@ -120,7 +120,7 @@ def _end(connection: Connection, process: subprocess.Popen[bytes]) -> None:
     with suppress(subprocess.TimeoutExpired):
         process.wait(0.5)
         return
-    process.kill()  # it holds nothing that is not written down
+    process.kill()  # everything it holds is also in the store
     process.wait()
 
 
@@ -133,13 +133,13 @@ def serve(connection: Connection) -> None:
             reply: tuple[int, Any, str | None]
             try:
                 reply = number, getattr(host, name)(*arguments), None
-            except Exception as error:  # it goes where it can be handled
+            except Exception as error:  # it is raised in the coordinator
                 reply = number, None, str(error) if isinstance(error, IndKNNError) else repr(error)
             connection.send(reply)
 
 
 def main() -> None:
-    """What a shard process does."""
+    """The main program of a shard process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the coordinator
     serve(Connection(int(sys.argv[1])))
 

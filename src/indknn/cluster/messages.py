@@ -1,4 +1,4 @@
-"""What travels between a coordinator and its shards: plain values and arrays, all of them picklable."""
+"""The messages between a coordinator and its shards: plain values and arrays that can be pickled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Charges = list[tuple[IntArray, IntArray]]
 
 @dataclass(frozen=True)
 class Form:
-    """How the index of a shard is made, and by which version: another one may speak another language."""
+    """How to make the index of a shard, and the version of the program. Another version may use other messages."""
 
     version: str
 
@@ -31,7 +31,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds everybody's spending. It travels with every call that charges."""
+    """The limits of everybody's spending. They are sent with every call that charges."""
 
     budget: int
     global_budget: int | None
@@ -41,18 +41,18 @@ class Limits:
 
     @staticmethod
     def of(ledger: MemoryLedger) -> Limits:
-        """As they are now."""
+        """The limits now."""
         return Limits(ledger.budget, ledger.global_budget, ledger.shared_budget, dict(ledger.budgets), ledger.house)
 
     def hold_in(self, ledger: MemoryLedger) -> None:
-        """From here on they hold in this ledger."""
+        """Use these limits in this ledger from now on."""
         ledger.budget, ledger.global_budget, ledger.shared_budget = self.budget, self.global_budget, self.shared_budget
         ledger.budgets, ledger.house = self.budgets, self.house
 
 
 @dataclass(frozen=True)
 class Ballot:
-    """How the people near one query are asked: by which plan, and whose ledger pays. K is None before the count."""
+    """How the people near one query are asked: the plan, and whose ledger pays. K is None before the count."""
 
     plan: Plan
     scope: Scope
@@ -61,7 +61,7 @@ class Ballot:
 
 @dataclass(frozen=True)
 class QueryBatch:
-    """Queries that are asked together: one scan, one round trip."""
+    """Queries that are asked together, with one scan and one round trip."""
 
     queries: Vectors
     tau: int
@@ -70,7 +70,7 @@ class QueryBatch:
 
 @dataclass(frozen=True)
 class PackedDebits:
-    """Who pays how much for each of some answers: `ends` says where the owners of each answer end."""
+    """Who pays how much for each of some answers. `ends` says where the owners of each answer end."""
 
     ends: IntArray
     slots: npt.NDArray[np.uint32]
@@ -90,7 +90,7 @@ class PackedDebits:
 
 @dataclass(frozen=True)
 class Sums:
-    """What comes out of a shard: sums over its people, one row an answer, and what they pay."""
+    """The result of a shard: sums over its people, one row per answer, and what they pay."""
 
     rows: IntArray
     debits: PackedDebits

@@ -1,7 +1,8 @@
-"""Shards as Ray actors: one on each of many machines, found by name, begun anew by whoever coordinates.
+"""Shards as Ray actors on many machines. They are found by name, and each new coordinator empties them.
 
-Plain detached actors, not Ray Serve: each is one of a kind and has a state. Ray never repeats a call of its own accord,
-because a call that charges must not run twice; it restarts an actor that died, which is then empty and is filled again.
+They are plain detached actors, not Ray Serve, because each is unique and has a state. Ray never repeats a call by
+itself, because a call that charges must not run twice. Ray restarts an actor that died. It is then empty and is filled
+again.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from indknn.errors import IndKNNError, PrivacyError, ShardError
 
 NAMESPACE = "indknn"
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
-"""No usage statistics; and shards are as important as whoever waits for them, which Ray would not think by itself."""
+"""No usage statistics. Shards run at normal priority, because somebody waits for them. Ray would lower it."""
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""What makes Ray listen on the loopback alone. Without it Ray listens on all addresses of a machine. It reads this when
-it is imported, so the environment must say it before."""
+"""Makes Ray listen on loopback only. Without it, Ray listens on all addresses of the machine. Ray reads this when it is
+imported, so it must be in the environment before."""
 
 
 def ray_cluster(
     address: str | None, shards: int, *, name: str = "people", patience: float = PATIENCE, cpus: float = 1.0
 ) -> Cluster:
-    """So many shards in the Ray cluster at this address; None starts Ray on this machine, on the loopback alone.
+    """A cluster of shards in Ray at this address. None starts Ray on this machine, on loopback only.
 
-    `name` tells the shards of one store from those of another. When the shards are first used, those of the same name
-    that an earlier coordinator left behind are ended: by then the store must be yours. Each reserves `cpus` cores.
+    `name` distinguishes the shards of one store from those of another. When the shards are first used, shards of the
+    same name from an earlier coordinator are ended. By then this process must own the store. Each shard reserves `cpus`
+    cores.
     """
     ray = connected(address)
     shards = checked_number(shards)
@@ -42,7 +44,7 @@ def ray_cluster(
     ended: list[str] = []
 
     def connect(number: int) -> Actor:
-        if not ended:  # not before the store is ours
+        if not ended:  # only when this process owns the store
             ended.append(name)
             end_shards(name)
         actor = kind.options(name=f"{name}:{number}:{secrets.token_hex(4)}", **options).remote()
@@ -52,7 +54,10 @@ def ray_cluster(
 
 
 def connected(address: str | None) -> Any:
-    """Ray, connected. A cluster that others can reach must ask for a token: whoever reaches it may run any code."""
+    """Ray, connected.
+
+    A cluster that others can reach must require a token, because anybody who reaches it may run code.
+    """
     if address is None or _is_loopback(address):
         _set_environment(own=address is None)
     else:
@@ -74,10 +79,10 @@ def connected(address: str | None) -> Any:
 
 
 def _set_environment(own: bool) -> None:
-    """What Ray must know before it is imported: to listen on the loopback alone, and a token if it is started here."""
+    """Set what Ray must know before it is imported: to listen only on loopback, and a token if it is started here."""
     if "ray" in sys.modules and any(os.environ.get(name) != value for name, value in LOOPBACK.items()):
         if sys.modules["ray"].is_initialized():
-            return  # whoever connected it knows where it listens
+            return  # the code that connected it is responsible
         (name,) = LOOPBACK
         raise PrivacyError(
             f"ray was imported before, and would listen on all addresses: set {name}=0 before, or import it later"
@@ -89,7 +94,7 @@ def _set_environment(own: bool) -> None:
 
 
 def refuse_exposed(address: str) -> None:
-    """Refuse Ray at an address that others can reach, unless it asks for a token."""
+    """Refuse Ray at an address that others can reach, unless it requires a token."""
     if os.environ.get("RAY_AUTH_MODE") != "token" and not _is_loopback(address):
         raise PrivacyError(
             f"Ray at {address} can be reached by others, who could run any code there: set RAY_AUTH_MODE=token and "
@@ -98,7 +103,7 @@ def refuse_exposed(address: str) -> None:
 
 
 def end_shards(name: str) -> int:
-    """End all shards of this name; how many."""
+    """End all shards of this name. Returns how many."""
     import ray  # noqa: PLC0415
 
     names = shards_named(name)
@@ -140,7 +145,7 @@ class Actor:
             raise ShardError(f"shard {self._number} is gone: {type(error).__name__}") from error
 
     def close(self) -> None:
-        """End the actor, whose records are in the store. Nothing that it still says will be heard."""
+        """End the actor. Its records are in the store. Anything that it still sends is ignored."""
         if self._ray.is_initialized():
             self._ray.kill(self._actor)
 

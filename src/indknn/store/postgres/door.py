@@ -1,8 +1,8 @@
-"""The one door for all that is written: which rows a statement enters and strikes, for the books (rule 16).
+"""All writes to PostgreSQL go through here, so that the books know which rows were added and removed (rule 16).
 
-SQLite's triggers call this process for every row. PostgreSQL cannot, and must not have the key of the books at work in
-the server. So every statement that writes is of one of a few forms, and each form says how its rows are known: new rows
-are the values that are sent, old rows are read in the same transaction.
+SQLite's triggers call this process for every row. PostgreSQL cannot do that, and the key of the books must not be used
+in the database server. So every writing statement has one of a few forms, and each form says how its rows are known:
+new rows are the values that are sent, and old rows are read in the same transaction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DELETE = re.compile(r"DELETE FROM (\w+)(?: WHERE (.+))?", re.DOTALL)
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of the store, and the statements that do it here. Rows are those of `books.TABLES`."""
+    """A statement of the store, and the PostgreSQL statements that carry it out. Rows are those of `books.TABLES`."""
 
     kind: str
     """select, other (a table without books), insert, upsert, update, delete or empty."""
@@ -33,14 +33,14 @@ class Statement:
     old: str = ""
     """For an upsert: reads the rows that have these keys."""
     numbered: bool = False
-    """The key is left out: the next number."""
+    """Whether the key is left out and becomes the next number."""
     where_values: int = 0
-    """Of an update: how many values belong to its WHERE, which is asked twice."""
+    """For an update: how many values belong to its WHERE, which is used twice."""
 
 
 @lru_cache(maxsize=256)
 def read(sql: str) -> Statement:
-    """Take a statement apart. One that writes and has none of the known forms is refused."""
+    """Parse a statement. A writing statement of an unknown form is refused."""
     text = sql.strip()
     if text.startswith(("SELECT", "WITH")):
         return Statement("select", "", _native(text))
@@ -78,7 +78,7 @@ def _insert(table: str, named: str | None, conflict: str | None) -> Statement:
 
 def _update(table: str, change: str, where: str | None) -> Statement:
     which = "" if where is None else f" WHERE {where}"
-    # Both parts see the rows as they were before the statement, so `was` has the old ones.
+    # Both parts see the rows as they were before the statement, so `was` has the old rows.
     do = (
         f"WITH was AS MATERIALIZED (SELECT {_names(table)} FROM {table}{which}), "
         f"now AS (UPDATE {table} SET {change}{which} RETURNING {_names(table)}) "

@@ -1,8 +1,8 @@
-"""Erasure in two stages: rows are deleted at once, and their old bytes are gone once tables and log were rewritten.
+"""Erasure in two stages: rows are deleted at once, and their old bytes are gone when tables and log were rewritten.
 
-An UPDATE or DELETE leaves the old row where it is. VACUUM FULL writes a table anew without it. The write-ahead log
-holds it until its segments were removed, or were used again and overwritten. Archives, standbys and backups are
-the operator's.
+An UPDATE or DELETE leaves the old row in the file. VACUUM FULL writes a table anew without it. The write-ahead log
+holds it until its segments are removed, or are used again and overwritten. Archives, standbys and backups are the
+operator's responsibility.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from indknn.store.postgres.schema import COLUMNS
 
 ERASING = ("forget", "purge", "prune")
 _PATIENCE = "2s"
-_ROUNDS = 8  # of switching the log, beyond one for each of its files
+_ROUNDS = 8  # extra rounds of switching the log, beyond one for each of its files
 _RIGHTS = (
     "this role may not look at the log or switch it: GRANT pg_monitor, pg_checkpoint and EXECUTE ON FUNCTION "
     "pg_switch_wal() to it, or ask the operator when the log was last recycled"
@@ -29,17 +29,17 @@ _RIGHTS = (
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What a rewriter has done: the files that tables have now, and what is known of the log."""
+    """The result of a rewrite: the files of the tables now, and what is known about the log."""
 
     files: dict[str, int]
     since: float
-    """The log holds nothing that was written before this moment (seconds since 1970, by the server's clock)."""
+    """The log holds nothing written before this time (seconds since 1970, by the server's clock)."""
     kept: str
-    """Why old bytes may still be there; empty if they are not."""
+    """Why old bytes may still be there. Empty if they are not."""
 
 
 def first_stage(pg: psycopg.Connection) -> dict[str, Any]:
-    """What a receipt says at once."""
+    """What the first receipt says."""
     return {
         "stage": "deleted",
         "old_bytes": "until a rewrite (indknn rewrite) they are still in the files of tables and in the log of the "
@@ -49,7 +49,7 @@ def first_stage(pg: psycopg.Connection) -> dict[str, Any]:
 
 
 def elsewhere(pg: psycopg.Connection) -> list[str]:
-    """Who else may have old bytes, for which the operator has to answer."""
+    """Other places that may have old bytes. They are the operator's responsibility."""
     found = ["backups of this database, for as long as they are kept"]
     (mode,) = pg.execute("SELECT current_setting('archive_mode')").fetchone() or ("off",)
     if mode != "off":
@@ -63,12 +63,12 @@ def elsewhere(pg: psycopg.Connection) -> list[str]:
 
 
 def rewrite(pg: psycopg.Connection) -> Rewritten:
-    """Write all tables anew, and use up the log. On a connection of its own; answers go on meanwhile."""
+    """Write all tables anew, and replace the log. It uses its own connection, and answers go on meanwhile."""
     before = files_of(pg)
     seen: list[str] = []
     pg.add_notice_handler(lambda notice: seen.append(notice.message_detail or ""))
     pg.execute("SET client_min_messages = info")
-    pg.execute("SELECT set_config('lock_timeout', %s, false)", (_PATIENCE,))  # answers wait behind whoever waits
+    pg.execute("SELECT set_config('lock_timeout', %s, false)", (_PATIENCE,))  # answers wait behind a waiting lock
     try:
         for table in COLUMNS:
             pg.execute(f"VACUUM (FULL, VERBOSE) {table}".encode())
@@ -95,9 +95,9 @@ def rewrite(pg: psycopg.Connection) -> Rewritten:
 def _use_up_log(pg: psycopg.Connection) -> tuple[float, str]:
     """Switch segments until each file of the log was removed, or filled again from end to end.
 
-    A switch fills the rest of a segment with zeros. A file that is used again keeps the time of its last write, until
-    it is written to. So once all but the current one were written since, one more switch ends what the current one may
-    still hold of an earlier use.
+    A switch fills the rest of a segment with zeros. A file that is used again keeps the time of its last write until it
+    is written to. So when all files except the current one were written since, one more switch overwrites what the
+    current one may still hold from an earlier use.
     """
     _switch(pg)
     next_second = "SELECT extract(epoch FROM date_trunc('second', clock_timestamp()))::float8 + 1"
@@ -120,7 +120,7 @@ def _switch(pg: psycopg.Connection) -> None:
 
 
 def _old_segments(pg: psycopg.Connection, since: float) -> int:
-    """How many files of the log, but for the one that is being written, were last written before this moment."""
+    """How many files of the log, except the current one, were last written before this time."""
     row = pg.execute(
         "SELECT count(*) FROM pg_ls_waldir() WHERE name ~ '^[0-9A-F]{24}$' AND name <> pg_walfile_name("
         "pg_current_wal_insert_lsn()) AND extract(epoch FROM modification)::float8 < %s",
@@ -130,7 +130,7 @@ def _old_segments(pg: psycopg.Connection, since: float) -> int:
 
 
 def files_of(pg: psycopg.Connection) -> dict[str, int]:
-    """The number of the file that each table is in. A table that was written anew has another."""
+    """The number of the file of each table. A table that was written anew has another number."""
     rows = pg.execute(
         "SELECT relname, pg_relation_filenode(oid) FROM pg_class WHERE relname = ANY(%s) AND relkind = 'r' "
         "AND relnamespace = current_schema()::regnamespace ORDER BY relname",
@@ -140,7 +140,7 @@ def files_of(pg: psycopg.Connection) -> dict[str, int]:
 
 
 def doubts(db: Connection, pg: psycopg.Connection) -> list[str]:
-    """Why old bytes of those who were erased may still be here; nothing where it can be shown that they are gone."""
+    """Why old bytes of erased people may still be here. Empty if it can be shown that they are gone."""
     last = {"erased": 0, "upto": 0}
     facts: dict[str, Any] = {}
     for entry in chain.entries(db):

@@ -1,4 +1,4 @@
-"""The home of a store in PostgreSQL: opening it, holding it, and what is checked of the server."""
+"""The home of a store in PostgreSQL: how it is opened and held, and what is checked about the server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from indknn.engine import Engine
 
 IDLE_SECONDS = 60
-"""A transaction in which nothing happens for so long is ended by the server, so that others can take over."""
+"""The server ends a transaction in which nothing happens for this long, so that others can take over."""
 _DEFAULTS = {"connect_timeout": "10", "keepalives_idle": "30", "application_name": "indknn"}
 _WEAK = {"fsync": "off", "full_page_writes": "off"}
 
@@ -65,18 +65,18 @@ class DatabaseHome:
                 fill(session)
 
     def hold(self, *, read_only: bool = False) -> None:
-        """Take the lease, unless another process that is alive has it. Those who only read need none."""
+        """Take the lease, unless another live process has it. Processes that only read need none."""
         if not read_only:
             self._held = self._writer()
 
     def release(self) -> None:
-        """The lease is free once the connection is closed."""
+        """Close the connection, which frees the lease."""
         held, self._held = self._held, None
         if held is not None:
             self.close(held)
 
     def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> Connection:
-        """An open store. After a connection was lost it is a new one, with a new epoch."""
+        """An open store. After a lost connection it is a new connection with a new epoch."""
         if read_only:
             return self._reader()
         held, self._held = self._held, None
@@ -86,7 +86,7 @@ class DatabaseHome:
         return session
 
     def close(self, db: Connection) -> None:
-        """Close, whatever the server says."""
+        """Close, even if the server fails."""
         assert isinstance(db, Session)
         with suppress(psycopg.Error):
             db.pg.close()
@@ -105,7 +105,7 @@ class DatabaseHome:
         return session
 
     def _reader(self) -> Session:
-        """One moment of the store, whoever writes meanwhile."""
+        """The store at one moment. Others may write meanwhile."""
         session = self.opened(read_only=True)
         try:
             with told(lambda words: f"{self.place} cannot be opened: {words}"):
@@ -145,29 +145,29 @@ class DatabaseHome:
             self.close(session)
 
     def refuse_if_moved(self) -> None:
-        """Every transaction looks at its lease."""
+        """Nothing to do: every transaction checks its lease."""
 
     def keep_room(self, engine: Engine, debits: int, *, only_if_grown: bool = False) -> None:
-        """Space is the server's to keep."""
+        """Nothing to do: the operator of the server must keep space free."""
 
     def give_room(self) -> bool:
-        """There is none."""
+        """There is no reserved space."""
         return False
 
     def empty_log(self, db: Connection) -> bool:
-        """Old bytes go later (`erasure.py`), and a receipt says so."""
+        """Nothing to do: old bytes are overwritten later (`erasure.py`), and the receipt says so."""
         return False
 
     def copy(self, db: Connection) -> DatabaseCopy:
-        """A second connection that sees one moment."""
+        """A second connection that sees the store at one moment."""
         return DatabaseCopy(self)
 
     def defects(self, db: Connection) -> Iterator[str]:
-        """Pages and indexes are the server's to check (data checksums, pg_amcheck)."""
+        """Nothing: the server checks pages and indexes (data checksums, pg_amcheck)."""
         return iter(())
 
     def server(self) -> str:
-        """What kind of server it is. One that a store would not be safe in is refused."""
+        """The kind of server. A server in which a store would not be safe is refused."""
         with self._session() as session, told():
             _refuse_forgetful(session.pg, str(self.place))
             row = session.pg.execute("SELECT current_setting('server_version')").fetchone() or ("?",)
@@ -175,44 +175,44 @@ class DatabaseHome:
             return f"{row[0]}, commits are durable; old bytes may also be in {kept}"
 
     def take_over(self) -> str:
-        """Shut out whoever has the store, and say who that was."""
+        """Take the store away from the process that has it. Returns who that was."""
         with self._session() as session, told():
             schema.migrate(session.pg, str(self.place))
             return leases.take_over(session.pg, str(self.place), f"nobody since {_holder()} took it over")
 
     def rewrite(self) -> erasure.Rewritten:
-        """Have the server write anew what still holds bytes of those who were erased."""
+        """Let the server write everything anew that still holds bytes of erased people."""
         with self._session() as session, told():
             return erasure.rewrite(session.pg)
 
     def old_bytes(self, db: Connection) -> list[str]:
-        """Why bytes of those who were erased may still be in files of the server."""
+        """Why bytes of erased people may still be in files of the server."""
         assert isinstance(db, Session)
         with told():
             return erasure.doubts(db, db.pg)
 
     def erasure(self, db: Connection) -> dict[str, Any]:
-        """Deleted is not yet gone."""
+        """What the first receipt says: rows are deleted, and their bytes are not gone yet."""
         assert isinstance(db, Session)
         with told():
             return erasure.first_stage(db.pg)
 
 
 class DatabaseCopy:
-    """The store as it was at one moment, read through a connection of its own."""
+    """The store at one moment, read through its own connection."""
 
     def __init__(self, home: DatabaseHome):
         self._home = home
         self._session: Session | None = None
 
     def step(self) -> bool:
-        """Begin to read. Everything that was committed by now is seen, and nothing later."""
+        """Begin to read. Everything committed so far is seen, and nothing later."""
         self._session = self._home._reader()
         return True
 
     @contextmanager
     def opened(self) -> Iterator[Connection]:
-        """That moment."""
+        """The store at that moment."""
         assert self._session is not None
         try:
             yield self._session
@@ -225,7 +225,7 @@ def _holder() -> str:
 
 
 def _refuse_forgetful(pg: psycopg.Connection, place: str) -> None:
-    """A server that loses what it has committed would give budgets back (rule 2)."""
+    """Refuse a server that can lose committed data, because that would give budgets back (rule 2)."""
     for name, weak in _WEAK.items():
         if pg.execute("SELECT current_setting(%s)", (name,)).fetchone() == (weak,):
             raise StoreError(

@@ -1,7 +1,7 @@
-"""Who may write. A lease has an epoch: whoever takes over raises it, and all earlier holders are refused.
+"""Who may write. A lease has an epoch. A process that takes over raises it, and all earlier holders are refused.
 
-The epoch is what counts: every writing transaction checks it with its row locked (`session.py`). Besides, the session
-of a holder has an advisory lock on its epoch, so that a second process is refused while the first one lives. PostgreSQL
+The epoch decides: every writing transaction checks it with its row locked (`session.py`). In addition, the session of a
+holder has an advisory lock on its epoch, so that a second process is refused while the first one lives. PostgreSQL
 drops that lock with the session.
 """
 
@@ -17,12 +17,15 @@ _PATIENCE = "2s"  # the server may still be ending the session of a process that
 
 
 def take(pg: psycopg.Connection, place: str, holder: str, earlier: int | None = None) -> int:
-    """Take the lease of the store; its epoch. After an `earlier` one of this process: unless somebody else had it."""
+    """Take the lease of the store and return its epoch.
+
+    `earlier` is an epoch that this process had before. Then the lease is refused if another process had it since.
+    """
     epoch, who = _current(pg, place)
     if earlier is not None:
         if epoch != earlier:
             raise FencedError(f"{place} was taken over by {who}; stop this process, and open the store again")
-        _end_holder(pg, epoch)  # a session that we lost may still be at work for us
+        _end_holder(pg, epoch)  # a lost session of this process may still be running
     if not _locked(pg, epoch):
         raise StoreLockedError(
             f"{place} is in use by {who}; a store has one writer at a time. If that process is lost: indknn takeover"
@@ -31,7 +34,7 @@ def take(pg: psycopg.Connection, place: str, holder: str, earlier: int | None = 
 
 
 def raise_epoch(pg: psycopg.Connection, lease: int, epoch: int, holder: str) -> int:
-    """Take a lease over from whoever has it at this epoch. Waits for a transaction of theirs that is not at its end."""
+    """Take over a lease at this epoch. Waits for an open transaction of the holder."""
     update = "UPDATE leases SET epoch = epoch + 1, holder = %s WHERE id = %s AND epoch = %s RETURNING epoch"
     row = pg.execute(update, (holder, lease, epoch)).fetchone()
     if row is None:
@@ -42,7 +45,7 @@ def raise_epoch(pg: psycopg.Connection, lease: int, epoch: int, holder: str) -> 
 
 
 def take_over(pg: psycopg.Connection, place: str, holder: str) -> str:
-    """Shut out whoever has the store, and say who that was. Then anybody can open it."""
+    """Take the store away from the process that has it, and return who that was. Then anybody can open it."""
     epoch, who = _current(pg, place)
     _end_holder(pg, epoch)
     pg.execute("UPDATE leases SET epoch = epoch + 1, holder = %s WHERE id = %s AND epoch = %s", (holder, STORE, epoch))
@@ -50,7 +53,7 @@ def take_over(pg: psycopg.Connection, place: str, holder: str) -> str:
 
 
 def _end_holder(pg: psycopg.Connection, epoch: int) -> None:
-    """End the session that has this epoch, where this role may."""
+    """End the session that has this epoch, if this role may do that."""
     pg.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' "
         "AND classid = 'leases'::regclass AND objid = %s AND usename = current_user AND pid <> pg_backend_pid()",
@@ -66,7 +69,7 @@ def _current(pg: psycopg.Connection, place: str) -> tuple[int, str]:
 
 
 def _locked(pg: psycopg.Connection, epoch: int) -> bool:
-    """Have the advisory lock on an epoch, unless a session that is alive has it."""
+    """Take the advisory lock on an epoch, unless a live session has it."""
     try:
         with pg.transaction():
             pg.execute("SELECT set_config('lock_timeout', %s, true)", (_PATIENCE,))

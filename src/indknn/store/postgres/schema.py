@@ -1,4 +1,7 @@
-"""The tables of a store in PostgreSQL. The version is that of the file's schema, and `STEPS` go together with its."""
+"""The tables of a store in PostgreSQL.
+
+They have the version of the file's schema, and `STEPS` correspond to its steps.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,8 @@ _TABLES = "\n".join(
     + f", PRIMARY KEY ({', '.join(TABLES[table][: KEYS[table]])}));"
     for table, kinds in COLUMNS.items()
 )
-# ANALYZE keeps samples of values in a catalogue, and they would outlive what is erased: no statistics of what is
-# personal. Compression only costs time: features, debits and hashes look like noise.
+# ANALYZE keeps samples of values in a catalogue, which would outlive an erasure. So there are no statistics about
+# personal data. Compression would only cost time: features, debits and hashes look like noise.
 _PLAIN = "\n".join(
     f"ALTER TABLE {table} ALTER COLUMN {name} SET STATISTICS 0;"
     + (f" ALTER TABLE {table} ALTER COLUMN {name} SET STORAGE EXTERNAL;" if kind == "bytea" else "")
@@ -69,7 +72,7 @@ INSERT INTO schema_version VALUES (5);
 
 FIRST = 5
 STEPS = [_VERSION_5]
-"""The first makes version `FIRST`, each other one takes a store from the version before it to the next."""
+"""The first step makes version `FIRST`. Each later one takes a store from one version to the next."""
 
 
 def create(pg: psycopg.Connection) -> None:
@@ -79,7 +82,7 @@ def create(pg: psycopg.Connection) -> None:
 
 
 def version_of(pg: psycopg.Connection) -> int:
-    """The version of the tables; 0 where there are none."""
+    """The version of the tables. 0 if there are none."""
     if pg.execute("SELECT to_regclass('schema_version')").fetchone() == (None,):
         return 0
     row = pg.execute("SELECT version FROM schema_version").fetchone()
@@ -87,7 +90,7 @@ def version_of(pg: psycopg.Connection) -> int:
 
 
 def migrate(pg: psycopg.Connection, place: str) -> None:
-    """Bring the tables to the version of this program; refuse what is no store, or a later one."""
+    """Bring the tables to the version of this program. Refuses what is not a store, or is of a later version."""
     version = version_of(pg)
     if version == 0:
         raise StoreError(f"{place} does not exist; make a store with: indknn init {place}")

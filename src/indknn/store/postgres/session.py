@@ -1,4 +1,7 @@
-"""A connection to PostgreSQL with the face of `home.Connection`: portable SQL, booked writes, fenced transactions."""
+"""A connection to PostgreSQL with the interface of `home.Connection`.
+
+It translates portable SQL, reports every write to the books, and refuses transactions after a takeover.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +26,23 @@ _DIGEST = "SELECT books_digest()"
 
 
 class Rows:
-    """Rows that have come."""
+    """Rows that were received."""
 
     def __init__(self, rows: Iterable[Any]):
         self._rows = iter(rows)
 
     @property
     def get(self) -> Any:
-        """The only value of the first row; None where there is no row."""
+        """The only value of the first row. None if there is no row."""
         row = self.fetchone()
         return row if row is None or len(row) > 1 else row[0]
 
     def fetchone(self) -> Any:
-        """The next row; None behind the last."""
+        """The next row. None after the last."""
         return next(self._rows, None)
 
     def fetchall(self) -> list[Any]:
-        """All rows that are left."""
+        """All remaining rows."""
         return list(self._rows)
 
     def __iter__(self) -> Iterator[Any]:
@@ -50,10 +53,11 @@ class Rows:
 
 
 class Session:
-    """An open store in a database. A transaction begins with a look at the leases, and locks them.
+    """An open store in a database. A transaction begins by reading and locking the leases.
 
-    A plain look would not do: a process could take over between the look and the commit, and read the store without
-    what is committed then. With FOR SHARE whoever takes over waits for this transaction, or this one is refused.
+    Reading alone is not enough. A process could take over between the reading and the commit, and read the store
+    without what is committed then. With FOR SHARE, either the process that takes over waits for this transaction, or
+    this transaction is refused.
     """
 
     lease_lock = "FOR SHARE"
@@ -61,7 +65,7 @@ class Session:
     def __init__(self, pg: psycopg.Connection, *, read_only: bool = False):
         self.pg = pg
         self.leases: dict[int, int] = {}
-        """The epochs that must still be in force at the end of every transaction. Many where many shards write."""
+        """The epochs that must still be valid in every transaction. There are several if several shards write."""
         self._books: Books | None = None
         self._read_only = read_only
         self._inside = self._enclosed = False
@@ -74,7 +78,7 @@ class Session:
         return self._read_only
 
     def keep(self, books: Books) -> None:
-        """Tell these books of every row that is written from here on."""
+        """Report every row that is written from now on to these books."""
         self._books = books
 
     # Transactions
@@ -109,7 +113,7 @@ class Session:
             done = self.pg.execute("COMMIT").statusmessage
         except psycopg.Error as lost:
             with suppress(psycopg.Error):
-                self.pg.close()  # the server must not be asked again on a connection in doubt
+                self.pg.close()  # do not ask the server again on a connection in an unknown state
             raise StoreError(f"whether it was written is not known, {_words(lost)}: ask again by request id") from None
         if done != "COMMIT":
             raise StoreError("nothing was changed, because the database ended the transaction")
@@ -121,7 +125,7 @@ class Session:
 
     @contextmanager
     def enclosed(self) -> Iterator[None]:
-        """Be part of a transaction that the caller begins and ends: `with` does nothing meanwhile."""
+        """Be part of a transaction that the caller begins and ends. Meanwhile `with` does nothing."""
         self._enclosed = self._inside = True
         yield
         self._enclosed = self._inside = False
@@ -147,7 +151,7 @@ class Session:
                 self._write(statement, piece)
 
     def scan(self, sql: str) -> Iterator[Any]:
-        """The rows of a large table, without holding them all. Nothing else may be asked meanwhile."""
+        """The rows of a large table, without holding them all. No other statement may run meanwhile."""
         with told(), self.pg.transaction(), self.pg.cursor("scan", binary=True) as cursor:
             cursor.itersize = _PIECE
             cursor.execute(sql.encode())
@@ -185,7 +189,7 @@ class Session:
                     (books.entered if row[0] else books.struck)(table, *row[1:])
 
     def _enter(self, statement: door.Statement, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Write new rows, and rows in the place of others; the numbers that new rows were given."""
+        """Write new rows, and replace existing rows. Returns the numbers that new rows were given."""
         table, books, n = statement.table, self._kept(), KEYS[statement.table]
         given: list[tuple[Any, ...]] = []
         if statement.numbered:
@@ -205,7 +209,7 @@ class Session:
             rows = [(name, Json(value)) for name, value in rows]
         changed = [row for row in rows if row[:n] in known] if known else []
         fresh = [row for row in rows if row[:n] not in known] if known else rows
-        if len(fresh) > 1:  # quicker than statements, from the second row on
+        if len(fresh) > 1:  # faster than single statements, from the second row on
             with self.pg.cursor() as cursor, cursor.copy(f"COPY {table} FROM STDIN (FORMAT BINARY)".encode()) as copy:
                 copy.set_types(COLUMNS[table])
                 for row in fresh:
@@ -216,7 +220,7 @@ class Session:
         return given
 
     def _send(self, sql: str, rows: list[tuple[Any, ...]]) -> None:
-        if len(rows) == 1:  # most statements: without the round trips of a pipeline
+        if len(rows) == 1:  # most statements: this avoids the round trips of a pipeline
             self.pg.execute(sql.encode(), rows[0])
         elif rows:
             self.pg.cursor().executemany(sql.encode(), rows)
@@ -228,7 +232,7 @@ class Session:
 
 @contextmanager
 def told(what: Callable[[str], str] = lambda words: f"PostgreSQL says: {words}") -> Iterator[None]:
-    """Turn errors of the driver into ours. Only the first line: details may hold values of rows, or an address."""
+    """Turn errors of the driver into ours, with the first line only: details may hold values of rows, or an address."""
     try:
         yield
     except psycopg.Error as error:

@@ -1,4 +1,4 @@
-"""Values that PostgreSQL would not take as they are: texts with a NUL, and values of any type in one column."""
+"""Converts values that PostgreSQL does not accept: texts with a NUL, and values of any type in one column."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _BinaryLoader(TextBinaryLoader):
 
 
 def register_text(pg: psycopg.Connection) -> None:
-    """Have texts escaped on their way, so that a name with a NUL is as good as in a file."""
+    """Escape texts in both directions, so that a name with a NUL works as in a file."""
     for dumper in (_Dumper, _BinaryDumper):
         pg.adapters.register_dumper(str, dumper)
     for loader in (_Loader, _BinaryLoader):

@@ -1,1 +1,1 @@
-"""Choosing parameters without leaking: on public data for nothing, or by queries that are charged as all are."""
+"""Choosing parameters without leaking: free on public data, or with queries that are charged like all others."""

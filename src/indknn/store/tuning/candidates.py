@@ -1,4 +1,4 @@
-"""What is worth trying: a few ways to answer, with a few parameters each."""
+"""The candidates that are tried: a few modes, each with a few parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ Mode: TypeAlias = Literal["algorithm3", "model"]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to answer. `share` of pairs sets τ (None: the store chooses from its own queries), `factor` scales σ2."""
+    """A mode with parameters.
+
+    `share` is the share of pairs that sets τ (None: the store chooses from its own queries). `factor` scales σ2.
+    """
 
     mode: Mode
     share: float | None = None

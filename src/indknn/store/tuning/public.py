@@ -1,7 +1,7 @@
 """Tuning on public data: a labelled public set plays both the store and the queries, and nobody pays.
 
-Where it is smaller than the store, each of its records plays several people, up to `CROWD` of them; the rest is scaled
-(`scale.py`). Noise is seeded: nothing in here is private, and nothing needs to be.
+If the set is smaller than the store, each of its records plays several people, up to `CROWD` in all. The rest is scaled
+(`scale.py`). Noise is seeded, because nothing in here has to be private.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from indknn.types import Accountant, KernelName
 
 LEAST_ROWS = 200
 LONGEST = 10_000
-"""Streams are tried no longer than this."""
+"""The most queries that are tried."""
 CROWD = 20_000
-"""A stand-in store has no more people than this."""
+"""The most people that a trial store has."""
 _QUERIES_SHARE = 0.25
 _BATCH = 512
-_MOST_BUDGET = 400.0  # what accounting is sure to take, and far beyond any promise
+_MOST_BUDGET = 400.0  # accounting surely accepts this, and it is far above any promise
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Target:
-    """The store that is to be: its promise, its size, and how many queries it is planned for (None: no number)."""
+    """The planned store: its promise, its size, and its planned number of queries (None: no number)."""
 
     n: int
     epsilon: float = 1.0
@@ -61,13 +61,13 @@ class Target:
 
     @property
     def planned(self) -> int:
-        """How many queries are tried where no number was given: so many that the noise has had time to grow."""
+        """How many queries to try if no number was given. Enough for the noise to grow."""
         return self.max_queries or PLANNED_QUERIES
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of a candidate: the share of right answers, run by run, and the parameters a store would get."""
+    """The result of a candidate: the share of right answers in each run, and the parameters for a store."""
 
     candidate: Candidate
     tau: float | None
@@ -82,7 +82,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """All trials, the best first; how many records stood in for how many people, and how many queries were asked."""
+    """All trials, best first, with the numbers of records, people and queries."""
 
     target: Target
     trials: list[Trial]
@@ -93,17 +93,17 @@ class Tuning:
 
     @property
     def best(self) -> Trial:
-        """The one to take."""
+        """The best trial."""
         return self.trials[0]
 
     @property
     def error(self) -> float:
-        """Two standard errors of an accuracy: smaller differences mean little."""
+        """Two standard errors of an accuracy. Smaller differences mean little."""
         p = self.best.accuracy
         return 2.0 * sqrt(max(p * (1.0 - p), 0.01) / (self.distinct * len(self.best.accuracies)))
 
     def extrapolated(self) -> list[str]:
-        """What was not measured as it will be, in sentences."""
+        """What was not measured under the real conditions, in sentences."""
         t, found = self.target, []
         if self.stand_in < t.n:
             found.append(
@@ -134,7 +134,7 @@ def tune(
     seeds: int = 3,
     progress: Progress = lambda done, total: None,
 ) -> Tuning:
-    """Try every candidate on seeded splits of the public set; the best by median accuracy comes first."""
+    """Try every candidate on seeded splits of the public set. The best by median accuracy comes first."""
     if len(X) < LEAST_ROWS:
         raise InvalidInputError(f"tuning needs at least {LEAST_ROWS} labelled public rows, got {len(X)}")
     asked = min(target.planned, LONGEST)
@@ -160,7 +160,10 @@ def tune(
 
 
 def possible(candidates: Sequence[Candidate], n_features: int, n: int) -> list[Candidate]:
-    """Those that a store of n records with so many features can be. In a very large one fewer shall be near."""
+    """The candidates that are possible for a store of n records with this many features.
+
+    In a very large store, a smaller share of the records should be near.
+    """
     able = [c for c in candidates if c.prior_share is None or n_features <= MAX_FEATURES]
     return [c if c.share is None else replace(c, share=near_share(c.share, n)) for c in able]
 
@@ -168,7 +171,7 @@ def possible(candidates: Sequence[Candidate], n_features: int, n: int) -> list[C
 def _settings(
     candidate: Candidate, target: Target, X: Any, y: Any, queries: Any, people: int, asked: int
 ) -> tuple[Settings, Settings]:
-    """What the store would be told, and what its stand-in is told."""
+    """The settings of the real store, and of the trial store."""
     base = Settings(
         n_features=X.shape[1],
         classes=tuple(np.unique(y).tolist()),
