@@ -43,7 +43,7 @@ _BY_PATH = {
     "/metrics": "metrics",
 }
 INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
-"""The path of predictions: the name of the model, and perhaps its version."""
+"""The path of predictions: the name of the model, and optionally its version."""
 _PUBLIC = frozenset({"/", "/v1/sign-in", "/v2", "/v2/health/live", "/v2/health/ready"})
 _REFUSALS, _SENDERS = 50.0, 10_000  # refusals a second for each sender, and senders that are remembered
 _FORWARDED = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
@@ -51,10 +51,10 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 def needed_permission(method: str, path: str) -> str | None:
-    """The permission that a request needs; None for what is public. Unknown paths need a key.
+    """The permission that a request needs. None for public paths. Unknown paths need a key.
 
-    The patterns of the routes end in `$`, which also matches before a final newline. `/metrics%0A` would be one path
-    here and another one there, so paths with a newline are refused.
+    The patterns of the routes end in `$`, which also matches before a final newline. So `/metrics%0A` would be one path
+    here and another one in the routes. Paths with a newline are refused.
     """
     if "\n" in path:
         raise Problem(404, "there is nothing at a path with a newline")
@@ -70,9 +70,9 @@ def needed_permission(method: str, path: str) -> str | None:
 
 
 def authorise(keyring: Keyring, permission: str | None, headers: dict[bytes, bytes]) -> Key | None:
-    """The key that a request came with; raises a `Problem` where it does not grant the permission.
+    """The key of a request. Raises a `Problem` if it does not grant the permission.
 
-    None for a public request, `OPEN` while the server has no keys.
+    The result is None for a public request, and `OPEN` while the server has no keys.
     """
     if permission is None:
         return None
@@ -99,7 +99,7 @@ def may(key: Key, permission: str) -> bool:
 
 
 def _refuse_other_sites(headers: dict[bytes, bytes]) -> None:
-    """Without keys, refuse what comes through a proxy, and what a web page from elsewhere sends from a browser here."""
+    """Without keys, refuse requests through a proxy, and requests that another site's web page sends from a browser."""
     if not _FORWARDED.isdisjoint(headers):
         raise Problem(403, "without keys the server takes no requests through a proxy", "not_loopback")
     host, origin = headers.get(b"host"), headers.get(b"origin")
@@ -149,10 +149,10 @@ class RateLimiter:
 
 
 class Refusals:
-    """Makes whoever is refused all the time wait for it, so that asking in vain costs others nothing.
+    """Delays refusals for senders that are refused often, so that they do not slow down others.
 
-    Each sender has fifty refusals a second at once; beyond that, a refusal leaves after one to two seconds. They are
-    spread out, so that not all of them come back at the same moment.
+    Each sender gets fifty refusals a second at once. Further refusals leave after one to two seconds. The delays vary,
+    so that the senders do not all come back at the same moment.
     """
 
     def __init__(self) -> None:

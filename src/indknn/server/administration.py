@@ -43,21 +43,21 @@ class NewKey(BaseModel):
 
 @router.get("/v1/keys", tags=["admin"], responses=openapi.example(openapi.KEYS))
 async def list_keys(service: Served) -> dict[str, Any]:
-    """All keys that were ever made, without the keys themselves, which nobody knows but their holders."""
+    """All keys that were ever made, without their texts. Only the holder of a key knows its text."""
     file = await asyncio.to_thread(keyfile.read_key_file, _key_file(service))
     return {"keys": [_facts(service, key) for key in file.keys]}
 
 
 @router.post("/v1/keys", tags=["admin"], openapi_extra=openapi.body(NewKey), responses=openapi.example(openapi.NEW_KEY))
 async def create_key(request: Request, service: Served, body: RequestBody) -> dict[str, Any]:
-    """Make a key. Its text is in this answer and nowhere else. The first one closes an open server."""
+    """Make a key. Its text is only in this answer. The first key closes an open server."""
     wanted = parsed(NewKey, body).model_dump()
     if service.keys.is_open:
         if wanted["role"] != "admin":
             raise Problem(422, "the first key must be of role admin: from then on, only an admin can make others here")
-        request.state.ends = OPEN.id  # whoever is here without a key is told this one, and no more
+        request.state.ends = OPEN.id  # a caller without a key gets this answer and no other
     epsilon, path = wanted.pop("epsilon"), _key_file(service)
-    if epsilon is not None:  # first of all: a key whose limit was not written must not be
+    if epsilon is not None:  # first, because a key must not exist if its limit could not be written
         keyfile.check_may_ask(wanted["role"])
         await service.worker.run(lambda: service.store.give_less(wanted["name"], epsilon))
     return _told(service, *await asyncio.to_thread(lambda: keyfile.create(path, **wanted)))
@@ -65,7 +65,7 @@ async def create_key(request: Request, service: Served, body: RequestBody) -> di
 
 @router.post("/v1/keys/{id}/rotate", tags=["admin"], responses=openapi.example(openapi.NEW_KEY))
 async def rotate_key(request: Request, service: Served, id: str) -> dict[str, Any]:  # noqa: A002
-    """A new key in the place of this one, for the same holder with the same limits. The old one is revoked."""
+    """Replace this key by a new one for the same holder, with the same limits. The old key is revoked."""
     path = await _known(service, id)
     request.state.ends = id
     return _told(service, *await asyncio.to_thread(keyfile.rotate, path, id))
@@ -83,7 +83,7 @@ async def revoke_key(request: Request, service: Served, id: str) -> dict[str, An
 
 @router.get("/v1/analysts", tags=["curator"], responses=openapi.example(openapi.ANALYSTS))
 async def analysts(service: Served) -> dict[str, Any]:
-    """Who asks: how many answers each analyst was given, and how many queries their keys still allow."""
+    """How many answers each analyst was given, and how many queries their keys still allow."""
     path = service.keys.path
     file = keyfile.KeyFile() if path is None else await asyncio.to_thread(keyfile.read_key_file, path)
     given = await service.worker.run(service.worker.counted)
@@ -101,7 +101,10 @@ async def search_owners(
     search: Annotated[str, Query(min_length=1, max_length=128, description="A part of the name.")],
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> dict[str, Any]:
-    """The people with records whose names contain a text, in any case. For curators: names are personal data."""
+    """The people with records whose names contain a text, ignoring case.
+
+    For curators, because names are personal data.
+    """
     wanted = search.casefold()
     store = service.store
     everybody = await service.worker.run(lambda: list(store.engine.ledger.owners()))  # it may be read anew before
@@ -112,7 +115,7 @@ async def search_owners(
 
 @router.post("/v1/verify", tags=["curator"], responses=openapi.example(openapi.VERIFIED))
 async def verify_store(service: Served) -> dict[str, Any]:
-    """Check the whole store as `indknn verify` does: the trail, the answers, the budgets, memory against disk.
+    """Check the whole store as `indknn verify` does: the trail, the answers, the budgets, and memory against disk.
 
     It checks a copy in memory, which is made in pieces. Queries are answered meanwhile.
     """
@@ -130,7 +133,7 @@ def _key_file(service: Service) -> Path:
 
 
 async def _known(service: Service, number: str) -> Path:
-    """The file of keys, if a key in use has this id."""
+    """The key file, if a key in use has this id."""
     path = _key_file(service)
     file = await asyncio.to_thread(keyfile.read_key_file, path)
     if not any(key.id == number and key.revoked is None for key in file.keys):
@@ -149,7 +152,7 @@ def _facts(service: Service, key: Key) -> dict[str, Any]:
 
 
 def _use(settings: Settings, name: str | None, answers: int, keys: list[Key]) -> dict[str, Any]:
-    """What one analyst has used. Several keys of a name share its answers; the most generous one counts."""
+    """What one analyst has used. Keys of one name share its answers, and the most generous key counts."""
     limits = [key.max_queries for key in keys]
     most = None if name is None or None in limits else max((limit for limit in limits if limit is not None), default=0)
     left = None if most is None else max(most - answers, 0)

@@ -1,4 +1,4 @@
-"""Bodies on their way in: how many bytes of them the server holds, in all and for one sender."""
+"""Bodies that are being received: how many bytes of them the server holds, in all and for each sender."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from indknn.server.problems import Problem
 
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
 SMALL = 64 << 10
-"""Bytes of a small body. It needs no leave: the limit on connections bounds how much all of them are."""
+"""The size of a small body, in bytes. Small bodies are always allowed: the limit on connections bounds their total."""
 IN_VAIN = 8 << 20
-"""Bytes a second of larger bodies that a sender may send only to be refused. Then others are refused unread."""
+"""How many bytes a second of larger bodies a sender may send that are then refused. Beyond that, they are refused
+unread."""
 _SENDERS = 10_000
 
 
 class BodyBudget:
     """The bytes that all larger bodies may take, from their first byte until they are read.
 
-    A sender has a quarter of it, or one body of the largest size if that is more. So no sender can keep the others out.
+    A sender may use a quarter of it, or one body of the largest size if that is more. So no sender can keep the others
+    out.
 
     >>> budget = BodyBudget(total=100, largest=40)
     >>> with budget.holding("ann") as hold:
@@ -32,19 +34,19 @@ class BodyBudget:
 
     def __init__(self, total: int, largest: int, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
-        self._in_vain: dict[str, tuple[float, float]] = {}  # bytes by sender, and when that was so
+        self._in_vain: dict[str, tuple[float, float]] = {}  # refused bytes by sender, and when that was computed
         self._total = self._left = max(total, largest)
         self._share = max(total // 4, largest)
         self._held: dict[str, int] = {}
 
     @property
     def held(self) -> int:
-        """The bytes that are taken now."""
+        """The bytes in use now."""
         return self._total - self._left
 
     @contextmanager
     def holding(self, sender: str) -> Iterator[Callable[[int], None]]:
-        """A function that takes bytes for a body of this sender. They are given back at the end."""
+        """A function that reserves bytes for a body of this sender. They are given back at the end."""
         taken = 0
 
         def take(size: int) -> None:
@@ -76,7 +78,7 @@ class BodyBudget:
                     del self._held[sender]
 
     def _sent_in_vain(self, sender: str) -> float:
-        """How many bytes this sender was refused lately."""
+        """How many bytes of this sender were refused lately."""
         size, since = self._in_vain.get(sender, (0.0, 0.0))
         return max(size - (self._clock() - since) * IN_VAIN, 0.0)
 
@@ -84,7 +86,7 @@ class BodyBudget:
 async def read_body(
     receive: Receive, headers: dict[bytes, bytes], most: int, take: Callable[[int], None]
 ) -> bytes | bytearray:
-    """The whole body. One that is too long is refused by its announced length, or while it arrives."""
+    """The whole body. A body that is too long is refused by its announced length, or while it arrives."""
     announced = headers.get(b"content-length", b"")
     length = int(announced) if announced.isdigit() and len(announced) < 20 else 0
     _refuse_too_long(length, most)

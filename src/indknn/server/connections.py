@@ -1,7 +1,7 @@
-"""How many connections there may be: in all, a quarter of it for one address without a key, half of it for one key.
+"""Limits on connections: in all, a quarter of that for one address without a key, and half of it for one key.
 
-Where there are too many, the one closes that has waited longest for its client. So idle connections, however many,
-keep nobody out: whoever sends a request gets in.
+If there are too many, the connection that has waited longest for its client is closed. So idle connections never keep
+others out: a client that sends a request gets in.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Protocol
 from indknn.errors import InvalidInputError
 
 BACKLOG = 128
-"""Connections that the system may hold ready. All of them may be accepted before the first is counted."""
+"""How many connections the system may hold ready. All of them may be accepted before the first is counted."""
 RESERVE = BACKLOG + 96
-"""Descriptors that no connection may take: for what is accepted at one moment, the store, its witness, the keys."""
+"""Descriptors that no connection may use. They are for connections accepted at one moment, the store, its witness and
+the keys."""
 
 
 class Connection(Protocol):
     """What is asked of a connection."""
 
     def idle_since(self) -> float | None:
-        """Since when it waits for its client; None while the client waits for an answer."""
+        """Since when it waits for its client. None while the client waits for an answer."""
 
     def drop(self) -> None:
         """Close it at once."""
@@ -40,7 +41,7 @@ class Connections:
         return len(self._holders)
 
     def opened(self, connection: Connection, address: str) -> None:
-        """A client has connected. It, or another one, closes where there are too many."""
+        """A client has connected. If there are too many connections, this one or another one is closed."""
         self._enter(connection, f"address {address}")
         room = self._has_room(connection, self._by_holder[f"address {address}"], self.without_key)
         if room and len(self._holders) > self.most:
@@ -49,7 +50,7 @@ class Connections:
             self._close(connection)
 
     def shown(self, connection: Connection, key: str) -> bool:
-        """The client has shown this key. Whether there is room for one more connection of that key."""
+        """The client has shown this key. Returns whether there is room for one more connection of that key."""
         holder = f"key {key}"
         if self._holders.get(connection, holder) == holder:
             return True
@@ -58,7 +59,7 @@ class Connections:
         return self._has_room(connection, self._by_holder[holder], max(1, self.most // 2))
 
     def closed(self, connection: Connection) -> None:
-        """The connection is no more."""
+        """The connection was closed."""
         holder = self._holders.pop(connection, None)
         if holder is not None:
             held = self._by_holder[holder]
@@ -71,7 +72,10 @@ class Connections:
         self._by_holder.setdefault(holder, set()).add(connection)
 
     def _has_room(self, newest: Connection, held: set[Connection], most: int) -> bool:
-        """Close the one that was idle longest, if these are too many. False if none can be closed but the newest."""
+        """Close the connection that was idle longest, if there are too many.
+
+        False if only the newest could be closed.
+        """
         if len(held) <= most:
             return True
         idle = [(since, id(c), c) for c in held if c is not newest and (since := c.idle_since()) is not None]
@@ -85,7 +89,7 @@ class Connections:
 
 
 def allowed(wanted: int) -> int:
-    """How many connections there may be, by the descriptors of this process; asks the system for as many as wanted."""
+    """How many connections are possible with the descriptors of this process. Asks the system for as many as wanted."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted + RESERVE:
         soft = wanted + RESERVE if hard == resource.RLIM_INFINITY else min(wanted + RESERVE, hard)

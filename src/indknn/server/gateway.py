@@ -1,4 +1,4 @@
-"""The outer application: it checks keys, answers predictions, and hands everything else to FastAPI."""
+"""The outer application: it checks keys, answers predictions, and passes everything else to FastAPI."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Gateway:
                     answer = await self._answer(scope, receive_all)
                 else:
                     answer = await self._predict(scope, asked, headers, receive_all, key, take)
-            ended = scope.get("state", {}).get("ends")  # the key that this very request has ended, if any
+            ended = scope.get("state", {}).get("ends")  # the key that this request has ended, if any
             if key is None or ended != key.id:
                 check_again()
             route = "infer" if asked else _route(scope)
@@ -94,13 +94,13 @@ class Gateway:
         return _response(200, body, described)
 
     def _check_again(self, permission: str | None, headers: dict[bytes, bytes], version: int) -> None:
-        """Tell nothing to a key that was revoked meanwhile. What it asked for may be charged or done by then."""
+        """Refuse to answer a key that was revoked meanwhile. Its request may have been charged or done already."""
         self.service.keys.refresh(force=True)
         if self.service.keys.version != version:
             authorise(self.service.keys, permission, headers)
 
     async def _answer(self, scope: Any, receive: Any) -> list[Any]:
-        """The response of FastAPI, with what every response carries."""
+        """The response of FastAPI, with the headers that every response has."""
         messages: list[Any] = []
 
         async def collect(message: Any) -> None:
@@ -111,14 +111,14 @@ class Gateway:
         except Exception as error:
             if not messages:
                 raise
-            log_error(error)  # FastAPI has made a response of it
+            log_error(error)  # FastAPI has made a response for it
         more = _ON_EVERY_RESPONSE if scope["path"].startswith("/console/") else (*_ON_EVERY_RESPONSE, _NO_STORE)
         messages[0]["headers"] = [*messages[0].get("headers", ()), *more]
         return messages
 
 
 def _response(status: int, body: bytes, headers: RawHeaders) -> list[Any]:
-    """A response that FastAPI has not made."""
+    """A response that was not made by FastAPI."""
     start = [*headers, (b"content-length", b"%d" % len(body)), *_ON_EVERY_RESPONSE, _NO_STORE]
     return [
         {"type": "http.response.start", "status": status, "headers": start},
@@ -127,7 +127,7 @@ def _response(status: int, body: bytes, headers: RawHeaders) -> list[Any]:
 
 
 def _receive_and_then(check: Callable[[], None], receive: Any) -> Any:
-    """To receive a body, and to check when all of it has arrived, which may take half a minute."""
+    """Receive a body, and run a check when all of it has arrived, which may take half a minute."""
 
     async def receive_all() -> Any:
         message = await receive()

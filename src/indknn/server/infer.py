@@ -1,7 +1,7 @@
-"""One request for predictions, from the bytes of its body to the bytes of its answer, top to bottom.
+"""One prediction request, from the bytes of its body to the bytes of its answer, from top to bottom.
 
-A body is of the Open Inference Protocol (`tensors.py`), or raw rows of float32. Every query takes this road, so it does
-without a framework.
+A body is in the Open Inference Protocol (`tensors.py`), or raw rows of float32. Every query runs through this code, so
+it uses no framework.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ async def infer(
     key: Key,
     take: Take,
 ) -> tuple[bytes, RawHeaders]:
-    """The body of the answer and its headers. With a tick, answer or error leaves on a multiple of it (rule 8).
+    """The body of the answer and its headers. With a tick, the answer or error leaves at a multiple of it (rule 8).
 
-    `take` takes the bytes of the body out of what may be on its way at one moment.
+    `take` reserves the bytes of the body within the limit for all bodies.
     """
     worker, stage, start, rows = service.worker, service.metrics.stage, time.perf_counter(), 1
     analyst = None if key is OPEN else key.name
@@ -60,7 +60,7 @@ async def infer(
         most = await _admitted(service, headers, key, analyst)
         body = await read_body(receive, headers, most, take)
         stage["arrive"].observe(time.perf_counter() - start)
-        start = time.perf_counter()  # the time that the client took to send its request does not count
+        start = time.perf_counter()  # the time in which the client sends its request does not count
         asked = await _parse(service, form, headers, body)
         del body
         queries, request_id = await _vectors(service, asked), asked.request_id
@@ -91,7 +91,7 @@ async def infer(
 
 
 async def _admitted(service: Service, headers: dict[bytes, bytes], key: Key, analyst: str | None) -> int:
-    """How long the body may be. Raises what can be said before any of it is read: rate, caps, no records, too busy."""
+    """How long the body may be. Raises what can be known before reading it: rate, limits, no records, too busy."""
     if service.n_features is None:
         await service.worker.run(service.look)
         if service.n_features is None:
@@ -124,7 +124,7 @@ def check_model(service: Service, name: str, version: str | None = None) -> None
 
 
 def _form_of(headers: dict[bytes, bytes]) -> tuple[bool, int | None]:
-    """Whether the body is rows alone, and how many bytes of it are JSON if not all are. Refuses all other forms."""
+    """Whether the body is only rows, and how many of its bytes are JSON if not all are. Refuses all other forms."""
     kind = headers.get(b"content-type", _JSON).partition(b";")[0].strip().lower()
     if b"content-encoding" in headers:
         raise Problem(415, f"content encoding {shown(headers[b'content-encoding'])}: bodies must not be compressed")
@@ -137,7 +137,7 @@ def _form_of(headers: dict[bytes, bytes]) -> tuple[bool, int | None]:
 async def _parse(
     service: Service, form: tuple[bool, int | None], headers: dict[bytes, bytes], body: bytes | bytearray
 ) -> Asked:
-    """What is asked. Whether the number of features is right is checked by the worker, with their values."""
+    """What is asked. The worker checks the number of features, together with their values."""
     (rows_alone, length), most, (_, bounds) = form, service.options.max_batch, service.query_bounds
     if rows_alone:
         width, said = service.n_features or 1, headers.get(b"x-indknn-rows")
@@ -155,14 +155,14 @@ def _request_id(headers: dict[bytes, bytes]) -> str:
 
 
 def checked_id(request_id: str) -> str | None:
-    """An id that a client has given, None if it has given none."""
+    """The id that a client has given. None if it gave none."""
     if len(request_id) > _LONGEST_ID or not request_id.isprintable():
         raise Problem(422, f"an id must be 1 to {_LONGEST_ID} printable characters, got {shown(request_id)}")
     return request_id or None
 
 
 async def _vectors(service: Service, asked: Asked) -> FloatArray:
-    """The rows as numbers. Texts are embedded in a thread, one at a time: others go on meanwhile."""
+    """The rows as numbers. Texts are embedded in a thread, one at a time, so that others do not wait."""
     if not isinstance(asked.rows, list):
         return asked.rows
     if isinstance(asked.rows[0], dict):
@@ -173,7 +173,7 @@ async def _vectors(service: Service, asked: Asked) -> FloatArray:
 
 
 def scoped_id(analyst: str | None, request_id: str) -> str:
-    """A request id as the store keeps it. It differs between analysts, so they cannot meet each other's ids.
+    """A request id as the store keeps it. It includes the analyst, so that ids of different analysts never collide.
 
     >>> scoped_id("ann", "1"), scoped_id(None, "1")
     ('http:3:ann:1', 'http::1')
@@ -182,7 +182,7 @@ def scoped_id(analyst: str | None, request_id: str) -> str:
 
 
 async def wait_for_tick(start: float, allowed: float, late: Counter) -> None:
-    """Wait until a multiple of what these queries are allowed has passed."""
+    """Wait until a multiple of the time allowed for these queries has passed."""
     periods = max(1, ceil((time.perf_counter() - start) / allowed))
     if periods > 1:
         late.inc()

@@ -10,14 +10,14 @@ from indknn.errors import StoreError
 from indknn.store.keyfile import Key, KeyFile, digest_of, read_key_file
 
 OPEN = Key(id="", name="", role="open", created="", digest="")
-"""Stands for the key of every caller of a server that has no keys: everything is allowed."""
+"""Stands for the key of every caller of a server that has no keys. It allows everything."""
 _REFRESH_SECONDS = 1.0
 
 
 class Keyring:
     """The keys as a running server sees them.
 
-    It is open while the file has no entries. Once there was an entry it never opens again: if the file is lost or
+    The server is open while the file has no entries. After the first entry it never opens again: if the file is lost or
     damaged, nobody is let in.
     """
 
@@ -27,19 +27,19 @@ class Keyring:
         self._secret = b""
         self._by_digest: dict[str, Key] = {}
         self._seen: object = None
-        self.version = 0  # goes up whenever the file was read again
+        self.version = 0  # increases whenever the file was read again
         self._next_refresh = 0.0
         self.refresh(force=True)
 
     def find(self, text: str) -> Key | None:
-        """The key with this text; None for a wrong or a revoked one."""
+        """The key with this text. None for a wrong or revoked key."""
         key = self._find(text)
-        if key is None:  # it may have been made this moment
+        if key is None:  # it may just have been made
             self.refresh(force=True)
         return key or self._find(text)
 
     def refresh(self, *, force: bool = False) -> None:
-        """Read the file again if it has changed; look at most once a second unless forced."""
+        """Read the file again if it has changed. Unless forced, it looks at most once a second."""
         moment = time.monotonic()
         if self.path is None or (moment < self._next_refresh and not force):
             return

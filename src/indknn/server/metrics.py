@@ -1,6 +1,6 @@
 """Counters for Prometheus. Nothing here depends on individual budgets (rule 8).
 
-They are still for the curator's side only: totals and times would tell one analyst what the others are doing.
+Still, analysts may not see them: totals and times would tell one analyst what the others are doing.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ STAGES = {
     "commit": "until the disk has it, for all that are committed together",
     "answer": "from the commit until the answer leaves, with the rest of the tick",
 }
-"""What happens to a prediction, in order."""
+"""The stages of a prediction, in order."""
 _QUERIES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Metrics:
-    """The counters of one server, in a registry of their own: the default registry also describes the process."""
+    """The counters of one server, in a separate registry. The default registry also describes the process."""
 
     def __init__(self) -> None:
         own = self._registry = CollectorRegistry()
@@ -52,7 +52,7 @@ class Metrics:
         return generate_latest(self)
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, without the library's `_created` samples: they would tell when a route was first used."""
+        """All metrics, without the library's `_created` samples, which would show when a route was first used."""
         for metric in self._registry.collect():
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
             yield metric

@@ -1,4 +1,4 @@
-"""The options of a server, and what they may be."""
+"""The options of a server, and their allowed values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 
 def name_of(store: Place) -> str:
-    """The name of the model that a store is served as, unless another is chosen: that of its file.
+    """The default name of the model: the name of the store's file.
 
     >>> from pathlib import Path
     >>> name_of(Path("data/people (2026).store"))
@@ -37,10 +37,11 @@ _AT_LEAST_ONE = (
 class Options:
     """The model's name and the limits of a server.
 
-    `tick` is the seconds per query on whose multiples answers leave. `max_bodies` is the bytes of all bodies that are
-    on their way at one moment. `keep_requests` is the days for which a request can be repeated by its id.
-    `train_every` is the hours between two looks for newcomers whom the shared model does not know. `rewrite_every` is
-    the hours after which a database writes over the old bytes of those who were forgotten.
+    - `tick`: seconds per query. Answers leave at multiples of it.
+    - `max_bodies`: the most bytes of all bodies that are being received at one moment.
+    - `keep_requests`: for how many days a request can be repeated by its id.
+    - `train_every`: hours between two checks for newcomers whom the shared model does not know.
+    - `rewrite_every`: hours between two rewrites of old bytes of forgotten people in a database.
     """
 
     name: str = "indknn"

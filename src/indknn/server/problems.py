@@ -1,9 +1,9 @@
 """Errors that a client is told, in one shape: `{"error": "one line", "code": "snake_case"}`.
 
-`error` is a text, as the Open Inference Protocol wants it. Clients of that protocol ignore `code`.
+`error` is a text, as the Open Inference Protocol requires. Clients of that protocol ignore `code`.
 
-What an analyst is told depends on the request alone, never on people's data (rule 8): unexpected errors and errors of
-the disk have a fixed text.
+What an analyst is told depends on the request alone, never on people's data (rule 8). So unexpected errors and disk
+errors have a fixed text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CODES = {
     500: "internal_error",
     503: "unavailable",
 }
-"""The codes that differ from the names of HTTP: `not_found` of 404 is not listed."""
+"""The codes that differ from the names of HTTP. `not_found` for 404, for example, is not listed."""
 _LONGEST, _LONGEST_VALUE = 600, 80  # characters of a message, and of a value in it
 
 
@@ -67,7 +67,7 @@ def as_problem(error: BaseException) -> Problem:
 
 
 def shown(value: Any) -> str:
-    """A value that a client sent, for a message: never long, and never costly, however large or deep the value is.
+    """A value that a client sent, for a message. It is always short and cheap, even if the value is large or deep.
 
     >>> shown([[[]]] * 9), shown({"a": 1}), shown(1.5), len(shown("a" * 1000))
     ('a list of 9', 'an object of 1', '1.5', 82)
@@ -85,9 +85,9 @@ def shown(value: Any) -> str:
 
 
 def first_fault(errors: Sequence[Any]) -> str:
-    """The first error of a validation in one line: where, and what is allowed.
+    """The first error of a validation in one line: where it is, and what is allowed.
 
-    It does not repeat the value, which may be somebody's.
+    It does not repeat the value, which may be personal.
     """
     error = errors[0]
     where = ".".join(str(part) for part in error["loc"]) or "the body"

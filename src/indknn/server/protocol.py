@@ -15,7 +15,7 @@ MAX_HEADERS = 32 << 10
 ARRIVAL = 30.0
 """Seconds that a request may take to arrive, from its first byte (or from connecting) to its last."""
 _LINE = 1024  # bytes of the request line and of line ends, which `parsed` does not count
-_LINGER = 5.0  # seconds that a body may still arrive after its request was answered
+_LINGER = 5.0  # seconds in which a body may still arrive after its request was answered
 _DISCARD = 1 << 20  # bytes of it
 _CHECK_SECONDS = 1.0
 
@@ -23,11 +23,11 @@ _CHECK_SECONDS = 1.0
 class LimitedProtocol(HttpToolsProtocol):
     """One connection.
 
-    `waiting_since` is when the server began to wait for bytes, None while it waits for nothing. `close_overdue` checks
+    `waiting_since` is when the server began to wait for bytes. None while it waits for nothing. `close_overdue` checks
     all connections once a second, so that an ordinary request needs no timer.
     """
 
-    house = Connections(most=1 << 20)  # of a server there is one, see `serve`
+    house = Connections(most=1 << 20)  # one for each server, see `serve`
     active = 0.0  # when a request last began or was answered
     waiting_since: float | None = None
     limit = ARRIVAL
@@ -43,16 +43,16 @@ class LimitedProtocol(HttpToolsProtocol):
         self.house.opened(self, self.client[0] if self.client else "")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is no more."""
+        """The connection was closed."""
         self.house.closed(self)
         super().connection_lost(exc)
 
     def show(self, key: str) -> bool:
-        """The client has shown this key. Whether there is room for one more connection of that key."""
+        """The client has shown this key. Returns whether there is room for one more connection of that key."""
         return self.house.shown(self, key)
 
     def idle_since(self) -> float | None:
-        """Since when it waits for its client; None while the client waits for an answer."""
+        """Since when it waits for its client. None while the client waits for an answer."""
         waits = self.waiting_since is not None or self.cycle is None or self.cycle.response_complete
         return self.active if waits else None
 
@@ -84,7 +84,7 @@ class LimitedProtocol(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body arrived. After the answer it is thrown away, so that the client can read the answer."""
+        """A part of the body arrived. After the answer it is discarded, so that the client can read the answer."""
         if self.cycle is None or self.transport.is_closing():
             return
         if self.cycle.response_complete:
@@ -108,7 +108,10 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes arrived. Headers that never end are noticed here: the parser holds a header back until it is whole."""
+        """Bytes arrived.
+
+        Endless headers are noticed here, because the parser holds a header back until it is complete.
+        """
         if self.transport.is_closing():  # the request was refused, and more of it still arrives
             return
         in_headers_before = self.in_headers

@@ -1,7 +1,7 @@
-"""Long JSON is read in a process of its own, so that nobody else waits for it.
+"""Reads long JSON in a separate process, so that nobody else waits for it.
 
-Python reads JSON in one piece, and other threads stand still meanwhile: 30 MB take seconds. A process beside the server
-does it, one body at a time, with a limit on its memory. What comes back is small: arrays instead of lists.
+Python reads JSON in one piece, and other threads stand still meanwhile. 30 MB take seconds. So a process beside the
+server does it, one body at a time, with a limit on its memory. Its results are small: arrays instead of lists.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much structure a long body may have: opening brackets, and commas. More cannot be a request."""
+    """How much structure a long body may have: opening brackets and commas. A valid request never has more."""
 
     brackets: int
     commas: int
 
     def check(self, body: bytes) -> None:
-        """Refuse a body of more structure than that, before it becomes lists, which take far more memory."""
+        """Refuse a body with more structure before it is parsed into lists, which take far more memory."""
         for what, found, most in (
             ("lists and objects", body.count(b"[") + body.count(b"{"), self.brackets),
             ("values", body.count(b","), self.commas),
@@ -54,7 +54,7 @@ class Bounds:
 
 
 class Reader:
-    """Reads bodies, short ones at once and long ones in the other process. Nobody is kept waiting by either."""
+    """Reads short bodies at once and long ones in the other process. Nobody else has to wait for either."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -64,7 +64,7 @@ class Reader:
     async def read(
         self, read: Callable[..., T], body: bytes | bytearray, bounds: Bounds, *rest: Any, json: int | None = None
     ) -> T:
-        """The result of `read(body, *rest)`, a function that a module has by name, or the `Problem` that it raises.
+        """The result of `read(body, *rest)`, or the `Problem` that it raises. `read` must be a function of a module.
 
         `json` is how many bytes of the body are JSON, if not all are.
         """
@@ -87,7 +87,7 @@ class Reader:
     ) -> Any:
         try:
             process = self._started()
-            overdue = Timer(_SECONDS, process.kill)  # then writing and reading fail, whichever it was
+            overdue = Timer(_SECONDS, process.kill)  # then writing or reading fails
             overdue.start()
             try:
                 done, result, where = _exchange(process, pickle.dumps((read, bounds, rest)), body)
@@ -151,7 +151,7 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
 
 
 def _attempt(read: Callable[..., Any], body: bytes, bounds: Bounds, rest: tuple[Any, ...]) -> tuple[bool, Any, str]:
-    """Whether it was read; what came of it, or the problem; and where it went wrong if nobody expected that."""
+    """Whether it was read, the result or the problem, and for an unexpected error where it happened."""
     try:
         bounds.check(body)
         return True, read(body, *rest), ""
@@ -166,10 +166,10 @@ def _attempt(read: Callable[..., Any], body: bytes, bounds: Bounds, rest: tuple[
 
 
 def main() -> None:
-    """The other process: read bodies from standard input until the server hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; the server says when it is done
-    os.nice(5)  # whoever sends short requests comes first
-    with suppress(FileNotFoundError):  # other systems do without the limit
+    """The main program of the other process: read bodies from standard input until the server closes it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it too; the server decides when this process ends
+    os.nice(5)  # short requests come first
+    with suppress(FileNotFoundError):  # other systems have no limit
         has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (has + _MEMORY, has + _MEMORY))
     while True:

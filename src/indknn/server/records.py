@@ -1,4 +1,4 @@
-"""Records as they come over the wire: checked, then added, replaced or removed in one transaction."""
+"""Records that come over HTTP: checked, then added, replaced or removed in one transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from indknn.store.intake import Item
 from indknn.store.requests import Upload as Once
 from indknn.types import FloatArray
 
-_FEATURE = Annotated[float, Field(strict=True)]  # no text that looks like a number
+_FEATURE = Annotated[float, Field(strict=True)]  # a text that looks like a number is refused
 _NAME = Annotated[StrictStr, Field(max_length=1024)]
 _FEATURES = Annotated[list[_FEATURE], Field(fail_fast=True)]
 _VALUE = StrictInt | StrictFloat | StrictBool | StrictStr | None
@@ -37,10 +37,10 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Record(BaseModel):
-    """One record of a person. With the `id` of a held record it replaces that one, whose owner stays if none is named.
+    """One record of a person. With the `id` of an existing record it replaces that record.
 
-    `record_id` is an id of your choice: sent again, it replaces the record that has it. In a store with a schema,
-    `values` by the names of the columns take the place of `features`.
+    If no owner is named then, the owner stays the same. `record_id` is your own id. If you send it again, it replaces
+    the record that has it. In a store with a schema, `values` by column name replace `features`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -59,7 +59,10 @@ class Record(BaseModel):
 
 
 class Upload(BaseModel):
-    """Records to add. With `each_row` every one is of a new person; only a store that nobody was in yet takes that."""
+    """Records to add.
+
+    With `each_row`, every record is a new person. Only a store that never had any people allows that.
+    """
 
     model_config = ConfigDict(extra="forbid")
     records: Annotated[list[Record], FailFast()] = Field(min_length=1)
@@ -75,7 +78,7 @@ class Deletion(BaseModel):
 
 @dataclass(frozen=True)
 class Batch:
-    """Records as the store takes them: an array instead of lists of numbers, or rows of a table."""
+    """Records in the form that the store takes: an array instead of lists of numbers, or rows of a table."""
 
     X: FloatArray | list[dict[str, Any]]
     items: list[Item]
@@ -83,7 +86,7 @@ class Batch:
 
 
 def read_upload(body: bytes | bytearray, max_records: int) -> Batch:
-    """The records of a body, or a problem that names the first thing that is wrong."""
+    """The records of a body, or a problem that names the first error."""
     upload = parsed(Upload, body)
     _refuse_too_many(upload.records, max_records)
     features, values = ([getattr(one, name) for one in upload.records] for name in ("features", "values"))
@@ -102,7 +105,7 @@ def read_deletion(body: bytes | bytearray, max_records: int) -> list[int]:
 
 
 def parsed(model: type[M], body: bytes | bytearray) -> M:
-    """The body as this model, or a problem that names the first thing that is wrong."""
+    """The body as this model, or a problem that names the first error."""
     try:
         return model.model_validate(orjson.loads(body))
     except ValidationError as error:
@@ -117,7 +120,7 @@ def _refuse_too_many(records: Sequence[Any], most: int) -> None:
 
 
 def upsert(store: Store, batch: Batch, once: Once | None) -> dict[str, Any]:
-    """Add and replace, all or none. What was done `once` is not done again."""
+    """Add and replace records, all or none. An upload that was done `once` is not done again."""
     if once is not None:
         with store.reading() as db:
             known = once.numbers(db)
@@ -133,7 +136,7 @@ def upsert(store: Store, batch: Batch, once: Once | None) -> dict[str, Any]:
 
 
 def remove(store: Store, ids: list[int]) -> dict[str, Any]:
-    """Remove, all or none."""
+    """Remove records, all or none."""
     return {"removed": store.forget(records=ids)["records"], **_counts(store)}
 
 

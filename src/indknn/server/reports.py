@@ -18,7 +18,7 @@ _SINCE = "SELECT at, body FROM audit WHERE kind = 'answers' AND position > ? AND
 
 
 class Reports:
-    """Reports about one store. It remembers what it read of the audit trail, so that each entry is read once."""
+    """Reports about one store. It remembers what it read of the audit trail, so each entry is read once."""
 
     def __init__(self, store: Store):
         self.store = store
@@ -26,9 +26,9 @@ class Reports:
         self._answers: list[tuple[str, int]] = []  # by second, ascending
 
     def moment(self, answers: int) -> Callable[[], dict[str, Any]]:
-        """Gives the status of the store as it is now, with the answers over time as far as they were read.
+        """A function that returns the status of the store as it is now, with the answers over time read so far.
 
-        The store may go on before it is called.
+        The store may go on before the function is called.
         """
         now, over_time = Moment(self.store, answers), self.answers_over_time()
 
@@ -39,7 +39,7 @@ class Reports:
         return status
 
     def read_some(self) -> bool:
-        """Read some more of the audit trail; whether there is more to read."""
+        """Read some more of the audit trail. Returns whether there is more to read."""
         with self.store.reading() as db:
             newest = last(db).position
             upto = min(self._read + _ENTRIES, newest)
@@ -51,7 +51,7 @@ class Reports:
             if self._answers and self._answers[-1][0] == at:
                 count += self._answers.pop()[1]
             self._answers.append((at, count))
-        while len(self._answers) > _KEPT:  # merge neighbours, so that memory stays bounded
+        while len(self._answers) > _KEPT:  # merge neighbours, so that memory stays limited
             pairs = zip(self._answers[::2], [*self._answers[1::2], ("", 0)], strict=False)
             self._answers = [(max(a, b), n + m) for (a, n), (b, m) in pairs]
         return upto < newest
@@ -63,7 +63,7 @@ class Reports:
         return [{"at": group[-1][0], "answers": sum(n for _, n in group)} for group in groups]
 
     def audit(self, after: int, limit: int) -> dict[str, Any]:
-        """A page of the audit trail. `text` is the body to the letter, as the hash covers it."""
+        """A page of the audit trail. `text` is the exact body that the hash covers."""
         with self.store.reading() as db:
             newest = last(db).position
             page: list[dict[str, Any]] = [

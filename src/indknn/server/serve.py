@@ -1,4 +1,4 @@
-"""Run the server: listen, answer, and on SIGTERM finish what was begun."""
+"""Runs the server: it listens, answers, and on SIGTERM finishes what was begun."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def is_loopback(host: str) -> bool:
 
 
 def refuse_exposed(store: Place, host: str, tls: bool, behind_proxy: bool) -> None:
-    """Refuse to serve others, beyond loopback or through a proxy, without keys or with keys sent in the clear."""
+    """Refuse to serve other machines, or through a proxy, without keys or with keys that are sent unencrypted."""
     if is_loopback(host) and not behind_proxy:
         return
     if all(key.revoked is not None for key in read_key_file(keys_path(store)).keys):
@@ -76,7 +76,7 @@ def serve(
     with threadpool_limits(1, "blas"), Store(path, witness=witness, make_shard=make_shard) as store:
         app = create_app(store, keys=keys_path(path), options=options, open_on_loopback=open_on_loopback, embed=embed)
         if behind_proxy or not is_loopback(host):
-            app.service.keys.is_open = False  # even if the file has gone since it was read
+            app.service.keys.is_open = False  # even if the file disappeared after it was read
         try:
             _run(app, host, port, tls, ready, allowed(app.service.options.max_connections))
         finally:
@@ -129,7 +129,7 @@ def _run(
             for task in running:
                 task.cancel()
 
-    # uvicorn raises the signal again when it is done. By then there is nothing left to do but return.
+    # uvicorn raises the signal again when it is done. Then there is nothing left to do but return.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -31,12 +31,12 @@ _HOUR = 3600.0
 _NUMBER = 64  # bytes of a number in JSON, indented
 _MORE = 256  # lists, objects and commas of a request besides its numbers; and commas in the names of a record
 VERSION = "1"
-"""The only version of a model: what is released may be asked again, so nothing older is kept beside it."""
+"""The only version of a model. Released answers can be repeated, so no older version is kept."""
 Embed: TypeAlias = Callable[[list[str]], FloatArray]
 
 
 class Service:
-    """One store, served. `close` finishes what was begun, and leaves the store open."""
+    """One store that is served. `close` finishes what was begun, and leaves the store open."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class Service:
         self.metrics = Metrics()
         self.reports = Reports(store)
         self.closing = False
-        self.connections: Callable[[], int] = lambda: 0  # how many are open; `serve` knows
+        self.connections: Callable[[], int] = lambda: 0  # how many are open; `serve` sets this
         if not self.keys.is_open:
             self._mark_keyed()
 
     async def remember_keys(self) -> None:
-        """Have the store remember that it has keys, once the first was made."""
+        """Let the store remember that it has keys, after the first was made."""
         await self.worker.run(self._mark_keyed)
 
     def _mark_keyed(self) -> None:
@@ -94,7 +94,7 @@ class Service:
             self.worker.close()
 
     async def prune_requests(self) -> None:
-        """Drop the ids of old requests when a day begins, until it is cancelled."""
+        """Delete the ids of old requests at the beginning of each day, until it is cancelled."""
         last = 0
         while True:
             if last != (last := today()):
@@ -106,12 +106,15 @@ class Service:
             prune(change, self.options.keep_requests)
 
     def look(self) -> None:
-        """Remember what every request needs to know. A look at the store itself may have to read it anew first."""
+        """Remember what every request needs to know, because reading it from the store may have to reload the store."""
         self.n_features = None if self.store.draft else self.store.settings.n_features
 
     @property
     def query_bounds(self) -> tuple[int, Bounds]:
-        """How long a body with queries may be, and of how much structure: no longer than rows in JSON ever are."""
+        """How long a body with queries may be, and how much structure it may have.
+
+        This is the most that rows in JSON can need.
+        """
         options, numbers = self.options, self.options.max_batch * (self.n_features or 1)
         if self.embed is not None or self.store.schema is not None:  # texts are of any length, and full of commas
             return options.max_body, Bounds(options.max_body, options.max_body)
@@ -119,7 +122,7 @@ class Service:
 
     @property
     def record_bounds(self) -> Bounds:
-        """Of how much structure an upload of records may be."""
+        """How much structure an upload of records may have."""
         records = self.options.max_records
         width = None if self.store.schema is not None else self.n_features  # values of tables may be full of commas
         commas = self.options.max_body if width is None else records * (width + _MORE)
@@ -145,7 +148,7 @@ class Service:
         }
 
     def _inputs(self) -> list[dict[str, Any]]:
-        """What a query is made of: one tensor per column of the schema, texts, or vectors."""
+        """The inputs of a query: one tensor per column of the schema, texts, or vectors."""
         schema = self.store.schema
         if schema is not None:
             kinds = {name: "FP64" if column.kind == "number" else "BYTES" for name, column in schema.used.items()}
@@ -155,7 +158,7 @@ class Service:
         return [{"name": "features", "datatype": "FP32", "shape": [-1, self.n_features or -1]}]
 
     def metadata(self, key: Key) -> dict[str, Any]:
-        """The public facts about the model: its parameters and the guarantee, nothing that depends on people."""
+        """The public facts about the model: its parameters and the guarantee. Nothing depends on people."""
         settings = self.store.settings
         told = guarantee(settings, None if key is OPEN else key.name)
         promised = {name: value for name, value in told.items() if name != "words"}

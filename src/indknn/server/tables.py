@@ -18,9 +18,9 @@ DATATYPES = {"BOOL", "BYTES", "FP32", "FP64", "INT8", "INT16", "INT32", "INT64",
 
 
 def rows_of(asked: dict[str, Any], columns: Collection[str] | None) -> Rows | None:
-    """The rows of a request, from `rows` or from `inputs` that are named like columns; None if it sends vectors.
+    """The rows of a request, from `rows` or from `inputs` that are named like columns. None if it sends vectors.
 
-    `columns` are the names in the schema, None where there is no schema.
+    `columns` are the names in the schema. None if there is no schema.
     """
     if "rows" in asked:
         rows = asked["rows"]
@@ -51,7 +51,7 @@ def _data(tensor: dict[str, Any]) -> list[Any]:
 
 
 async def encoded(rows: Rows | FloatArray, schema: Schema | None) -> FloatArray:
-    """The vectors of these rows, if they are not vectors already. Texts take long, and must not hold up others."""
+    """The vectors of these rows, if they are not vectors already. Texts take long and must not delay others."""
     if schema is None or not isinstance(rows, list):
         return np.asarray(rows)
     if any(isinstance(column, Text) for column in schema.used.values()):

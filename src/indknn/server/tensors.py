@@ -1,6 +1,6 @@
-"""The wire form of the Open Inference Protocol v2: a request as it arrives, an answer as it leaves.
+"""The format of the Open Inference Protocol v2: it reads requests and writes answers.
 
-Tensors come in JSON, or behind the JSON as bytes (the binary tensor data extension). Nothing here knows the store.
+Tensors come in JSON, or as bytes after the JSON (the binary tensor data extension). Nothing here knows the store.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ NUMBERS = {
     for kind, sizes in (("FP", (2, 4, 8)), ("INT", (1, 2, 4, 8)), ("UINT", (1, 2, 4, 8)))
     for size in sizes
 }
-"""The datatypes of numbers, as they lie in binary data."""
+"""The datatypes of numbers, as they are in binary data."""
 _KINDS = {"f": "iuf", "i": "iu", "u": "iu"}  # which numbers of JSON may stand for a datatype
 _LABELS = {"i": ("INT64", "<i8"), "u": ("INT64", "<i8"), "b": ("BOOL", "?"), "f": ("FP64", "<f8")}
 _NOT_HERE = ("classification", "shared_memory_region")
-"""Parameters of other servers. To ignore these would change what an answer means; other parameters are ignored."""
+"""Parameters of other servers. Ignoring these would change the meaning of an answer, so they are refused. Other
+parameters are ignored."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: rows of features, or texts or rows of a table that are to become such, and how to answer."""
+    """A request: rows of features, or texts or table rows that will become features, and how to answer."""
 
     rows: FloatArray | list[str] | Rows
     request_id: str | None = None
     outputs: dict[str, bool] = field(default_factory=lambda: {LABEL: False})
-    """Which outputs there shall be, in this order, and whether as bytes."""
+    """The outputs in this order, and whether each is sent as bytes."""
 
 
 def read_request(
     body: Body, header_length: int | None, max_batch: int, columns: Collection[str] | None = None
 ) -> Asked:
-    """A whole body. Its first `header_length` bytes are the JSON, if there is binary data behind it.
+    """Read a whole body. If binary data follows, its first `header_length` bytes are the JSON.
 
     `columns` are the names of a store's schema, if it has one.
     """
@@ -79,7 +80,7 @@ def read_request(
 
 
 def read_rows(body: Body, width: int, said: bytes | None) -> FloatArray:
-    """Rows of float32 and nothing else. `said` is how many rows there are, if the client says so."""
+    """Rows of float32 and nothing else. `said` is the number of rows, if the client gives it."""
     rows, rest = divmod(len(body), 4 * width)
     if rest:
         raise Problem(422, f"the body has {len(body)} bytes: must be rows of {width} little-endian float32")
@@ -91,7 +92,7 @@ def read_rows(body: Body, width: int, said: bytes | None) -> FloatArray:
 def write_answer(
     model: str, version: str, request_id: str | None, outputs: Sequence[tuple[str, npt.NDArray[Any], bool]]
 ) -> tuple[bytes, RawHeaders]:
-    """The body of an answer, and the headers that say what it is. Outputs are name, array, whether as bytes."""
+    """The body of an answer, and its headers. Each output is a name, an array, and whether it is sent as bytes."""
     told, data = [], b""
     for name, array, binary in outputs:
         output: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": label_datatype(array)}
@@ -138,7 +139,7 @@ def _flag(parameters: dict[str, Any], name: str) -> bool:
 
 
 def _outputs(outputs: Any, unless_told: bool) -> dict[str, bool]:
-    """The outputs that are asked for, and whether as bytes. Without a word it is the label."""
+    """The outputs that are requested, and whether as bytes. The default is the label."""
     if outputs is None or outputs == []:
         return {LABEL: unless_told}
     names = f"{LABEL!r} or {PROBABILITIES!r}"
@@ -155,7 +156,7 @@ def _outputs(outputs: Any, unless_told: bool) -> dict[str, bool]:
 
 
 def _unpacked(inputs: list[Any], rest: memoryview, max_batch: int) -> list[Any]:
-    """Columns of a table whose data lie behind the JSON, one after the other, as if they stood in it."""
+    """Columns of a table whose data follow the JSON, one after the other, as if they were in the JSON."""
     found, at = [], 0
     for one in inputs:
         size = _parameters(one, "the input").get("binary_data_size") if isinstance(one, dict) else None
@@ -170,7 +171,7 @@ def _unpacked(inputs: list[Any], rest: memoryview, max_batch: int) -> list[Any]:
         else:
             wide = [*shape, 1][:2] if isinstance(shape, list) else shape
             array = _tensor({**column, "name": "features", "shape": wide}, rest[at : at + size], max_batch)
-            kind = "f8" if NUMBERS[one["datatype"]].kind == "f" else "i8"  # 39 is no 39.0 where it names a category
+            kind = "f8" if NUMBERS[one["datatype"]].kind == "f" else "i8"  # 39 and 39.0 differ if they name a category
             data = np.asarray(array).astype(kind).ravel().tolist()
         found.append({**one, "data": data})
         at += size
@@ -217,8 +218,8 @@ def _is_shape(shape: Any) -> bool:
 
 def _numbers(data: Any, shape: list[int], kind: np.dtype[Any]) -> FloatArray:
     try:
-        # A sum is the fastest test for numbers. It must come before NumPy: from one long text among many numbers NumPy
-        # would make an array in which every number takes as much memory as that text.
+        # A sum is the fastest test for numbers. It must come before NumPy: if one long text is among many numbers,
+        # NumPy would make an array in which every number takes as much memory as that text.
         for row in data if isinstance(data[0], list) else [data]:
             sum(row)
         array = np.array(data)
@@ -260,7 +261,7 @@ def _texts_in(data: memoryview, rows: int) -> list[str]:
 
 
 def header_length_of(headers: dict[bytes, bytes]) -> int | None:
-    """How many bytes of the body are JSON; None where the client does not say so."""
+    """How many bytes of the body are JSON. None if the client does not say so."""
     said = headers.get(HEADER_LENGTH)
     if said is None:
         return None

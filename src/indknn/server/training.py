@@ -1,7 +1,8 @@
-"""The shared model of a served store: trained in the pauses between answers, piece by piece.
+"""Trains the shared model of a served store, piece by piece, in the pauses between answers.
 
-It starts when the server starts, where public rows were declared; else with the first query, whose answer does not wait
-for it. Then a clock looks for newcomers. Neither depends on what is in the records or on what an analyst was told.
+If public rows were declared, training starts with the server. Otherwise it starts with the first query, whose answer
+does not wait for it. After that, a clock decides when to look for newcomers. None of this depends on what is in the
+records or on what an analyst was told.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from indknn.server.problems import log_error
 from indknn.store import Store
 from indknn.store.rounds import go_on
 
-_SOME = 0.01  # seconds that whoever comes meanwhile may have to wait
+_SOME = 0.01  # seconds that a request may have to wait because of training
 
 
 class Training:
-    """What the computing thread does when nobody waits. `every` is the seconds between two looks for newcomers."""
+    """The work of the computing thread when nobody waits. `every` is the seconds between two checks for newcomers."""
 
     def __init__(self, store: Store, every: float):
         self._store = store
@@ -29,7 +30,7 @@ class Training:
         store.train_in_background()
 
     def piece(self) -> bool:
-        """Do some milliseconds of work, if there is any; whether there was."""
+        """Do some milliseconds of work, if there is any. Returns whether there was."""
         end = time.monotonic() + _SOME
         try:
             if self._pieces is None:
@@ -37,13 +38,13 @@ class Training:
             while self._pieces is not None and next(self._pieces, None) is not None:
                 if time.monotonic() >= end:
                     return True
-        except Exception as error:  # the store reads itself anew; what was being released is lost, and was not told
+        except Exception as error:  # the store reads itself again; the release being made is lost, and nobody was told
             log_error(error)
         self._pieces = None
         return False
 
     def pause(self) -> float | None:
-        """Seconds until the clock strikes; None if it never does."""
+        """Seconds until the next check. None if there is none."""
         return None if math.isinf(self._next) else max(self._next - time.monotonic(), 0.0)
 
     def _due(self) -> Iterator[Progress] | None:

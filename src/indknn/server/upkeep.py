@@ -1,4 +1,4 @@
-"""What a server does beside its answers for a store in a database: erase old bytes, and stop once it was replaced."""
+"""What a server does besides answering for a store in a database: erase old bytes, and stop after a takeover."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _log = logging.getLogger("indknn.server")
 
 
 async def stop_if_fenced(store: Store, stop: Callable[[], None]) -> None:
-    """Stop once another process has taken the store over: nothing could be answered any more.
+    """Stop if another process has taken over the store, because nothing could be answered any more.
 
-    After a failure only opening it again tells. A file has no such thing as a takeover.
+    After a failure, only opening the store again shows this. A file cannot be taken over.
     """
     if isinstance(store.path, Address):
         while not await asyncio.to_thread(_fenced, store):
@@ -33,7 +33,7 @@ def _fenced(store: Store) -> bool:
 
 
 async def rewrite_old_bytes(store: Store, hours: float) -> None:
-    """The second stage of erasures, so often. In a thread of its own: answers go on meanwhile."""
+    """Run the second stage of erasures regularly, in a separate thread. Answers go on meanwhile."""
     while True:
         await asyncio.sleep(min(hours * _HOUR, 1e9))
         try:

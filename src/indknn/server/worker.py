@@ -1,8 +1,9 @@
 """Two threads between the network and the store: one computes, one commits.
 
-Whoever is waiting shares a scan and a sync. The computing thread takes all that is there, without waiting for more,
-and is the only one to touch the store; while the other waits for the disk it computes the next batch. Other work on
-the store (adding, forgetting, reports) queues up with the rest, so that nothing overtakes and nobody starves.
+Waiting requests share a scan and a sync. The computing thread takes all requests that are there, without waiting for
+more. It is the only thread that uses the store. While the other thread waits for the disk, it computes the next batch.
+Other work on the store (adding, forgetting, reports) is in the same queue, so nothing overtakes and everything gets its
+turn.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from indknn.store.reports import answers_by_analyst
 from indknn.types import FloatArray, Vectors
 
 ROWS = 64
-"""Queries per batch, unless one request alone has more: as many as one pass over the records serves."""
+"""Queries per batch, unless one request has more. One pass over the records serves this many."""
 NO_RECORDS = "the store has never held records, so nothing is known of its features"
 T = TypeVar("T")
 Future: TypeAlias = "asyncio.Future[Any]"
@@ -40,12 +41,12 @@ Future: TypeAlias = "asyncio.Future[Any]"
 
 @dataclass(eq=False)
 class Job:
-    """A request for predictions on its way: rows of features, and where the labels go."""
+    """A prediction request in progress: rows of features, and where the labels go."""
 
     rows: FloatArray
     analyst: Scope
     request_id: str | None
-    most: int | None  # answers that the key's holder may be given in all
+    most: int | None  # the most answers that the key's holder may be given in all
     future: Future
     likely: bool = False
     queries: Vectors | None = None
@@ -62,7 +63,7 @@ class Task:
 
 @dataclass
 class Done:
-    """What is to be told once a batch is durable."""
+    """What must be sent when a batch is durable."""
 
     batch: Batch | None
     results: list[tuple[Future, Any]] = field(default_factory=list)
@@ -74,7 +75,7 @@ Item: TypeAlias = Job | Task | None
 
 
 class Worker:
-    """Owns the store on behalf of all requests. `close` finishes what was begun."""
+    """Owns the store for all requests. `close` finishes what was begun."""
 
     def __init__(
         self,
@@ -86,8 +87,8 @@ class Worker:
         self.store = store
         self._training = Training(store, train_every)
         self.metrics = metrics
-        self._after_work = after_work  # called in the computing thread after other work than predictions
-        self.waiting = 0  # rows; counted in the event loop alone
+        self._after_work = after_work  # called in the computing thread after work other than predictions
+        self.waiting = 0  # rows; counted only in the event loop
         self._jobs: SimpleQueue[Item] = SimpleQueue()
         self._commits: SimpleQueue[Done | None] = SimpleQueue()
         self._given = answers_by_analyst(store)
@@ -97,7 +98,7 @@ class Worker:
             thread.start()
 
     def close(self) -> None:
-        """Return when everything submitted so far is finished and told."""
+        """Return when everything submitted so far is finished and answered."""
         self._jobs.put(None)
         for thread in self._threads:
             thread.join()
@@ -105,7 +106,7 @@ class Worker:
     def predict(
         self, rows: FloatArray, analyst: Scope, request_id: str | None, most: int | None, *, likely: bool = False
     ) -> Future:
-        """Queue the rows. The future gives the `Reply` to them, durably charged."""
+        """Queue the rows. The future gives their `Reply` when the charges are durable."""
         job = Job(rows, analyst, request_id, most, asyncio.get_running_loop().create_future(), likely)
 
         def stop_waiting(_: object) -> None:
@@ -117,13 +118,13 @@ class Worker:
         return job.future
 
     def given(self, analyst: Scope) -> int:
-        """How many answers this analyst was given, but for those that wait. From any thread."""
+        """How many answers this analyst was given, without those that wait. From any thread."""
         return self._given.get(analyst, 0)
 
     def counted(self) -> dict[Scope, int]:
         """How many answers each analyst was given. In the computing thread."""
-        if self.store.generation != self._generation:  # it was read anew after a failure
-            self.store.flush()  # a batch may have been computed since that is not written yet, and counts
+        if self.store.generation != self._generation:  # it was read again after a failure
+            self.store.flush()  # a batch that is computed but not written yet counts too
             self._given, self._generation = answers_by_analyst(self.store), self.store.generation
         return dict(self._given)
 
@@ -135,19 +136,22 @@ class Worker:
         return result
 
     def _next(self) -> Item:
-        """What to do next. While nobody wants anything, the shared model is trained."""
+        """The next work. While there is none, the shared model is trained."""
         while True:
             try:
                 return self._jobs.get_nowait()
             except Empty:
                 if not self._train():
-                    with suppress(Exception):  # a thread that dies would leave everybody waiting
+                    with suppress(Exception):  # if this thread died, everybody would wait forever
                         self.store.fold_if_long()
                     with suppress(Empty):
                         return self._jobs.get(timeout=self._training.pause())
 
     def _train(self) -> bool:
-        """Train for some milliseconds; whether there was anything to do. Releases are written by the other thread."""
+        """Train for some milliseconds.
+
+        Returns whether there was anything to do. The other thread writes the releases.
+        """
         busy = self._training.piece()
         with suppress(Exception):
             batch = self.store.compute([])
@@ -170,11 +174,11 @@ class Worker:
             if item is _NOTHING:
                 item = self._next()
             else:
-                self._train()  # or it would never end where somebody always waits
+                self._train()  # otherwise training would never end if somebody always waits
         self._commits.put(None)
 
     def _waiting(self, first: Job) -> tuple[list[Job], Any]:
-        """All jobs that are there, up to the size of a batch; and what comes after them, if it is something else."""
+        """All waiting jobs, up to the size of a batch, and the next work of another kind, if any."""
         jobs, rows = [first], len(first.rows)
         while True:
             try:
@@ -196,7 +200,7 @@ class Worker:
                 requests = [
                     Request(j.queries, j.analyst, j.request_id, j.likely) for j in ready if j.queries is not None
                 ]
-                batch = done.batch = self.store.compute(requests)  # nothing of it is told before it is durable
+                batch = done.batch = self.store.compute(requests)  # nothing is sent before it is durable
                 for job, outcome in zip(ready, batch.outcomes, strict=True):
                     if isinstance(outcome, Reply):
                         self._given[job.analyst] = self._given.get(job.analyst, 0) + outcome.fresh
@@ -204,14 +208,14 @@ class Worker:
                         done.repeated += len(job.rows) - outcome.fresh
                     done.results.append((job.future, outcome))
                 self.metrics.batch_queries.observe(sum(len(job.rows) for job in ready))
-        except BaseException as error:  # a thread that dies would leave everybody waiting
+        except BaseException as error:  # if this thread died, everybody would wait forever
             told = {id(future) for future, _ in done.results}
             done.results += [(job.future, error) for job in jobs if id(job.future) not in told]
         stage["compute"].observe(time.perf_counter() - begun)
         return done
 
     def _admitted(self, jobs: list[Job], done: Done) -> list[Job]:
-        """Those jobs that are well-formed and within their analyst's number of queries; the others are told."""
+        """The jobs that are well-formed and within their analyst's number of queries. The others get an error."""
         draft, settings = self.store.draft, self.store.settings
         if draft:
             raise Problem(409, NO_RECORDS, "no_records")
@@ -236,7 +240,7 @@ class Worker:
         last = False
         while not last:
             group = [self._commits.get()]
-            with suppress(Empty):  # whatever has been computed meanwhile shares the sync
+            with suppress(Empty):  # everything that was computed meanwhile shares the sync
                 while True:
                     group.append(self._commits.get_nowait())
             last = None in group
@@ -271,7 +275,7 @@ _NOTHING: Any = object()
 
 
 def _quantised(settings: Settings, jobs: list[Job], done: Done) -> list[Job]:
-    """Quantise the rows of all jobs at once; where one is wrong, each by itself, to tell whose it was."""
+    """Quantise the rows of all jobs at once. If one is wrong, each is done separately to find out which."""
     try:
         all_rows = settings.quantise(np.concatenate([job.rows for job in jobs]), "the queries")
     except (InvalidInputError, ValueError):
