@@ -102,7 +102,7 @@ def test_a_schema_that_was_inferred_from_the_private_rows():
     ((text, category),) = told(
         lambda: IndKNNClassifier(**PLAIN, schema=infer(half[1]).schema).fit(half[1], y[400:])
     ).items()
-    assert "take constants of public rows" in text
+    assert "use constants from public rows" in text
     assert category is PrivacyWarning
     assert not told(lambda: IndKNNClassifier(**PLAIN, schema=infer(half[0]).schema).fit(half[1], y[400:]))
 

@@ -87,7 +87,7 @@ def test_bad_public_sets_are_named(tmp_path, public):
     for words, complaint in (
         ((tmp_path / "few.npz",), "tuning needs at least 200 labelled public rows, got 50"),
         ((tmp_path / "bare.npz",), "has no labels"),
-        ((public, "--n", 10**9), "a stand-in of 20000 people cannot be stretched to n=1000000000"),
+        ((public, "--n", 10**9), "a public set that plays 20000 people is too small for n=1000000000"),
         ((public, "--max-queries", "0"), "max_queries must be at least 1, got 0"),
     ):
         result = run("tune", *words)

@@ -203,7 +203,7 @@ def test_a_single_public_row_does_not_spoil_what_the_card_says():
         ({"reuse": "everything"}, "reuse must be one of 'labels', 'none', got 'everything'"),
         ({"reuse": True}, "reuse must be one of 'labels', 'none', got True"),
         ({"prior": "oracle"}, "prior must be one of 'model', 'none', got 'oracle'"),
-        ({"prior": "model", "reuse": "labels"}, "prior='model' goes with reuse='none', got 'labels'"),
+        ({"prior": "model", "reuse": "labels"}, "prior='model' needs reuse='none', got reuse='labels'"),
         ({"prior_share": 1.0}, "prior_share must be above 0 and below 1, got 1.0"),
         ({"n_features": 5000}, "at most 4096 features, got 5000; use prior='none'"),
     ],

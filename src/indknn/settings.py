@@ -202,7 +202,7 @@ class Settings:
         if self.reuse is None:
             object.__setattr__(self, "reuse", "none")
         if self.prior == "model" and self.reuse == "labels":
-            raise InvalidInputError("prior='model' goes with reuse='none', got 'labels'")
+            raise InvalidInputError("prior='model' needs reuse='none', got reuse='labels'")
         if self.advised and self.n_features > MAX_FEATURES:
             raise InvalidInputError(
                 f"the shared model takes at most {MAX_FEATURES} features, got {self.n_features}; use prior='none'"
@@ -212,8 +212,8 @@ class Settings:
     def _check_analysts(self) -> None:
         if self.analysts and self.global_epsilon is not None:
             raise InvalidInputError(
-                f"with global_epsilon = {self.global_epsilon:g} that is the guarantee for each analyst, and none of "
-                "them can be given less"
+                f"global_epsilon = {self.global_epsilon:g} is the guarantee for all analysts, so none of them can be "
+                "given less"
             )
         for name, epsilon in self.analysts.items():
             PARAMETERS["epsilon"].check("epsilon", epsilon)

@@ -150,7 +150,7 @@ def test_who_was_replaced_is_refused():
     new = Engine(settings(MODES[DEFAULT]), Replayed(), make_shard=cluster.new_shard)
     new.add(X, y, owners)
     spent = old.spent(sorted(set(owners))).tolist()
-    with pytest.raises(ShardError, match="begun anew"):
+    with pytest.raises(ShardError, match="started again"):
         old.predict(Q[:5])
     assert old.spent(sorted(set(owners))).tolist() == spent
 

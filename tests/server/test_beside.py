@@ -77,7 +77,7 @@ def test_a_store_that_is_read_anew_meanwhile_is_not_judged(store, in_pieces):
     snapshot.copy_some()
     with pytest.raises(RuntimeError), store.computing():
         raise RuntimeError
-    with pytest.raises(StoreError, match="read anew meanwhile"):
+    with pytest.raises(StoreError, match="read again during the check"):
         snapshot.copy_some()
     assert copied(store)[0].problems()[0] == []
 

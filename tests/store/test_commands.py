@@ -205,7 +205,7 @@ def test_damage_is_found(folder, store):
     db.close()
     result = run("verify", store)
     assert result.exit_code == 1
-    assert "not as its audit trail has it" in result.output
+    assert "does not agree with its audit trail" in result.output
 
 
 # The shared model

@@ -286,7 +286,7 @@ def test_an_id_stays_with_its_owner_and_is_given_once(store):
     by_id(store, [0, 1], [0, 1], ["ann", "bob"], ["a", "b"])
     before = everything(store)
     engine = store.engine
-    with pytest.raises(InvalidInputError, match="record id 'a' is of a record of another owner than 'bob'"):
+    with pytest.raises(InvalidInputError, match="record id 'a' belongs to another owner than 'bob'"):
         by_id(store, [2], [0], ["bob"], ["a"])
     assert store.engine is engine  # refused before anything was touched
     with pytest.raises(InvalidInputError, match="record id 'c' must not be given twice"):

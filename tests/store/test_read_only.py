@@ -82,7 +82,7 @@ def test_damage_is_found_there_too(path, tmp_path):
     db.close()
     result = run(path, "verify", path, "--witness", tmp_path / "w")
     assert result.returncode == 1
-    assert "not as its audit trail has it" in result.stdout
+    assert "does not agree with its audit trail" in result.stdout
 
 
 def test_an_old_copy_and_one_without_its_witness_are_refused_there_too(path, tmp_path):

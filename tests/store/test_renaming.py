@@ -206,5 +206,5 @@ def test_a_bit_of_an_older_file_is_still_missed(before, tmp_path):
     body[-1] ^= 1
     db.execute("UPDATE records SET body = ? WHERE slot = 3", (body.tobytes(),))
     db.close()
-    with pytest.raises(Exception, match="not as its audit trail has it"):
+    with pytest.raises(Exception, match="does not agree with its audit trail"):
         Store(old)

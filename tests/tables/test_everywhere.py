@@ -149,7 +149,7 @@ def test_a_changed_schema_in_the_file_is_noticed(store):
     db = apsw.Connection(str(path))
     db.execute("UPDATE meta SET value = replace(value, 'baker', 'bakes') WHERE name = 'settings'")
     db.close()
-    with pytest.raises(Exception, match="not as its audit trail has it"):
+    with pytest.raises(Exception, match="does not agree with its audit trail"):
         Store(path)
 
 

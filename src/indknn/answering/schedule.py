@@ -59,7 +59,7 @@ class Scheduled:
             if self.noise.secure and os.getpid() != self._process:
                 raise PrivacyError(
                     "this process was forked from the one that holds the ledger, and would spend everybody's budget "
-                    "anew; answer from one process"
+                    "again; answer only from the first process"
                 )
             yield
 

@@ -40,7 +40,7 @@ def shards_of(store: Any, shards: int | None, address: str | None) -> Iterator[M
         yield None
         return
     if address is not None and shards is None:
-        raise InvalidInputError("--ray needs --shards: how many shards there are to be")
+        raise InvalidInputError("--ray needs --shards, the number of shards")
     number = shards or 0
     cluster = local_cluster(number) if address is None else ray_cluster(address, number, name=cluster_name(store))
     with cluster:

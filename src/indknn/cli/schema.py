@@ -115,7 +115,7 @@ def _paid(
     """From noisy counts, which are paid for now or were before."""
     owner = roles["owner"]
     if owner is None:
-        raise InvalidInputError("--paid needs --owner, the column that says whose a row is: somebody must be charged")
+        raise InvalidInputError("--paid needs --owner, the column of the owners, because the owners are charged")
     columns = {name: values for name, values in table.items() if name not in roles.values()}
     with Store(paid, witness=witness) as opened:
         counts = earlier_counts(opened)

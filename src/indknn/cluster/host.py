@@ -51,7 +51,7 @@ class Host:
     def call(self, incarnation: str, name: str, *arguments: Any) -> Any:
         """Run a call of the coordinator. A coordinator that was replaced, or that means another host, is refused."""
         if incarnation != self._incarnation:
-            raise ShardError("this shard was begun anew, and has another coordinator or other records now")
+            raise ShardError("this shard was started again, and has another coordinator or other records now")
         if name not in CALLS:
             raise ShardError(f"a shard does not know the call {name!r}")
         return getattr(self, name)(*arguments)

@@ -43,7 +43,9 @@ def tell(found: Iterable[Warning]) -> None:
 
 def about_labels() -> list[Warning]:
     """A warning that the labels were taken from private records."""
-    text = "the label set was taken from the private labels, so a rare label tells of somebody: give classes yourself"
+    text = (
+        "the label set was taken from the private labels, and a rare label may reveal a person: give classes yourself"
+    )
     return [PrivacyWarning(text)]
 
 
@@ -119,16 +121,16 @@ class Profile:
             return found
         error, mean_ = spread[live] / sqrt(n), mean[live]
         if center is not None and center.any() and _rms((center[live] - mean_) / error) < _NEAR:
-            text = "center is the mean of the private rows, which tells of them: use the mean of public rows"
+            text = "center is the mean of the private rows, which leaks: use the mean of public rows"
             found.append(PrivacyWarning(text))
         if max(_rms(mean_ / error), _rms((spread[live] - 1.0) * sqrt(2 * n))) < _NEAR:
-            text = "the features look standardised by the private rows, which tells of them: scale by public constants"
+            text = "the features look standardised by the private rows, which leaks: scale by public constants"
             found.append(PrivacyWarning(text))
         elif live.sum() >= _FEATURES and np.mean(np.abs(mean_ / error) < _NEAR) > _MOST:
-            text = "the features look centred by the private rows, which tells of them: take constants of public rows"
+            text = "the features look centred by the private rows, which leaks: use constants from public rows"
             found.append(PrivacyWarning(text))
         elif self._looks_stretched():
-            text = "each feature runs from 0 to 1: if these rows set the ends, it tells of them; use public bounds"
+            text = "each feature runs from 0 to 1, which leaks if these rows set the bounds: use public bounds"
             found.append(PrivacyWarning(text))
         middle = np.zeros(len(mean)) if center is None else center
         length = (mean - middle) ** 2 + spread**2

@@ -90,7 +90,7 @@ def guarantee(settings: Settings, analyst: str | None = None) -> dict[str, Any]:
     )
     rest = "" if together else " Analysts who pool their answers are not bounded together."
     if advised and not settings.advised:
-        rest += " This analyst sees nothing of the shared model, which may take more than that: votes alone answer."
+        rest += " This analyst sees nothing of the shared model, which may cost more than that: votes alone answer."
     return {**asdict(found), "words": words + rest + given_less_words(settings)}
 
 
@@ -98,13 +98,13 @@ def given_less_words(settings: Settings) -> str:
     """How many analysts were given less, and how much. This is public. It does not say who they are.
 
     >>> given_less_words(Settings(2, ("no", "yes"), reuse="none", analysts={"alice": 0.25, "bob": 0.5}))
-    ' To 2 analysts less is told: within epsilon = 0.25, 0.5.'
+    ' 2 analysts are told less: within epsilon = 0.25, 0.5.'
     """
     given = sorted(settings.analysts.values())
     if not given:
         return ""
-    who = "one analyst" if len(given) == 1 else f"{len(given)} analysts"
-    return f" To {who} less is told: within epsilon = {', '.join(f'{epsilon:g}' for epsilon in given)}."
+    who = "One analyst is" if len(given) == 1 else f"{len(given)} analysts are"
+    return f" {who} told less: within epsilon = {', '.join(f'{epsilon:g}' for epsilon in given)}."
 
 
 def ledger_words(settings: Settings, analyst: str | None) -> str:

@@ -119,7 +119,7 @@ class Shard:
         foreign = rows[self._owner[slots] != people[rows]]
         if len(foreign):
             name = record_ids[int(foreign[0])]
-            raise InvalidInputError(f"record id {name!r} is of a record of another owner than {owners[foreign[0]]!r}")
+            raise InvalidInputError(f"record id {name!r} belongs to another owner than {owners[foreign[0]]!r}")
         pairs = zip(self._bodies(vectors[rows], labels[rows]), self._bodies_at(slots), strict=True)
         same = np.array([given == here for given, here in pairs], dtype=bool)
         ids[rows[same]] = self.ids_at(slots[same])

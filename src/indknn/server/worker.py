@@ -34,7 +34,7 @@ from indknn.types import FloatArray, Vectors
 
 ROWS = 64
 """Queries per batch, unless one request has more. One pass over the records serves this many."""
-NO_RECORDS = "the store has never held records, so nothing is known of its features"
+NO_RECORDS = "the store has never held records, so it cannot answer; add records first"
 T = TypeVar("T")
 Future: TypeAlias = "asyncio.Future[Any]"
 

@@ -44,19 +44,19 @@ def settings_with_less(state: State, analyst: str, epsilon: float) -> Settings |
         )
     if analyst in database.read_scopes(state.db).values():
         raise InvalidInputError(
-            f"analyst {analyst!r} was answered already, within epsilon = {settings.seen_by(analyst).epsilon:g}: that "
-            f"cannot become {epsilon:g}; use a name that nobody has asked under"
+            f"analyst {analyst!r} was answered already, within epsilon = {settings.seen_by(analyst).epsilon:g}, so "
+            f"epsilon cannot become {epsilon:g}; use a new name"
         )
     if settings.advised and not now.seen_by(analyst).advised and has_paid_schema(state.db):
         least = epsilon_of(settings.shared_budget, settings.delta, settings.accountant)
         raise InvalidInputError(
-            f"epsilon of analyst {analyst!r} must be above {least:.4g}, which the shared ledger may take, got "
-            f"{epsilon:g}: it paid for the schema of this store, which every analyst sees"
+            f"epsilon of analyst {analyst!r} must be above {least:.4g}, got {epsilon:g}: that much may be spent on "
+            "what every analyst sees, and the schema of this store is part of it"
         )
     if ledger.house:
         raise InvalidInputError(
-            "all analysts of this store have one ledger, because queries without a name trained its model: none of "
-            "them can be given less"
+            "no analyst of this store can be given less: all of them have one ledger, because queries without a name "
+            "trained its model"
         )
     return now
 

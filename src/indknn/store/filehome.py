@@ -142,7 +142,7 @@ class FileHome:
 
     def take_over(self) -> str:
         """The operating system drops the lock of a process that ends, so there is nothing to take over."""
-        raise StoreError(f"{self.place} is a file: end the process that has it, and its lock is gone")
+        raise StoreError(f"a takeover needs PostgreSQL, and {self.place} is a file; end the process that has it open")
 
     def rewrite(self) -> None:
         """Nothing to do: bytes are overwritten when they are erased."""

@@ -105,7 +105,7 @@ class Witness:
             temporary.replace(self.path)
             sync_file(self.path.parent)
         except OSError as error:
-            raise StoreError(f"written, but the witness {self.path} could not be: {error}") from error
+            raise StoreError(f"the store was written, but its witness {self.path} was not: {error}") from error
 
     def read(self) -> dict[str, Any] | None:
         """The entry that was seen last. None before the first."""

@@ -91,8 +91,8 @@ def people_of(owners: Any, n: int, ledger: MemoryLedger, vacant: bool) -> Sequen
     if says_each_row(owners):
         if not vacant:
             raise PrivacyError(
-                f"owners={EACH_ROW!r} makes a new person of every row, and there are people here, or were, who may be "
-                "the same: name the owners"
+                f"owners={EACH_ROW!r} makes every row a new person, but this store has or had people who may be the "
+                "same: name the owners"
             )
         return None
     names = as_owners(owners, length=n)
@@ -121,7 +121,7 @@ def people_of_items(items: Sequence[Item], engine: Engine, each_row: bool) -> Se
     for i, item in enumerate(items):
         if item.owner is None:
             if item.id is None:
-                raise InvalidInputError(f"record {i} must name its owner; or say each_row: all are of new people")
+                raise InvalidInputError(f"record {i} must name its owner; use each_row if every record is a new person")
             (slot,) = engine.shard.owners_of(engine.shard.slots_of_records([item.id])).tolist()
             owners[i] = engine.ledger.name_of(slot)
     return people_of(owners, len(items), engine.ledger, vacant)

@@ -88,7 +88,7 @@ def checked_books(db: Connection, home: Home) -> Books:
         with db:  # a file from before there were sums
             chain.append(db, "upgrade", schema=VERSION)
     elif told != found:
-        raise DamagedStoreError(f"{home.place} is not as its audit trail has it: {home.doubt}")
+        raise DamagedStoreError(f"{home.place} does not agree with its audit trail: {home.doubt}")
     return books
 
 

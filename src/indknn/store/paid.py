@@ -60,8 +60,8 @@ def refuse_if_apart(settings: Settings) -> None:
     """Refuse counts if some analysts were promised that they see nothing shared. All analysts see the counts."""
     if any(not settings.seen_by(name).advised for name in settings.analysts):
         raise InvalidInputError(
-            "an analyst of this store was given no more than the shared ledger may take, and would see counts that it "
-            "pays for"
+            "an analyst of this store must see nothing that is shared, because their epsilon is too small for it; all "
+            "analysts would see these counts"
         )
 
 

@@ -78,7 +78,7 @@ class Store(HeldStore):
 
     def _answered(self, Q: npt.ArrayLike, analyst: Scope, request_id: str | None, *, likely: bool = False) -> Reply:
         if self.draft:
-            raise InvalidInputError(f"{self.path} has never held records, so nothing is known of its features")
+            raise InvalidInputError(f"{self.path} has never held records, so it cannot answer; add records first")
         queries = self.settings.quantise(vectors_of(Q, self.schema), "the queries")
         for name, text in (("analyst", analyst), ("request_id", request_id)):
             refuse_unwritable(name, text)

@@ -63,7 +63,7 @@ class Snapshot:
         store = self._store
         with store.reading():
             if store.generation != self._generation:
-                raise StoreError("the store was read anew meanwhile; check it again")
+                raise StoreError("the store was read again during the check; check it again")
             store.flush()
             if self._copy.step():
                 ledger = store.engine.ledger

@@ -157,7 +157,7 @@ def test_balances_that_were_edited_are_reported(path):
     spent[first] = -spent[first]  # the sum stays
     db.execute("UPDATE balances SET spent = ? WHERE scope = ? AND block = ?", (spent.tobytes(), scope, block))
     db.close()
-    with pytest.raises(StoreError, match="not as its audit trail has it"):
+    with pytest.raises(StoreError, match="does not agree with its audit trail"):
         Store(path)
 
 

@@ -13,7 +13,7 @@ SCANNERS = ("auto", "native", "numpy")
 
 
 def make_scanner(name: str = "auto", threads: int | None = None) -> Scanner:
-    """The scanner of that name; `auto` is the native one where it was built.
+    """The scanner with this name. `auto` is the native scanner if it was built, else the NumPy scanner.
 
     The environment variable INDKNN_NATIVE=0 makes `auto` the NumPy scanner.
 
@@ -25,6 +25,6 @@ def make_scanner(name: str = "auto", threads: int | None = None) -> Scanner:
     if name not in SCANNERS:
         raise InvalidInputError(f"scanner must be one of {list(SCANNERS)}, got {name!r}")
     if name == "native" and not levels():
-        raise InvalidInputError("scanner 'native' must have its C extension built, which is not; use 'auto'")
+        raise InvalidInputError("scanner 'native' needs the C extension, which was not built; use 'auto'")
     wanted = name == "native" or (name == "auto" and os.environ.get("INDKNN_NATIVE", "") != "0")
     return NativeScanner(threads=threads) if wanted and levels() else NumpyScanner()

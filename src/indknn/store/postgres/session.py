@@ -114,7 +114,8 @@ class Session:
         except psycopg.Error as lost:
             with suppress(psycopg.Error):
                 self.pg.close()  # do not ask the server again on a connection in an unknown state
-            raise StoreError(f"whether it was written is not known, {_words(lost)}: ask again by request id") from None
+            words = f"it is not known whether this was written ({_words(lost)}); ask again with the same request id"
+            raise StoreError(words) from None
         if done != "COMMIT":
             raise StoreError("nothing was changed, because the database ended the transaction")
 

@@ -198,7 +198,7 @@ def _settings(
     if target.budget * stretch > _MOST_BUDGET:
         most = int(target.n * sqrt(_MOST_BUDGET / target.budget / stretch))
         raise InvalidInputError(
-            f"a stand-in of {people} people cannot be stretched to n={target.n}; the most is {most}"
+            f"a public set that plays {people} people is too small for n={target.n}; the largest n is {most}"
         )
     epsilon = accounting.epsilon(target.budget * stretch, target.delta, target.accountant)
     real = replace(base, tau=tau, sigma2=sigma2)
