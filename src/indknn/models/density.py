@@ -60,12 +60,12 @@ class Density:
         return self._pool[slice(0, min(self._seen, _KEPT))]
 
     def mark(self) -> None:
-        """From here on, compare with the queries up to now."""
+        """From now on, compare later queries with the queries so far."""
         self._marked = self._latest(_KEPT, self._seen) if self._seen >= _KEPT else None
         self._earlier, self._compared = None, (self._seen // _COMPARE_EVERY, False)
 
     def unlike_marked(self) -> bool:
-        """Whether the latest queries are unlike those before the mark. Compared every so many queries."""
+        """Whether the latest queries are unlike those before the mark. Compared at fixed numbers of queries."""
         turn = self._seen // _COMPARE_EVERY
         if self._marked is not None and turn != self._compared[0]:
             self._earlier = self._earlier or Earlier.of(self._marked)
@@ -73,7 +73,7 @@ class Density:
         return self._compared[1]
 
     def _latest(self, n: int, end: int) -> Int8Array:
-        """n queries up to a number, the oldest first."""
+        """The n queries before this number, oldest first."""
         rows: Int8Array = self._pool.values[np.arange(end - n, end) % _KEPT]
         return rows
 

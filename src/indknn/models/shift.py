@@ -1,7 +1,7 @@
-"""Whether people ask about other things than before, told from queries alone, which are public.
+"""Detects whether people ask about other things than before, from queries alone, which are public.
 
-Where new classes of records arrive, queries about them mostly arrive too. So this is a good moment to look for
-newcomers among the records, and nobody pays for finding out.
+When new classes of records arrive, queries about them usually arrive too. So this is a good moment to look for
+newcomers among the records. Finding it out costs nobody anything.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from indknn.types import Float32Array, FloatArray, Int8Array
 
 LATEST = 256
-"""So many of the latest queries are compared with those before."""
+"""How many of the latest queries are compared with those before."""
 _CHANCE = 5.0  # standard deviations
 _UNLIKE = 2.0  # times as much as blocks of earlier queries differ from each other
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """What queries were like: their mean, and how far from it the mean of later ones may be by chance, squared."""
+    """The mean of earlier queries, and the squared distance from it that a later mean can have by chance."""
 
     mean: FloatArray
     limit: float
@@ -54,7 +54,7 @@ class Earlier:
 
 
 def unit_rows(values: Int8Array) -> Float32Array:
-    """Rows of length 1; the model sees directions only."""
+    """Rows of length 1. The model only sees directions."""
     rows = values.astype(np.float32)
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     return np.asarray(rows / np.maximum(lengths, 1.0)[:, None], dtype=np.float32)

@@ -95,7 +95,7 @@ def first_fault(errors: Sequence[Any]) -> str:
 
 
 def log_error(error: BaseException) -> None:
-    """Log where an error happened, without its text: that may hold features or names."""
+    """Log where an error happened, without its text, which may contain features or names."""
     frames = "".join(traceback.format_tb(error.__traceback__))
     cause = "" if error.__cause__ is None else f" from {type(error.__cause__).__name__}"
     logging.getLogger("indknn.server").error("%s%s\n%s", type(error).__name__, cause, frames)
