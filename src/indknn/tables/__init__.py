@@ -1,4 +1,4 @@
-"""From tables to vectors, by public means only: a schema says what the columns are."""
+"""Turns tables into vectors. A public schema describes the columns, and nothing is fitted to private rows."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""What to tell somebody whose queries do not fit the schema. Queries are public, so this says nothing of anybody."""
+"""Warnings for an analyst whose queries do not fit the schema. Queries are public, so they reveal nothing private."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from indknn.tables.schema import Schema
 from indknn.tables.values import columns_of, is_table
 
 _FEWEST = 50
-"""Fewer queries say nothing about a column."""
+"""With fewer queries than this, there is no warning."""
 
 
 class Outside:
-    """Counts, over tables of queries, what is beyond the bounds or not listed.
+    """Counts how many values of the queries are beyond the bounds or not listed. It can take several tables.
 
     >>> from indknn.tables import Number
     >>> outside = Outside(Schema({"age": Number(bounds=(0, 100))}))
@@ -29,7 +29,7 @@ class Outside:
         self._outside = dict.fromkeys(schema.used, 0.0)
 
     def see(self, table: Any) -> None:
-        """Take in some queries; a wrong column is refused by name."""
+        """Count the values of these queries. The error about a wrong column names the column."""
         columns = columns_of(table)
         rows = len(next(iter(columns.values()), ()))
         for name, share in self._schema.outside(columns).items():
@@ -37,7 +37,7 @@ class Outside:
         self._rows += rows
 
     def advice(self) -> list[Warning]:
-        """A line for every column of which much lies outside."""
+        """A warning for every column with many values beyond the bounds or not listed."""
         found: list[Warning] = []
         for name, count in self._outside.items():
             column = self._schema.columns[name]
@@ -51,7 +51,7 @@ class Outside:
 
 
 def about_queries(schema: Schema | None, table: Any) -> list[Warning]:
-    """The same for one table; nothing where there is no schema, or where X holds vectors."""
+    """The warnings for one table. The list is empty if there is no schema, or if the queries are vectors."""
     if schema is None or not is_table(table):
         return []
     outside = Outside(schema)

@@ -1,4 +1,4 @@
-"""Rows of numbers out of Arrow columns: plain ones, or one that holds a list per row. No copy where none is needed."""
+"""Rows of numbers from Arrow columns of numbers, or from a column with a list per row. Copies only when needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from indknn.errors import InvalidInputError
 
 
 def needs_arrow(module: str) -> Any:
-    """A module of pyarrow, or the line that installs it."""
+    """Import a module of pyarrow. Without pyarrow, the error says how to install it."""
     try:
         return import_module(module)
     except ModuleNotFoundError:
@@ -20,7 +20,7 @@ def needs_arrow(module: str) -> Any:
 
 
 def rows_in(X: Any) -> Any:
-    """An array of rows, if X is an Arrow table, batch or array with a list of numbers per row; else X as it is."""
+    """An array of rows, if X is an Arrow table, batch or array with a list of numbers per row. Otherwise X itself."""
     if type(X).__module__.partition(".")[0] != "pyarrow":
         return X
     columns = list(X.columns) if hasattr(X, "columns") else [X]
@@ -30,7 +30,7 @@ def rows_in(X: Any) -> Any:
 
 
 def stacked(columns: dict[str, Any], what: str) -> npt.NDArray[Any]:
-    """These columns side by side, in a type that holds all of their numbers."""
+    """These columns side by side, in one array whose type can hold all of their numbers."""
     parts = []
     for name, column in columns.items():
         try:
@@ -48,7 +48,7 @@ def _holds_lists(column: Any) -> bool:
 
 
 def _numbers(column: Any) -> npt.NDArray[Any]:
-    """A number for each row, or a row of them. ValueError for anything else, NaN for a gap."""
+    """One number or one list of numbers per row. A gap is NaN. Anything else raises ValueError."""
     pa = import_module("pyarrow")
     if isinstance(column, pa.ChunkedArray):
         parts = [_numbers(chunk) for chunk in column.chunks if len(chunk)]

@@ -1,4 +1,4 @@
-"""Categories, ordered categories, and yes or no: rows of a public table of coordinates."""
+"""Categories, ordered categories, and yes or no. Each value has a row in a public table of coordinates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_BUCKETS = 1 << 16
 
 @dataclass(frozen=True)
 class Category(Column):
-    """One of the listed values, or none of them. `shares` says how common each is among the public rows.
+    """A category. Values that are not listed count as "other". `shares` are the shares of the values in public rows.
 
     >>> Category(values=("baker", "cook")).places
     ['baker', 'cook', 'other', 'missing']
@@ -30,7 +30,8 @@ class Category(Column):
     values: tuple[str, ...] = ()
     shares: tuple[float, ...] | None = None
     buckets: int | None = None
-    """Where nobody knows the values: they fall into so many buckets by a public hash, and `values` lists buckets."""
+    """For values that nobody knows: a public hash puts each value into one of this many buckets, and `values` lists
+    buckets."""
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -57,17 +58,17 @@ class Category(Column):
 
     @property
     def places(self) -> list[str]:
-        """The listed values, the others, and the gap."""
+        """The listed values, then one coordinate for all other values, and one for gaps if gaps have a place."""
         return [*self.values, "other"] + ["missing"] * (self.missing == PLACE)
 
     def _known(self) -> FloatArray:
-        """How common each listed value is."""
+        """The share of each listed value. Without `shares`, all listed values are equally common."""
         n = len(self.values)
         return np.full(n, 1.0 / n) if self.shares is None else np.array(self.shares)
 
     @cached_property
     def _rows(self) -> FloatArray:
-        """The coordinates of each listed value, of others, and of a gap."""
+        """The table of coordinates: a row for each listed value, one for other values, and one for gaps."""
         known = self._known()
         rest = max(1.0 - float(known.sum()), 0.0) / (len(self.places) - len(known))
         shares = np.append(known, np.full(len(self.places) - len(known), rest))
@@ -75,7 +76,7 @@ class Category(Column):
         return rows
 
     def read(self, column: Any, name: str, blanks: Collection[str]) -> IntArray:
-        """Which row of the table of coordinates each value has."""
+        """The row of each value in the table of coordinates."""
         n = len(self.values)
         gap = self._codes.get(self.missing, n + 1)
         column = column if self.buckets is None else as_buckets(column, blanks, self.buckets)
@@ -84,17 +85,17 @@ class Category(Column):
         return codes
 
     def write(self, values: IntArray, out: FloatArray) -> None:
-        """A row of the table of coordinates for each value."""
+        """Copy the row of each value from the table of coordinates."""
         out[:] = self._rows[values]
 
     def outside(self, values: IntArray) -> float:
-        """The share that is not listed."""
+        """The share of values that are not listed."""
         return float(np.mean(values == len(self.values))) if len(values) else 0.0
 
 
 @dataclass(frozen=True)
 class Ordered(Category):
-    """One of the listed values, which have an order: neighbours in the list are similar.
+    """A category whose listed values have an order. Neighbours in the list are similar.
 
     >>> Ordered(values=("low", "middle", "high")).places
     ['above low', 'above middle', 'other', 'missing']
@@ -104,7 +105,8 @@ class Ordered(Category):
 
     @property
     def places(self) -> list[str]:
-        """The steps between the listed values, the others, and the gap."""
+        """One coordinate for each step between listed values, one for other values, and one for gaps if they have a
+        place."""
         steps = [f"above {value}" for value in self.values[:-1]]
         return [*steps, "other"] + ["missing"] * (self.missing == PLACE)
 
@@ -123,7 +125,7 @@ class Ordered(Category):
 
 @dataclass(frozen=True)
 class YesNo(Column):
-    """Yes or no, in these words or as true and false, 1 and 0. `share` is how many of the public rows say yes.
+    """Yes or no, in these words, or as true and false, or 1 and 0. `share` is the share of public rows that say yes.
 
     >>> YesNo().places
     ['yes', 'missing']
@@ -156,12 +158,12 @@ class YesNo(Column):
 
     @property
     def places(self) -> list[str]:
-        """The answer, and the gap."""
+        """One coordinate for the answer, and one for gaps if they have a place."""
         return ["yes"] + ["missing"] * (self.missing == PLACE)
 
     @cached_property
     def _rows(self) -> FloatArray:
-        """The coordinates of no, yes and a gap."""
+        """The table of coordinates: a row for no, one for yes, and one for gaps."""
         share, width = self.share, len(self.places)
         weight = weight_for([share * (1.0 - share)])
         return np.array([[-share * weight, 0.0], [(1.0 - share) * weight, 0.0], [0.0, 1.0]])[:, :width]
@@ -177,5 +179,5 @@ class YesNo(Column):
         return codes
 
     def write(self, values: IntArray, out: FloatArray) -> None:
-        """One number, lower for no."""
+        """Copy the row of each answer from the table of coordinates. The number for no is lower than that for yes."""
         out[:] = self._rows[values]

@@ -1,4 +1,4 @@
-"""Whether a schema fits a public sample."""
+"""Checks whether a schema fits a public sample."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from indknn.tables.schema import Schema
 from indknn.tables.values import as_list, columns_of, is_missing, lookup_of
 
 MOST_CLIPPED, MOST_UNLISTED = 0.05, 0.25
-"""From these shares on, values beyond the bounds, or not listed, are worth a word."""
+"""If more than this share of a column is beyond the bounds, or not listed, the user is told."""
 _HEAVY = 0.5
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that was looked at: whether it is as it should be, what it is, and what was seen."""
+    """The result of one check: whether it is fine, what was checked, and what was found."""
 
     ok: bool
     what: str
@@ -29,7 +29,7 @@ class Finding:
 
 
 def check(schema: Schema, table: Any) -> Iterator[Finding]:
-    """Look at every column of a public sample through the schema."""
+    """Check every column of a public sample against the schema."""
     columns = columns_of(table)
     rows = max((len(column) for column in columns.values()), default=0)
     known = {*schema.columns, *schema.roles}
@@ -48,7 +48,7 @@ def check(schema: Schema, table: Any) -> Iterator[Finding]:
     except InvalidInputError as error:
         yield Finding(False, "values", str(error))
         return
-    middle = X[0]  # of a constant column every row is exactly this
+    middle = X[0]  # subtracted, so that the variance of a constant column is exactly 0
     lengths = {name: float(((X[:, part] - middle[part]).var(axis=0)).sum()) for name, part in schema.parts.items()}
     for name, share in outside.items():
         yield _about_column(schema, name, columns[name], share, lengths)
@@ -71,7 +71,7 @@ def _about_column(schema: Schema, name: str, column: Any, outside: float, length
 
 
 def most_outside(column: Column) -> float:
-    """How many values may be beyond the bounds, or not listed, before it matters."""
+    """The share of values that may be beyond the bounds, or not listed, without a warning."""
     return MOST_UNLISTED if isinstance(column, Category) else MOST_CLIPPED
 
 

@@ -1,13 +1,13 @@
-"""The kinds of columns, and how a value of each becomes a few numbers.
+"""The kinds of columns, and how a value of each kind becomes a few numbers.
 
-Everything here follows from public constants. A number is cut into pieces at public knots: one coordinate per piece
-says how far the value has passed it, from 0 to 1, so that a linear model can bend at every knot. A category is one
-coordinate per listed value. Either way the coordinates of a column are centred and scaled so that each column has about
-the same weight, whatever its unit.
+Everything here uses only public constants. The range of a number is divided into pieces at public knots. Each piece has
+one coordinate, from 0 to 1: how far the value has passed through that piece. So a linear model can bend at every knot.
+A category has one coordinate per listed value. The coordinates of a column are centred and scaled. So each column has
+about the same weight, whatever its unit.
 
-Rule 1: the bits of a row depend on that row alone. So values go through table lookups, and through single operations
-that IEEE 754 rounds correctly (-, *, min, max). There is no logarithm here and no sum over coordinates: in vectorised
-ones the last bit may depend on where a value stands.
+Rule 1: the bits of a row depend only on that row. So values only go through table lookups, and through single
+operations that IEEE 754 rounds correctly (-, *, min, max). Logarithms and sums over coordinates are not used. In a
+vectorised logarithm or sum, the last bit may depend on the position of a value in the array.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from indknn.errors import InvalidInputError
 from indknn.types import BoolArray, FloatArray
 
 PLACE, REFUSE = "place", "refuse"
-"""What a gap may become besides a value: a place of its own, or an error."""
+"""What a gap may become besides a value: "place" gives gaps a coordinate of their own, "refuse" raises an error."""
 LEAST_VARIANCE = 0.05
-"""A column that is almost constant is not scaled up beyond this."""
+"""The least variance that is used for scaling, so that a column that is almost constant is not scaled up too far."""
 
 
 def weight_for(variances: Iterable[float]) -> float:
-    """What the coordinates of a column are multiplied by, which have these variances.
+    """The factor for the coordinates of a column, from their variances.
 
-    The fourth root, half-way between columns as they are and columns of equal variance: a column that hardly varies has
-    less to say. Measured on held-out rows (`benchmarks/tables.py`).
+    It is 1 over the fourth root of the summed variance. This is half-way between no scaling and equal variance, so a
+    column that hardly varies keeps less weight. The choice was measured on held-out rows (`benchmarks/tables.py`).
     """
     return 1.0 / sqrt(sqrt(max(fsum(variances), LEAST_VARIANCE)))
 
 
 def as_floats(values: Iterable[Any], what: str) -> tuple[float, ...]:
-    """The finite numbers that a schema lists under the name `what`; text of numbers counts."""
+    """The finite numbers that a schema lists under the name `what`. Numbers may be written as text."""
     try:
         numbers = tuple(float(value) for value in values)
     except (TypeError, ValueError):
@@ -51,7 +51,10 @@ def as_floats(values: Iterable[Any], what: str) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Column(ABC):
-    """What all kinds share. `missing` says what a gap becomes: a place of its own, an error, or a given value."""
+    """The base of all kinds of columns.
+
+    `missing` says what a gap becomes: "place" (a coordinate of its own), "refuse" (an error), or a given value.
+    """
 
     kind: ClassVar[str]
     missing: Any = PLACE
@@ -63,41 +66,41 @@ class Column(ABC):
 
     @abstractmethod
     def read(self, column: Any, name: str, blanks: Collection[str]) -> Any:
-        """The values in a plain form, with gaps filled where the schema says how; or an error that names the row."""
+        """The values in a plain form. Gaps are filled if the schema says how. An error names the row."""
 
     @abstractmethod
     def write(self, values: Any, out: FloatArray) -> None:
-        """Write the coordinates of values that were read into the rows of `out`."""
+        """Write the coordinates of values from `read` into the rows of `out`."""
 
     def outside(self, values: Any) -> float:
-        """The share of values that were read and are beyond the bounds, or not listed."""
+        """The share of the values from `read` that are beyond the bounds or not listed."""
         return 0.0
 
     def _keep(self, **values: Any) -> None:
-        """Replace fields by their checked values."""
+        """Replace fields by their checked values. The class is frozen, so plain assignment is not possible."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
     def refuse_gaps(self, gaps: BoolArray, name: str) -> None:
-        """Where the schema says that there are none."""
+        """Raise an error if there are gaps and `missing` is "refuse"."""
         if self.missing == REFUSE and gaps.any():
             raise InvalidInputError(f"row {int(np.argmax(gaps))}: column {name!r} must not be empty")
 
 
 @dataclass(frozen=True)
 class Ignored(Column):
-    """A column that is in the table and plays no part."""
+    """A column of the table that is not used."""
 
     kind = "ignored"
 
     @property
     def places(self) -> list[str]:
-        """None."""
+        """No coordinates."""
         return []
 
     def read(self, column: Any, name: str, blanks: Collection[str]) -> Any:
-        """Nothing is read."""
+        """The column itself, which is not used."""
         return column
 
     def write(self, values: Any, out: FloatArray) -> None:
-        """Nothing is written."""
+        """Write nothing."""

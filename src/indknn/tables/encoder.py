@@ -1,4 +1,4 @@
-"""The schema as a step of a scikit-learn pipeline."""
+"""A step of a scikit-learn pipeline that encodes tables with a schema."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return self.schema_ if hasattr(self, "schema_") else read_schema(self.schema)
 
     def __sklearn_is_fitted__(self) -> bool:
-        return True  # there is nothing to fit
+        return True  # nothing has to be fitted
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

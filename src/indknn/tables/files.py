@@ -1,4 +1,4 @@
-"""Tables from csv, JSON lines, parquet and Arrow files, piece by piece."""
+"""Reads tables from csv, JSON lines, parquet and Arrow files, some rows at a time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ENDINGS = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".parquet", ".arrow", ".fea
 
 
 def ending_of(path: Path) -> str:
-    """The ending of a file name, with the one before `.gz`."""
+    """The ending of a file name. For `.gz` it includes the ending before it, as in `.csv.gz`."""
     return "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
 
 
 def read_pieces(path: Path, rows: int) -> Iterator[Columns]:
-    """The columns of a file, so many rows at a time."""
+    """The columns of a file, at most `rows` rows at a time."""
     if not path.is_file():
         raise InvalidInputError(f"{path} does not exist")
     readers = {".csv": _csv, ".jsonl": _json_lines, ".parquet": _parquet, ".arrow": _arrow, ".feather": _arrow}
@@ -34,7 +34,7 @@ def read_pieces(path: Path, rows: int) -> Iterator[Columns]:
 
 
 def read_table(path: Path) -> Columns:
-    """All of a file at once."""
+    """The columns of a whole file."""
     pieces = list(read_pieces(path, 1 << 16))
     if not pieces:
         raise InvalidInputError(f"{path}: a table must have at least one row")

@@ -1,10 +1,11 @@
-"""A fixed public grid for the values of a column that nobody knows anything about.
+"""A fixed public grid for the values of a column, for use when nothing public is known about the column.
 
-A value falls into cells by itself alone (rule 1): a gap into one, a number into two, a text into one. Nothing about the
-grid comes from the data. So noisy counts of its cells are one Gaussian release, which the ledger can charge exactly.
+Each value falls into cells of the grid: a gap into one, a number into two, a text into one. The cells depend only on
+that value (rule 1), and the grid does not depend on the data. So the noisy counts of all cells are one Gaussian
+release, which the ledger can charge exactly.
 
-A list of the texts that occur could not be released so: that a text is on it at all would tell of whoever alone has
-it. So texts fall into buckets by a public hash, and stay unnamed.
+A list of the texts that occur could not be released in this way. If only one person has a text, the list would reveal
+that person. So a public hash puts texts into buckets, and the texts are never named.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ from indknn.tables.values import bucket_of, is_missing, number_or_none
 from indknn.types import FloatArray, IntArray
 
 BUCKETS = 256
-_LOW, _HIGH = -4, 10  # powers of ten: what is smaller counts as zero, what is larger as the largest
+_LOW, _HIGH = -4, 10  # powers of ten; smaller numbers count as zero, larger ones as the largest
 _STEPS = (10, 12, 15, 19, 24, 30, 38, 48, 60, 76)
-"""Where the ten coarse cells of a power of ten begin, by the first two digits."""
-_DIGITS = 90  # fine cells of a power of ten: one for each pair of first digits, 10 to 99
+"""The first two digits with which the ten coarse cells of each power of ten begin."""
+_DIGITS = 90  # fine cells of each power of ten, one for each pair of first digits from 10 to 99
 _SIDE, _COARSE_SIDE = _DIGITS * (_HIGH - _LOW), len(_STEPS) * (_HIGH - _LOW)
 FINE, COARSE = 2 * _SIDE + 1, 2 * _COARSE_SIDE + 1
-"""Cells of numbers, from the least to the largest, with zero in the middle."""
+"""How many fine and coarse cells there are for numbers. They are in rising order, with zero in the middle."""
 GAPS, FIRST_COARSE = 0, 1
 FIRST_FINE = FIRST_COARSE + COARSE
 FIRST_BUCKET = FIRST_FINE + FINE
 CELLS = FIRST_BUCKET + BUCKETS
-"""Cells of a column."""
+"""How many cells a column has."""
 CELLS_OF_A_VALUE = 2
-"""At most so many cells hold one value."""
+"""The most cells that one value falls into."""
 
 
 def fine_values() -> FloatArray:
-    """The number that each fine cell stands for: all that have two digits."""
+    """The number that each fine cell stands for: zero, and all numbers with two digits in the range of the grid."""
     positive = [float(f"{digits}e{power - 1}") for power in range(_LOW, _HIGH) for digits in range(10, 100)]
     return np.array([*(-value for value in reversed(positive)), 0.0, *positive])
 
 
 def coarse_of_fine() -> IntArray:
-    """In which coarse cell each fine cell is."""
+    """The coarse cell that contains each fine cell."""
     step = np.searchsorted(_STEPS, np.arange(10, 100), side="right") - 1
     side = (np.arange(_HIGH - _LOW)[:, None] * len(_STEPS) + step).ravel()
     return np.concatenate([_COARSE_SIDE - 1 - side[::-1], [_COARSE_SIDE], _COARSE_SIDE + 1 + side])
@@ -62,7 +63,7 @@ def fine_cell(number: float) -> int:
 
 
 def cells_of(columns: Mapping[str, list[Any]], blanks: Collection[str]) -> tuple[IntArray, IntArray]:
-    """Which row is in which cell, for all columns: the row numbers, and the cells beside them."""
+    """The cells of all values. Returns two arrays of equal length: row numbers and cells. A number has two entries."""
     coarse, rows, cells = coarse_of_fine().tolist(), [], []
     for place, values in enumerate(columns.values()):
         first = place * CELLS

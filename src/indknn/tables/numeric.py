@@ -1,4 +1,4 @@
-"""Numbers and dates, cut into pieces at public knots."""
+"""Numbers and dates. Their range is divided into pieces at public knots."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from indknn.tables.values import as_days, as_numbers, day_of, day_text
 from indknn.types import FloatArray
 
 PIECES = 12
-"""How many pieces a number is cut into."""
+"""How many pieces a column of numbers has by default."""
 _TINY = 1000.0
-"""On a log scale, numbers below this fraction of the largest count as linear."""
+"""The log scale is about linear for numbers below the largest divided by this."""
 
 
 @dataclass(frozen=True)
 class Number(Column):
-    """A number, clipped to its bounds and cut into pieces at the knots between them.
+    """A number. It is clipped to its bounds, and the range between them is divided into pieces at the knots.
 
-    Without knots the pieces are of equal length, on a linear or a logarithmic scale. `means` says how far the public
-    rows have passed each piece on average.
+    Without knots the pieces have equal length on a linear or a logarithmic scale. `means` are the mean coordinates of
+    the public rows, one per piece.
 
     >>> Number(bounds=(0, 100), knots=(10,)).places
     ['0..10', '10..100', 'missing']
@@ -63,11 +63,11 @@ class Number(Column):
             self._keep(means=means)
 
     def _days_or_numbers(self, values: Iterable[Any], what: str) -> tuple[float, ...]:
-        """What the schema writes, as numbers to compute with."""
+        """Values of the schema as numbers to compute with. A date becomes a number of days."""
         return as_floats(values, what)
 
     def _plain(self, numbers: tuple[float, ...]) -> tuple[Any, ...]:
-        """Such numbers as the schema writes them."""
+        """The opposite: numbers in the form in which the schema writes them."""
         return tuple(int(x) if x.is_integer() and abs(x) < 1e15 else x for x in numbers)
 
     def _values(self, column: Any, name: str, blanks: Collection[str]) -> FloatArray:
@@ -75,7 +75,7 @@ class Number(Column):
 
     @cached_property
     def edges(self) -> tuple[float, ...]:
-        """The bounds, and the knots between them."""
+        """The lower bound, the knots and the upper bound."""
         low, high = self._days_or_numbers(self.bounds, "bounds")
         if self.knots is not None:
             return (low, *self._days_or_numbers(self.knots, "knots"), high)
@@ -85,7 +85,7 @@ class Number(Column):
 
     @cached_property
     def _pieces(self) -> tuple[FloatArray, FloatArray, FloatArray, float]:
-        """Where each piece begins, its slope, its mean, and its height, which is the weight of the column."""
+        """The start, slope and mean of each piece, and the height of all pieces, which is the weight of the column."""
         edges, m = np.array(self.edges), len(self.edges) - 1
         means = np.array([(m - j - 0.5) / m for j in range(m)] if self.means is None else self.means)
         weight = weight_for(means * (1.0 - means))
@@ -93,7 +93,7 @@ class Number(Column):
 
     @property
     def places(self) -> list[str]:
-        """The pieces, and the gap."""
+        """One coordinate for each piece, and one for gaps if they have a place."""
         edges = [self._text(edge) for edge in self.edges]
         pieces = [f"{low}..{high}" for low, high in pairwise(edges)]
         return pieces + ["missing"] * (self.missing == PLACE)
@@ -102,7 +102,7 @@ class Number(Column):
         return f"{value:.6g}"
 
     def read(self, column: Any, name: str, blanks: Collection[str]) -> FloatArray:
-        """Numbers; NaN for a gap that has a place."""
+        """The numbers. A gap that has a place is NaN."""
         x = self._values(column, name, blanks)
         gaps = np.isnan(x)
         self.refuse_gaps(gaps, name)
@@ -111,7 +111,7 @@ class Number(Column):
         return x
 
     def write(self, values: FloatArray, out: FloatArray) -> None:
-        """Each piece: 0 below it, its height above it, and linear within; then centred."""
+        """Write the coordinates: 0 below a piece, its height above it, linear within it. Then they are centred."""
         starts, slopes, means, height = self._pieces
         block, gaps = out[:, : len(starts)], np.isnan(values)
         x = np.minimum(np.maximum(values, self.edges[0]), self.edges[-1])  # a difference of huge numbers could overflow
@@ -124,12 +124,12 @@ class Number(Column):
             block[gaps] = 0.0
 
     def outside(self, values: FloatArray) -> float:
-        """The share that is clipped."""
+        """The share of values that are clipped."""
         return float(np.mean((values < self.edges[0]) | (values > self.edges[-1]))) if len(values) else 0.0
 
 
 def _log_knots(low: float, high: float) -> list[float]:
-    """Knots at equal steps of sign(x)·log(1 + |x|/s). Six digits, so that all machines agree on them."""
+    """Knots at equal steps of sign(x)·log(1 + |x|/s). They have six digits, so that all machines agree on them."""
     s = max(abs(low), abs(high)) / _TINY
     first, last = (log1p(abs(x) / s) * (1 if x > 0 else -1) for x in (low, high))
     steps = (first + (last - first) * i / PIECES for i in range(1, PIECES))

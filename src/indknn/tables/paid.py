@@ -1,6 +1,7 @@
-"""A schema from noisy counts that people have paid for, where there is no public sample (`grid`).
+"""Makes a schema from noisy counts that people have paid for, for use without a public sample (see `grid`).
 
-All of this is post-processing of the counts. What does not stand well above their noise is taken for nothing.
+Everything here is post-processing of the noisy counts, so it costs nothing more. A count that is not well above the
+noise is treated as zero.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from indknn.tables.values import bucket_name
 from indknn.types import FloatArray
 
 CLEAR = 5.0
-"""So many standard deviations of the noise make a count real. By noise alone, one table of fourteen columns in two
-hundred has such a count where nothing is."""
-_COMMON = 0.3  # values that are common enough to be listed must have this share of all texts
+"""A count above this many standard deviations of the noise is treated as real. Noise alone produces such a count in
+about one of two hundred tables with fourteen columns."""
+_COMMON = 0.3  # the listed values together must have at least this share of all texts
 _STRETCHES = (1, 2, 4, 8)
-_VISIBLE = 1.5  # within a coarse cell that is real, fine cells above this share its count
+_VISIBLE = 1.5  # fine cells above this many deviations share the count of their coarse cell, if that one is real
 
 
 def schema_from(
@@ -37,7 +38,7 @@ def schema_from(
     owner: str | None = None,
     record_id: str | None = None,
 ) -> Inferred:
-    """A schema for columns of these names, from the noisy counts of their cells and the deviation of the noise."""
+    """A schema for these columns, from the noisy counts of their cells and the standard deviation of the noise."""
     pieces = max(1, min(PIECES, WIDEST // max(len(names), 1) - 1))
     columns, notes = (
         {},
@@ -65,9 +66,10 @@ def _column(cells: FloatArray, noise: float, pieces: int) -> tuple[Column, str]:
 
 
 def _real(coarse: FloatArray, noise: float) -> FloatArray:
-    """The counts that noise does not explain: of single cells, then of wider and wider stretches of the rest.
+    """The counts that are too large to be noise.
 
-    What is spread over many cells, none of which stands out, is found by its sum.
+    Single cells are tested first, then wider and wider stretches of the remaining cells. A stretch is tested by its
+    sum. So values are also found that are spread over many cells, none of which is above the noise.
     """
     real, rest = np.zeros(len(coarse)), coarse.copy()
     for width in _STRETCHES:
@@ -81,7 +83,7 @@ def _real(coarse: FloatArray, noise: float) -> FloatArray:
 
 
 def _refined(coarse: FloatArray, fine: FloatArray, noise: float) -> FloatArray:
-    """The counts of real coarse cells, shared out among their fine cells."""
+    """The counts of real coarse cells, divided among their fine cells."""
     inside, shares = grid.coarse_of_fine(), np.zeros(len(fine))
     for cell in np.flatnonzero(coarse).tolist():
         here = np.flatnonzero(inside == cell)

@@ -1,7 +1,7 @@
-"""A schema from a public sample: statistics of its columns first, then what follows from them.
+"""Makes a schema from a public sample. It first computes statistics of the columns, then derives the schema from them.
 
-`number_from` and `category_from` take counts, exact or noisy, so that a histogram that people have paid for can take
-the place of the sample.
+`number_from` and `category_from` take counts, which may be exact or noisy. So a noisy histogram that people have paid
+for can replace the sample.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from indknn.tables.values import as_days, as_list, as_numbers, columns_of, day_t
 from indknn.types import FloatArray
 
 BLANKS = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL")
-"""Texts that are gaps wherever they occur."""
+"""Texts that are taken for gaps in every column."""
 LISTED, _RARE = 64, 5
-"""A category has at most so many listed values, each of which occurs so often. The others share a place."""
+"""The most listed values of a category, and how often a value must occur to be listed. All others share one place."""
 WIDEST = 1024
-"""About how many coordinates the numbers of a wide table have together: it gets fewer pieces per column."""
+"""About how many coordinates all numeric columns may have together. A wide table gets fewer pieces per column."""
 _WORDS = 3
-"""From so many words on, on average, a column that hardly repeats itself is text."""
+"""A column of mostly different values is text if its values have at least this many words on average."""
 
 
 @dataclass(frozen=True)
 class Inferred:
-    """A schema, and what its author should look at."""
+    """A schema, and notes on what its author should check."""
 
     schema: Schema
     notes: tuple[str, ...]
@@ -78,7 +78,7 @@ def infer(
 
 
 def number_from(values: FloatArray, counts: FloatArray, pieces: int = PIECES) -> Number:
-    """A number from a histogram: rising values, and how often each occurs."""
+    """A column of numbers, from a histogram: the values in rising order, and how often each occurs."""
     kept = counts > 0
     values, counts = values[kept], counts[kept].astype(np.float64)
     edges = knots_from(values, counts, pieces)
@@ -93,10 +93,10 @@ def number_from(values: FloatArray, counts: FloatArray, pieces: int = PIECES) ->
 
 
 def knots_from(values: FloatArray, counts: FloatArray, pieces: int) -> FloatArray:
-    """The bounds and the knots: quantiles, where a single value counts for one piece at most.
+    """The bounds and the knots between them. Knots are quantiles, but one value takes up at most one piece.
 
-    In a column that is mostly zero, plain quantiles would all be zero. So what is common is counted less, until no
-    value has more than its share.
+    In a column that is mostly zero, plain quantiles would all be zero. So the counts of common values are reduced until
+    no value has more than the weight of one piece.
 
     >>> knots_from(np.array([0.0, 1.0, 2.0, 3.0, 9.0]), np.array([900.0, 10, 10, 10, 10]), 3).tolist()
     [0.0, 1.0, 3.0, 9.0]
@@ -112,7 +112,7 @@ def knots_from(values: FloatArray, counts: FloatArray, pieces: int) -> FloatArra
 
 
 def category_from(counts: Mapping[str, float], rows: float) -> Category | None:
-    """A category from the counts of its values; None if none is common enough."""
+    """A category from the counts of its values. None if no value is common enough."""
     least = min(_RARE, max(1.0, rows / 200))
     common = sorted(((n, value) for value, n in counts.items() if n >= least), key=lambda pair: (-pair[0], pair[1]))
     listed = common[:LISTED]
@@ -125,11 +125,11 @@ def category_from(counts: Mapping[str, float], rows: float) -> Category | None:
 def _column(
     values: list[Any], name: str, blanks: Collection[str], extractor: str | None, pieces: int
 ) -> tuple[Column, str]:
-    """What this column is, and what to tell of it."""
+    """The kind of this column, and a note for the author of the schema, which may be empty."""
     present = [value for value in values if not is_missing(value, blanks)]
     if not present:
         return Ignored(), "ignored, because it is empty in the sample"
-    # Numbers first: a count that is 0 or 1 in the sample may be 2 elsewhere, where yes or no would be refused.
+    # Numbers come first: a count that is 0 or 1 in the sample may be 2 in other rows, and yes or no would refuse it.
     for read, kind in ((as_numbers, "number"), (_yes_no, "yesno"), (as_days, "date")):
         try:
             x = read(present, name, blanks)
@@ -153,7 +153,7 @@ def _textual(counts: Counter[str], rows: int, extractor: str | None) -> tuple[Co
 
 
 def _yes_no(values: list[Any], name: str, blanks: Collection[str]) -> FloatArray:
-    """1 for yes and 0 for no, where both are from one pair of words: F and N are not."""
+    """1 for yes and 0 for no. Both words must be from the same pair, such as Y and N. F and N is refused."""
     if {str(value).lower() for value in values} not in [set(pair) for pair in zip(YES, NO, strict=True)]:
         raise InvalidInputError(f"column {name!r} does not say yes and no")
     return YesNo().read(values, name, blanks).astype(np.float64)
@@ -176,7 +176,7 @@ def _numeric(x: FloatArray, kind: str, pieces: int) -> tuple[Column, str]:
 
 
 def _as_classes(seen: set[Any]) -> tuple[Any, ...]:
-    """The labels that were seen, in order; whole numbers as numbers."""
+    """The labels of the sample, in order. If all are whole numbers, they become numbers."""
     texts = sorted(str(int(value) if isinstance(value, float) and value.is_integer() else value) for value in seen)
     whole = all(text.lstrip("-").isdigit() for text in texts)
     return tuple(sorted(map(int, texts))) if whole else tuple(texts)

@@ -23,14 +23,14 @@ from indknn.tables.values import Columns, as_list, columns_of, is_table, lookup_
 from indknn.types import FloatArray
 
 CONSTANT = 0.3
-"""The last coordinate of every row is this, times the root of the number of columns: the intercept of a linear model on
-unit vectors. It is small, so that it hardly changes which rows are near."""
-_CHUNK = 512  # rows whose coordinates stay in the cache while they are made
+"""The last coordinate of every row is this number times the square root of the number of columns. It gives a linear
+model on unit vectors an intercept. It is small, so that it hardly changes which rows are near each other."""
+_CHUNK = 512  # rows at a time, so that their coordinates stay in the processor's cache
 
 
 @dataclass(frozen=True)
 class Split:
-    """A table taken apart: columns for features, and labels, owners and record ids where the table has them."""
+    """The parts of a table: the feature columns, and labels, owners and record ids if the table has them."""
 
     features: Columns
     y: npt.NDArray[Any] | None
@@ -64,7 +64,7 @@ class Schema:
     """Texts that stand for a gap."""
 
     def __post_init__(self) -> None:
-        """Check that every column has one meaning."""
+        """Check that every column has one meaning, and that at least one is used."""
         for name, column in self.columns.items():
             if not isinstance(column, Column):
                 raise InvalidInputError(f"column {name!r} must be a kind of column such as Number, got {column!r}")
@@ -97,16 +97,16 @@ class Schema:
 
     @cached_property
     def parts(self) -> dict[str, slice]:
-        """Which coordinates each column has."""
+        """The coordinates of each column, as a slice of the row."""
         ends = np.cumsum([0, *(len(column.places) for column in self.used.values())]).tolist()
         return {name: slice(low, high) for name, (low, high) in zip(self.used, pairwise(ends), strict=True)}
 
     def encode(self, table: Any) -> FloatArray:
-        """The rows of a table as vectors, by public constants alone.
+        """The rows of a table as vectors. Only public constants are used.
 
         The table is a pandas, polars or Arrow frame, a dict of columns, or a list of dicts. Columns are found by name.
-        A column that is missing, not in the schema, or of the wrong type is refused. The vector of a row depends on
-        that row alone, to the last bit (rule 1).
+        A column that is missing, not in the schema, or of the wrong type is refused. The vector of a row depends only
+        on that row, to the last bit (rule 1).
         """
         values = self._read(table)
         rows = len(next(iter(values.values())))
@@ -119,7 +119,7 @@ class Schema:
         return out
 
     def split(self, table: Any) -> Split:
-        """The columns for features, and the label, the owners and the record ids where the table has them."""
+        """The feature columns, and the labels, owners and record ids if the table has them."""
         columns = columns_of(table)
         taken = {name: columns.pop(name) for name in self.roles if name in columns}
         y, owners, ids = (
@@ -133,7 +133,10 @@ class Schema:
         )
 
     def _labels(self, values: list[Any]) -> npt.NDArray[Any]:
-        """Labels in the spelling of the classes, whether they came as text or numbers; strangers stay as they are."""
+        """Labels in the form of the classes, whether they came as text or numbers.
+
+        If a label is not among the classes, all labels are returned unchanged.
+        """
         codes = lookup_of(map(str, self.classes))
         try:
             return np.asarray([self.classes[codes[value]] for value in values])
@@ -146,7 +149,7 @@ class Schema:
         return {name: column.outside(values[name]) for name, column in self.used.items()}
 
     def _read(self, table: Any) -> Columns:
-        """The values of every column that is used; or an error that names the first wrong column."""
+        """The values of every column that is used. An error names the first wrong column."""
         columns = columns_of(table)
         for name in columns:
             if name not in self.columns:
@@ -158,10 +161,10 @@ class Schema:
 
 
 def vectors_of(X: Any, schema: Schema | None) -> Any:
-    """A table by way of the schema. Without one, and for an array, X as it is: vectors, or Arrow lists of numbers.
+    """Vectors from X. A table is encoded with the schema. Without a schema, X must hold vectors or Arrow lists.
 
-    An array has no names for its columns. It is taken for vectors that the schema has made elsewhere, which are longer
-    than any row of the table.
+    An array has no column names. So an array is taken for vectors that the schema has made before, and its rows must
+    have the length of such vectors.
     """
     if schema is None:
         return rows_in(X)
@@ -177,7 +180,7 @@ def vectors_of(X: Any, schema: Schema | None) -> Any:
 def records_of(
     schema: Schema | None, X: Any, y: Any = None, owners: Any = None, record_ids: Any = None
 ) -> tuple[Any, Any, Any, Any]:
-    """Vectors, labels, owners and record ids. A table may hold all of them; what it does not hold must be given."""
+    """Vectors, labels, owners and record ids. A table may hold all of them. Give separately what it does not hold."""
     if schema is None or not is_table(X):
         return vectors_of(X, schema), y, owners, record_ids
     split = schema.split(X)

@@ -1,4 +1,4 @@
-"""A schema to fill in by hand."""
+"""A schema template to fill in by hand."""
 
 TEMPLATE = """\
 # What the columns of your tables are. Everything in here is public: it is kept with the settings of a store.

@@ -1,4 +1,4 @@
-"""Texts, by a public feature extractor."""
+"""Columns of text, which a public feature extractor turns into numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from indknn.types import FloatArray
 
 @dataclass(frozen=True)
 class Text(Column):
-    """A text, as the public extractor of this name or in this folder sees it. `width` is the length of its features.
+    """A text. `extractor` is the name or folder of a public extractor. `width` is the length of its features.
 
     >>> len(Text(extractor="all-MiniLM-L6-v2", width=384).places)
     385
@@ -42,19 +42,19 @@ class Text(Column):
 
     @property
     def places(self) -> list[str]:
-        """The features of the extractor, and the gap."""
+        """One coordinate for each feature of the extractor, and one for gaps if they have a place."""
         width = self._extractor.n_features if self.width is None else self.width
         return [str(i) for i in range(width)] + ["missing"] * (self.missing == PLACE)
 
     def read(self, column: Any, name: str, blanks: Collection[str]) -> list[str | None]:
-        """Texts; None for a gap that has a place."""
+        """The texts. A gap that has a place is None."""
         texts = as_texts(column, name, blanks)
         if self.missing == REFUSE and None in texts:
             raise InvalidInputError(f"row {texts.index(None)}: column {name!r} must not be empty")
         return texts if self.missing in {PLACE, REFUSE} else [self.missing if t is None else t for t in texts]
 
     def write(self, values: list[str | None], out: FloatArray) -> None:
-        """Each text on its own: in a batch its last bits could depend on the others (rule 1)."""
+        """Extract each text separately. In a batch, the last bits of a row could depend on other texts (rule 1)."""
         out[:] = 0.0
         width = out.shape[1] - (self.missing == PLACE)
         for row, text in zip(out, values, strict=True):

@@ -1,7 +1,7 @@
-"""Columns as they come from callers: text of a csv file, NumPy, pandas, polars, Arrow, JSON.
+"""Reads columns in the forms that callers use: text from a csv file, NumPy, pandas, polars, Arrow, JSON.
 
-One value means the same in all of them: 39, 39.0 and the text "39" are one number, and one category. What a value
-becomes depends on that value alone (rule 1).
+A value means the same in all of them: 39, 39.0 and the text "39" are the same number and the same category. The result
+for a value depends only on that value (rule 1).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def columns_of(table: Any) -> Columns:
     elif isinstance(table, Sequence) and not isinstance(table, str) and all(isinstance(r, Mapping) for r in table):
         columns = _from_rows(table)
     else:
-        names = getattr(table, "column_names", None)  # Arrow; a data frame of another kind could have such a column
+        names = getattr(table, "column_names", None)  # a list for Arrow; other frames may have a column of this name
         names = list(getattr(table, "columns", ()) if not isinstance(names, list) else names)
         if not names or isinstance(table, np.ndarray):
             raise InvalidInputError(f"a table with column names is needed, got {type(table).__name__}")
@@ -65,14 +65,14 @@ def _from_rows(rows: Sequence[Mapping[str, Any]]) -> Columns:
 
 
 def is_table(X: Any) -> bool:
-    """Whether this has names for its columns, as opposed to an array of vectors."""
+    """Whether X has column names. Otherwise it is an array of vectors."""
     if isinstance(X, Mapping) or hasattr(X, "columns") or hasattr(X, "column_names"):
         return True
     return isinstance(X, Sequence) and len(X) > 0 and isinstance(X[0], Mapping)
 
 
 def as_list(column: Any) -> list[Any]:
-    """The values of a column as plain Python values; None for a gap."""
+    """The values of a column as a list of plain Python values."""
     if isinstance(column, list):
         return column
     for method in ("to_pylist", "to_list", "tolist"):
@@ -83,7 +83,7 @@ def as_list(column: Any) -> list[Any]:
 
 
 def is_missing(value: Any, blanks: Collection[str]) -> bool:
-    """Whether a value is a gap: None, NaN, or a text that stands for one."""
+    """Whether a value is a gap: None, NaN, or one of the texts in `blanks`."""
     if isinstance(value, str):
         return value in blanks
     if value is None or type(value).__name__ in {"NAType", "NaTType"}:  # of pandas
@@ -94,7 +94,7 @@ def is_missing(value: Any, blanks: Collection[str]) -> bool:
 
 
 def as_numbers(column: Any, name: str, blanks: Collection[str]) -> FloatArray:
-    """Numbers, with NaN for gaps. Text counts if it is the text of a number.
+    """Numbers, with NaN for gaps. Numbers may be written as text.
 
     >>> as_numbers(["39", "", 1e3], "age", ("",)).tolist()
     [39.0, nan, 1000.0]
@@ -106,10 +106,10 @@ def as_numbers(column: Any, name: str, blanks: Collection[str]) -> FloatArray:
     if set(map(type, values)) <= _PLAIN:
         try:
             plain = [None if value in blanks else value for value in values]
-            if not any("_" in value for value in plain if type(value) is str):  # 1_000 is Python, not a number
+            if not any("_" in value for value in plain if type(value) is str):  # float() would accept 1_000
                 return np.array(plain, dtype=object).astype(np.float64)
         except (ValueError, OverflowError):
-            pass  # told below, with the row
+            pass  # the error is raised below, with the row
     return np.array([_number(value, name, i, blanks) for i, value in enumerate(values)], dtype=np.float64)
 
 
@@ -126,7 +126,7 @@ def _number(value: Any, name: str, row: int, blanks: Collection[str]) -> float:
 
 
 def number_or_none(value: Any) -> float | None:
-    """A number, or the text of one; None for anything else."""
+    """The number, which may be written as text. None for anything else."""
     try:
         return _number(value, "", 0, ())
     except InvalidInputError:
@@ -134,7 +134,7 @@ def number_or_none(value: Any) -> float | None:
 
 
 def bucket_of(value: Any, buckets: int) -> int:
-    """The bucket of a text, a number or a truth value, by a public hash. All spellings of one value share it.
+    """The bucket of a text, a number or a truth value, by a public hash. All spellings of a value get the same bucket.
 
     >>> bucket_of("cook", 256), bucket_of("3", 256) == bucket_of(3.0, 256)
     (181, True)
@@ -147,19 +147,19 @@ def bucket_of(value: Any, buckets: int) -> int:
 
 
 def bucket_name(bucket: int) -> str:
-    """How a schema calls a bucket."""
+    """The name of a bucket in a schema."""
     return f"#{bucket}"
 
 
 def as_buckets(column: Any, blanks: Collection[str], buckets: int) -> list[Any]:
-    """The name of every value's bucket. Gaps, and what is no value, stay as they are."""
+    """The name of each value's bucket. Gaps, and anything that is neither text nor a number, stay unchanged."""
     named: list[Any] = []
     known: dict[Any, str] = {}
     for value in as_list(column):
         if not isinstance(value, str | Real) or is_missing(value, blanks):
             named.append(value)
             continue
-        key = (type(value), value)  # True is no 1 here
+        key = (type(value), value)  # with the type, because True == 1 in Python
         if key not in known:
             known[key] = bucket_name(bucket_of(value, buckets))
         named.append(known[key])
@@ -167,7 +167,7 @@ def as_buckets(column: Any, blanks: Collection[str], buckets: int) -> list[Any]:
 
 
 def as_days(column: Any, name: str, blanks: Collection[str]) -> FloatArray:
-    """Dates as whole days since 1970, with NaN for gaps. A time of day is dropped, in whatever zone it is written.
+    """Dates as whole days since 1970, with NaN for gaps. A time of day is dropped, and time zones are not converted.
 
     >>> as_days(["1970-01-02", None, date(1969, 12, 31)], "born", ("",)).tolist()
     [1.0, nan, -1.0]
@@ -191,7 +191,7 @@ def _day(value: Any, name: str, row: int, blanks: Collection[str]) -> float:
 
 
 def day_of(value: Any) -> float:
-    """One date as days since 1970, or a ValueError."""
+    """One date as days since 1970. Raises ValueError if it is not a date."""
     if isinstance(value, np.datetime64):
         value = value.astype("datetime64[D]").item()
     if isinstance(value, datetime):
@@ -204,7 +204,7 @@ def day_of(value: Any) -> float:
 
 
 def day_text(days: float) -> str:
-    """The date that is so many days after 1970.
+    """The date that is this many days after 1970-01-01.
 
     >>> day_text(day_of("2026-01-31"))
     '2026-01-31'
@@ -213,7 +213,7 @@ def day_text(days: float) -> str:
 
 
 def lookup_of(values: Iterable[str]) -> dict[Any, int]:
-    """Where each of these texts is, by text; by number too if it is the text of one.
+    """The position of each of these texts. The text of a number is also found by the number itself.
 
     >>> codes = lookup_of(["3", "x"])
     >>> codes["3"], codes[3], codes[3.0], codes["3.0"], codes["x"]
@@ -243,14 +243,14 @@ def _spellings(text: str) -> list[Any]:
 def as_codes(
     column: Any, name: str, codes: Mapping[Any, int], blanks: Collection[str], unknown: int, missing: int
 ) -> IntArray:
-    """The code of every value; `unknown` for values that are not listed, `missing` for gaps.
+    """The code of every value: `unknown` for values that are not listed, `missing` for gaps.
 
     >>> as_codes(["a", "c", None], "job", lookup_of(["a", "b"]), ("",), 2, 3).tolist()
     [0, 2, 3]
     """
     known = {**codes, None: missing, **dict.fromkeys(blanks, missing)}
     rows = None
-    if hasattr(column, "factorize"):  # pandas finds the distinct values faster than we look up all
+    if hasattr(column, "factorize"):  # pandas finds the distinct values faster than all can be looked up
         rows, column = column.factorize()
     values = as_list(column)
     try:
@@ -263,11 +263,11 @@ def as_codes(
         elif not isinstance(values[i], str | Real):
             row = i if rows is None else int(np.argmax(rows == i))
             raise InvalidInputError(f"row {row}: column {name!r} must be text or a number, got {_short(values[i])}")
-    return found if rows is None else np.append(found, missing)[rows]  # pandas numbers gaps by -1
+    return found if rows is None else np.append(found, missing)[rows]  # pandas gives gaps the number -1
 
 
 def as_texts(column: Any, name: str, blanks: Collection[str]) -> list[str | None]:
-    """Texts, None for gaps."""
+    """Texts, with None for gaps."""
     texts: list[str | None] = []
     for i, value in enumerate(as_list(column)):
         if not (is_missing(value, blanks) or isinstance(value, str)):

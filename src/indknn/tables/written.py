@@ -1,4 +1,4 @@
-"""Schemas as text: JSON always, YAML with `pip install 'indknn[tables]'`."""
+"""Reads and writes schemas as JSON, and as YAML with `pip install 'indknn[tables]'`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ KINDS: Final[dict[str, type[Column]]] = {
 }
 _YAML = {".yaml", ".yml"}
 VERSION = 1
-"""How schemas become vectors. It changes with anything that changes the vectors of a schema: stores keep theirs."""
+"""The version of the encoding. It must change whenever the vectors of a schema change, because stores keep vectors."""
 _TOP = {"version", "label", "owner", "record_id", "blanks", "columns"}
 
 
 def read_schema(source: Schema | Mapping[str, Any] | str | Path) -> Schema:
-    """A schema from a file, from what was read from one, or as it is."""
+    """A schema from a file, or from the dict that such a file holds. A `Schema` is returned unchanged."""
     if isinstance(source, Schema):
         return source
     if isinstance(source, Mapping):
@@ -47,7 +47,7 @@ def _parse(text: str, path: Path) -> Any:
             raise InvalidInputError(f"not readable as JSON ({error}); a YAML file must end in .yaml") from None
     yaml = _yaml()
     try:
-        # Every value stays the text that it is: YAML would take the country code NO for "false".
+        # Every value stays text. Otherwise YAML would read the country code NO as false.
         return yaml.load(text, yaml.BaseLoader)
     except yaml.YAMLError as error:
         raise InvalidInputError(f"not readable as YAML ({' '.join(str(error).split())})") from None
@@ -79,7 +79,7 @@ def from_plain(plain: Mapping[str, Any]) -> Schema:
 
 
 def to_plain(schema: Schema) -> dict[str, Any]:
-    """A schema as dicts, lists, texts and numbers, which `from_plain` reads. Defaults are left out."""
+    """A schema as dicts, lists, texts and numbers, for `from_plain`. Default values are left out."""
     plain: dict[str, Any] = {"version": VERSION}
     if schema.label is not None:
         plain["label"] = {"column": schema.label, **({"classes": list(schema.classes)} if schema.classes else {})}
@@ -91,7 +91,7 @@ def to_plain(schema: Schema) -> dict[str, Any]:
 
 
 def schema_text(schema: Schema, *, as_yaml: bool, notes: tuple[str, ...] = ()) -> str:
-    """The schema as JSON or YAML. Notes become comments of a YAML file."""
+    """The schema as JSON or YAML. In YAML, notes become comments."""
     plain = to_plain(schema)
     if not as_yaml:
         return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
@@ -153,7 +153,7 @@ def _texts(values: Any, what: str) -> tuple[str, ...]:
 
 
 def _classes(values: Any) -> tuple[Any, ...]:
-    """Labels; numbers where all of them are whole numbers, as for `indknn init --classes`."""
+    """Labels. If all are whole numbers, they become numbers, as with `indknn init --classes`."""
     if isinstance(values, str) or not isinstance(values, list | tuple):
         raise InvalidInputError(f"classes must be a list of labels, got {values!r}")
     texts = [str(value) for value in values]
