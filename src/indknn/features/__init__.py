@@ -1,4 +1,4 @@
-"""Public feature extractors, and a cache for what they make. PyTorch and the like come in on first use."""
+"""Public feature extractors, and a cache for their features. Large libraries are imported on first use."""
 
 from indknn.features.base import Extractor
 from indknn.features.cache import extract

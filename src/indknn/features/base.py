@@ -1,7 +1,7 @@
-"""What a feature extractor is: a *public* function from items to rows of numbers.
+"""Defines a feature extractor: a *public* function from items to rows of numbers.
 
-Public matters. The promise to the owners of the data holds for the features as they are given; an extractor
-trained or tuned on the private items would tell of them in every query.
+It must be public. The privacy guarantee starts with the features. If an extractor was trained or tuned on the private
+items, every query could reveal something about them, and no budget would cover it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Features: TypeAlias = npt.NDArray[np.float32]
 
 @runtime_checkable
 class Extractor(Protocol):
-    """Turns images or texts into float32 features, one row per item. Private items come one at a time (rule 1).
+    """Turns images or texts into float32 features, one row per item. It gets private items one at a time (rule 1).
 
-    `name` tells two extractors apart that would give different features; the cache goes by it.
+    Extractors that give different features must have different names, because the cache uses `name` as a key.
     """
 
     @property
     def name(self) -> str:
-        """Short, fit for a file name: which weights, which layer, which preprocessing."""
+        """A short name that can be part of a file name. It says which weights, layer and preprocessing are used."""
         ...
 
     @property
@@ -42,7 +42,7 @@ class Extractor(Protocol):
 
 
 def needs(module: str, extra: str = "features") -> Any:
-    """Import something heavy where it is used, or say which extra has it."""
+    """Import a large library when it is first used. If it is not installed, the error names the extra to install."""
     try:
         return import_module(module)
     except ImportError as error:

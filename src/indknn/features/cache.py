@@ -84,7 +84,7 @@ def _from(progress: Progress | None, start: int, total: int) -> Callable[[int], 
 
 
 def _read(path: Path, key: str) -> Features | None:
-    """The shard, or None if it has to be made."""
+    """The features of a shard. None if the shard must be computed."""
     if not path.exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Images that lie in files: read when they are needed, and told apart by their contents."""
+"""Images in files. They are read when they are needed, and the cache identifies them by their contents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from indknn.features.base import Extractor, Features, Items, needs
 
 
 class ImageFiles(Sequence[bytes]):
-    """The contents of files. Only those of one slice are in memory at a time."""
+    """A sequence of the contents of files. Only the files of one slice are in memory at a time."""
 
     def __init__(self, paths: Sequence[Path]):
         self._paths = list(paths)
@@ -33,7 +33,7 @@ class ImageFiles(Sequence[bytes]):
 
 
 class FromFiles:
-    """An extractor of images that takes the contents of image files, one at a time."""
+    """Lets an extractor for images take the contents of image files. Each file goes through it separately."""
 
     def __init__(self, extractor: Extractor):
         self.extractor = extractor

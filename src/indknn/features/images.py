@@ -1,4 +1,4 @@
-"""Images on their way into a network: three channels, the network's size, the network's range."""
+"""Prepares images for a network: three channels, and the size and range of values that the network expects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from indknn.features.base import Items, needs
 
 
 def as_rgb(batch: Items) -> npt.NDArray[np.uint8]:
-    """uint8 images as (n, height, width, 3); grey ones get three equal channels.
+    """uint8 images as an array of shape (n, height, width, 3). Grey images get three equal channels.
 
     >>> as_rgb(np.zeros((2, 28, 28), dtype=np.uint8)).shape
     (2, 28, 28, 3)
@@ -30,7 +30,7 @@ def as_rgb(batch: Items) -> npt.NDArray[np.uint8]:
 
 
 def torch_batch(batch: Items, size: int, mean: tuple[float, ...], std: tuple[float, ...], device: str) -> Any:
-    """A normalised float tensor (n, 3, size, size). Small square images are enlarged, none is cropped."""
+    """A normalised float tensor of shape (n, 3, size, size). Images are resized and never cropped."""
     torch = needs("torch")
     pixels = torch.from_numpy(np.ascontiguousarray(as_rgb(batch))).to(device)
     pixels = pixels.permute(0, 3, 1, 2).float() / 255.0
@@ -42,7 +42,7 @@ def torch_batch(batch: Items, size: int, mean: tuple[float, ...], std: tuple[flo
 
 
 def best_device(device: str | None) -> str:
-    """What was asked for, else a GPU if there is one."""
+    """The given device. By default a GPU if there is one, else the CPU."""
     if device is not None:
         return device
     return "cuda" if needs("torch").cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""An extractor by the name of its model, or by the folder that holds it."""
+"""Finds an extractor by the name of its model, or by the folder that holds the model."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from indknn.features.vision import ResNet50, ViT
 
 @lru_cache(maxsize=8)
 def find_extractor(model: str) -> Extractor:
-    """The extractor of this name or in this folder. It is loaded once, and a folder needs no network.
+    """The extractor with this name or in this folder. It is loaded once. A folder needs no internet connection.
 
-    A folder with an ONNX file runs without PyTorch. Names are `resnet50` (pooled, for images), names of vision
+    A folder with an ONNX file runs without PyTorch. Allowed names are `resnet50` (pooled, for images), names of vision
     transformers that begin with `google/vit-`, and names that the sentence-transformers library knows.
 
     >>> find_extractor("all-MiniLM-L6-v2").n_features, find_extractor("resnet50").n_features
@@ -44,5 +44,5 @@ def _in_folder(folder: Path) -> Extractor:
 
 
 def reads_images(extractor: Extractor) -> bool:
-    """Whether an extractor is for images, not for texts."""
+    """Whether an extractor is for images. Otherwise it is for texts."""
     return isinstance(extractor, OnnxImage | ResNet50 | ViT)

@@ -1,7 +1,7 @@
-"""Extractors from a folder with an ONNX model: texts and images without PyTorch (`pip install 'indknn[onnx]'`).
+"""Extractors for texts and images from a folder with an ONNX model (`pip install 'indknn[onnx]'`).
 
-Every item goes through the network on its own, without padding, on one thread. So no item's features depend on
-another's (rule 1), and public items get the same bits as private ones.
+They do not need PyTorch. Every item goes through the network separately, without padding, on one thread. So the
+features of an item never depend on another item (rule 1), and public and private items get the same bits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from indknn.features.base import Features, Items, needs
 from indknn.features.images import as_rgb
 
 _MEAN, _STD, _SIZE = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225], 224
-_LONGEST = 512  # tokens, where the model does not say
+_LONGEST = 512  # the most tokens, if the model does not say
 
 
 def model_file(folder: Path) -> Path | None:
@@ -31,7 +31,7 @@ def model_file(folder: Path) -> Path | None:
 
 
 class OnnxExtractor(ABC):
-    """What both kinds share: the network, its name and the length of its features."""
+    """The base of both kinds: the network, its name and the length of its features."""
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
@@ -52,7 +52,7 @@ class OnnxExtractor(ABC):
         return len(self._one(self._sample()))
 
     def __call__(self, batch: Items) -> Features:
-        """The features of these items, one by one."""
+        """The features of these items. Each is computed separately."""
         rows = [self._one(item) for item in batch]
         return np.stack(rows) if rows else np.zeros((0, self.n_features), dtype=np.float32)
 
@@ -62,7 +62,7 @@ class OnnxExtractor(ABC):
 
     @abstractmethod
     def _sample(self) -> Any:
-        """Some item, to see how long a row is."""
+        """Any item. Its features show how long a row is."""
 
     @cached_property
     def _network(self) -> Any:
@@ -73,15 +73,15 @@ class OnnxExtractor(ABC):
         return runtime.InferenceSession(str(self.file), options, providers=["CPUExecutionProvider"])
 
     def _settings(self, name: str) -> dict[str, Any]:
-        """A JSON file of the model, empty if there is none."""
+        """The contents of a JSON file of the model. Empty if there is no such file."""
         path = self.folder / name
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
 class OnnxText(OnnxExtractor):
-    """Sentence embeddings of length one, by the model and `tokenizer.json` of a folder.
+    """Sentence embeddings of length one, from the model and `tokenizer.json` in a folder.
 
-    The states of all tokens are averaged, or the first one is taken if `1_Pooling/config.json` says so.
+    The states of all tokens are averaged. If `1_Pooling/config.json` says so, the state of the first token is used.
     """
 
     @cached_property
@@ -109,9 +109,9 @@ class OnnxText(OnnxExtractor):
 
 
 class OnnxImage(OnnxExtractor):
-    """Features of images, by the model of a folder. `preprocessor_config.json` says how large and how scaled they are.
+    """Features of images, from the model in a folder. `preprocessor_config.json` gives the image size and scaling.
 
-    Of a network that gives a state for every patch the first is taken, of one that gives a map its mean.
+    If the network returns a state for every patch, the first state is used. If it returns a map, its mean is used.
     """
 
     def _sample(self) -> Any:

@@ -1,4 +1,4 @@
-"""The text extractor of the paper: a sentence-transformer (Reimers & Gurevych 2019)."""
+"""The text extractor of the paper, a sentence-transformer (Reimers & Gurevych 2019)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _KNOWN = {"all-roberta-large-v1": 1024, "all-mpnet-base-v2": 768, "all-MiniLM-L6
 
 
 class SentenceTransformer:
-    """Unit-length sentence embeddings; the paper's model is ``all-roberta-large-v1``, 1024 features.
+    """Sentence embeddings of length one. The paper's model is ``all-roberta-large-v1``, with 1024 features.
 
-    `model` is a name known to the sentence-transformers library, or a folder that holds such a model; `name`
-    is what the cache calls it, by default the last part of `model`.
+    `model` is a name known to the sentence-transformers library, or a folder that holds such a model. `name` is the
+    name in the cache, by default the last part of `model`.
 
     >>> SentenceTransformer().name, SentenceTransformer().n_features
     ('all-roberta-large-v1', 1024)
@@ -36,7 +36,7 @@ class SentenceTransformer:
 
     @property
     def n_features(self) -> int:
-        """Known for the usual models; others are loaded to find out."""
+        """The length of a row. It is known for the usual models. Other models are loaded to find it."""
         return _KNOWN.get(self.name) or int(self._network.get_sentence_embedding_dimension())
 
     @cached_property

@@ -1,6 +1,6 @@
-"""Image extractors of the paper: ViT (ImageNet-21k) and ResNet-50 (ImageNet).
+"""The image extractors of the paper: ViT (ImageNet-21k) and ResNet-50 (ImageNet).
 
-Models are fetched by their libraries on first use. Nothing heavy is imported before a model is used.
+Their libraries download the models on first use. No large library is imported before a model is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HALF = (0.5, 0.5, 0.5)
 
 
 class ViT:
-    """Vision transformer pre-trained on ImageNet-21k (Dosovitskiy et al. 2020): its class token, 768 numbers.
+    """Vision transformer pre-trained on ImageNet-21k (Dosovitskiy et al. 2020). Features are its class token, 768 wide.
 
     >>> ViT().name, ViT().n_features
     ('vit-base-patch16-224-in21k', 768)
@@ -33,7 +33,7 @@ class ViT:
 
     @property
     def name(self) -> str:
-        """The model's own name."""
+        """The name of the model, without the part before the slash."""
         return self.model.rsplit("/", 1)[-1]
 
     @cached_property
@@ -51,7 +51,7 @@ class ViT:
 
 
 class ResNet50:
-    """ResNet-50 trained on ImageNet (He et al. 2016): 1000 logits, as in the paper, or 2048 pooled features.
+    """ResNet-50 trained on ImageNet (He et al. 2016). It gives 1000 logits, as in the paper, or 2048 pooled features.
 
     >>> ResNet50().n_features, ResNet50(layer="pooled").n_features
     (1000, 2048)
@@ -73,7 +73,7 @@ class ResNet50:
 
     @property
     def name(self) -> str:
-        """Weights, layer and image size, all of which change the features."""
+        """The name contains weights, layer and image size, because each of them changes the features."""
         return f"resnet50-{self.weights.lower()}-{self.layer}-{self.size}"
 
     @property
@@ -90,7 +90,7 @@ class ResNet50:
         return network.eval().to(device), device
 
     def __call__(self, batch: Items) -> Features:
-        """The chosen layer's output."""
+        """The output of the chosen layer."""
         network, device = self._network
         with needs("torch").inference_mode():
             out = network(torch_batch(batch, self.size, _IMAGENET_MEAN, _IMAGENET_STD, device))
