@@ -1,4 +1,4 @@
-"""The `indknn` command. This file only finds the program and says what to install where it is not."""
+"""The `indknn` command. This file only starts the program, or says what to install if a package is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands: parse, call, print."""
+"""The `indknn` command with its subcommands. They parse arguments, call the package and print the result."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from indknn.errors import IndKNNError, StoreError
 
 
 class Commands(WithLab):
-    """A group whose errors end in one line on stderr and a documented exit code."""
+    """A group of commands. An error becomes one line on stderr and a documented exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; show the user what is wrong, not a traceback, and every warning in one line."""
+        """Run the command. Errors are shown without a traceback, and every warning in one line."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("default", UserWarning)
@@ -118,7 +118,7 @@ def budget_command(epsilon: float, delta: float, queries: int) -> None:
 
 
 def _add_store_commands() -> None:
-    """The commands that need apsw; without it they say so."""
+    """Add the commands that need apsw. Without apsw, they say what to install."""
     try:
         from indknn.cli import inspection, stores  # noqa: PLC0415
         from indknn.cli.databases import rewrite, takeover  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`indknn cluster`: Ray for the shards of a store. And the shards of `indknn serve`."""
+"""`indknn cluster` runs Ray for the shards of a store. Also makes the shards of `indknn serve`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ _RAY = click.option("--ray", "address", required=True, metavar="ADDRESS", help="
 
 
 def cluster_name(store: Any) -> str:
-    """What the shards of a store are called in Ray: another store has another name, wherever it is."""
+    """The name in Ray for the shards of a store. Each store has a different name, wherever it is kept."""
     where = str(store.resolve() if isinstance(store, Path) else store)
     return f"{Path(where).stem}-{hashlib.blake2b(where.encode(), digest_size=6).hexdigest()}"
 
 
 @contextmanager
 def shards_of(store: Any, shards: int | None, address: str | None) -> Iterator[MakeShard | None]:
-    """What makes the shards of a store that is served: in this process, in others here, or on Ray."""
+    """A function that makes the shards of a served store: in other processes here, or on Ray.
+
+    None if the store is searched in this process.
+    """
     if address is None and shards is None:
         yield None
         return
@@ -75,14 +78,14 @@ def start(address: str, port: int, join: str | None, token_file: Path | None, co
         refuse_exposed(f"{address}:{port}")
     environment = {**os.environ, **QUIET, **(LOOPBACK if address == "127.0.0.1" else {})}
     if token_file is not None:
-        token = {"RAY_AUTH_TOKEN_PATH": str(token_file.resolve()), "RAY_AUTH_TOKEN": ""}  # which would come first
+        token = {"RAY_AUTH_TOKEN_PATH": str(token_file.resolve()), "RAY_AUTH_TOKEN": ""}  # Ray would prefer the latter
         environment |= {"RAY_AUTH_MODE": "token", **token}
     where = ["--address", join] if join else ["--head", "--port", str(port), "--include-dashboard=false"]
     limit = [] if cores is None else ["--num-cpus", str(cores)]
     program = "from ray.scripts.scripts import main; main()"
     arguments = ["start", "--block", "--disable-usage-stats", "--node-ip-address", address, *where, *limit]
     sys.stdout.flush()
-    # From here on this process is Ray, which gets the signals.
+    # Ray replaces this process, so it gets the signals.
     os.execve(sys.executable, [sys.executable, "-c", program, *arguments], environment)
 
 

@@ -1,4 +1,4 @@
-"""The whole idea in a minute: private answers beside rivals, who paid what, another analyst, a person who leaves."""
+"""`indknn demo`: private answers compared with other methods, who paid what, a second analyst, a person who leaves."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from indknn.types import Float32Array, FloatArray
 
 DELTA: float = PARAMETERS["delta"].default
 TRAININGS = 52
-"""If somebody leaves in every week of a year."""
+"""How often private training would run in a year if somebody left every week."""
 _BATCH, _PUBLIC, _BOB, _BINS, _BAR = 50, 1000, 200, 10, 40
-_LABELS = np.arange(10)  # of Fashion-MNIST: public
+_LABELS = np.arange(10)  # the labels of Fashion-MNIST, which are public
 
 Progress = Callable[[str, int, int], None]
 Answer = Callable[[Float32Array], npt.NDArray[np.int_]]
@@ -34,7 +34,7 @@ Answer = Callable[[Float32Array], npt.NDArray[np.int_]]
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demonstration found. `share` is what each person has spent with Alice, as a share of the budget."""
+    """The results of the demonstration. `share` is what each person has spent with Alice, as a share of the budget."""
 
     epsilon: float
     budget: float
@@ -44,7 +44,7 @@ class DemoResult:
     bob_accuracy: float
     bob_median: float
     together: float
-    """ρ that the person who spent most has spent with both analysts."""
+    """How much ρ the person who spent most has spent with both analysts together."""
     person: str
     seconds: float
     rho_before: float
@@ -58,12 +58,12 @@ class DemoResult:
 
     @property
     def counts(self) -> list[int]:
-        """People by tenth of the budget."""
+        """How many people have spent 0 to 10% of the budget, 10 to 20%, and so on."""
         return [int(n) for n in np.histogram(self.share, bins=_BINS, range=(0.0, 1.0))[0]]
 
     @property
     def verdict(self) -> str:
-        """Whether forgetting refunded anything."""
+        """A sentence that says whether forgetting refunded anything."""
         same = self.rho_back == self.rho_before == self.rho_forgotten
         return "nothing was refunded" if same else "THIS IS A BUG"
 
@@ -78,9 +78,10 @@ KINDS = {OURS: "ours", PAPER: "ours", ONCE: "rival", OFTEN: "rival", VOTE: "none
 
 
 def run(*, queries: int, epsilon: float, tau: float, sigma2: float, progress: Progress) -> DemoResult:
-    """Answer queries privately from 50,000 records, beside rivals; then another analyst asks, and one person leaves.
+    """Answer queries privately from 50,000 records, and compare with other methods.
 
-    `tau` and `sigma2` are for the paper's Algorithm 3, which is run beside the default.
+    Then a second analyst asks, and one person leaves. `tau` and `sigma2` are for the paper's Algorithm 3, which is one
+    of the other methods.
     """
     data = load_fashion_mini()
     if not 1 <= queries <= len(data.y_test):
@@ -189,7 +190,7 @@ Person {r.person} asks to be forgotten. Their record is gone in {r.seconds * 1e3
 
 
 def write_report(r: DemoResult, path: Path) -> None:
-    """The same as a page of HTML."""
+    """Write the result as a page of HTML."""
     facts = {
         "people": f"{len(r.share):,}",
         "epsilon": f"{r.epsilon:g}",

@@ -1,4 +1,4 @@
-"""Whether this machine is fit to keep a store, and what a report about a bug should say of it."""
+"""Checks whether this machine can keep a store, and shows what a bug report should say about the machine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def doctor(ctx: click.Context, store: Place | None, in_json: bool) -> None:
 
 
 def checks(store: Place | None) -> Iterator[tuple[bool, str, str]]:
-    """What was looked at: fit or not, what, and what was seen."""
+    """The results of all checks. Each says whether it is fine, what was checked, and what was found."""
     yield True, "indknn", f"{__version__}, Python {platform.python_version()}"
     yield (
         True,
@@ -73,7 +73,7 @@ def checks(store: Place | None) -> Iterator[tuple[bool, str, str]]:
     )
     if isinstance(store, Address):
         yield (*_server(store),)
-        return  # its disk is another machine's
+        return  # the disk of a database is not checked from here
     folder = (store.parent if store is not None else Path()).resolve()
     if not folder.is_dir():
         yield False, "folder", f"{folder} does not exist"
@@ -120,7 +120,7 @@ def _native_modules() -> list[str]:
 
 
 def _file_format(store: Path) -> tuple[bool, str, str]:
-    """Read from the first bytes, as SQLite writes them, so that nothing is opened or locked."""
+    """The format of a store file, from the first bytes that SQLite writes. So the store is not opened or locked."""
     with store.open("rb") as file:
         head = file.read(100)
     known = head.startswith(_HEADER)

@@ -1,4 +1,4 @@
-"""`indknn extract`: texts and images to vectors, by a public model."""
+"""`indknn extract`: turns texts and images into vectors with a public model."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def extract_command(
 
 
 def _items(source: Path, extractor: Extractor, column: str | None, roles: dict[str, str]) -> _Found:
-    """The texts or images of a file, what reads them, and the labels, owners and record ids beside them."""
+    """The texts or images of a file, the extractor for them, and their labels, owners and record ids."""
     images = reads_images(extractor)
     if source.suffix == ".npz":
         return _from_npz(source, extractor)

@@ -1,4 +1,4 @@
-"""Reading records and queries from npz, csv, parquet and Arrow files, piece by piece; writing answers."""
+"""Reads records and queries from npz, csv, parquet and Arrow files, some rows at a time. Also writes answers."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from indknn.tables.schema import Schema
 
 ROWS = 4096
 FORMATS = (".npz", ".csv", ".parquet")
-"""Of answers. Records and queries may be in Arrow files too."""
+"""The formats for answers. Records and queries may also be in Arrow files."""
 Answers: TypeAlias = tuple[list[Any], list[list[float]] | None]
-"""Labels, and how likely each class is if that was asked for."""
+"""Labels, and the probability of each class if it was asked for."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a csv, parquet or Arrow file are what. Without `features`: all that are nothing else.
+    """What the columns of a csv, parquet or Arrow file mean. Without `features`, all remaining columns are features.
 
-    `part` is for npz files that hold several tables: with `_train` the arrays are X_train, y_train and so on.
+    `part` is for npz files with several tables. With `_train` the arrays are X_train, y_train and so on.
     """
 
     label: str = "y"
@@ -52,7 +52,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows: features, and labels, owners and record ids where the file has them."""
+    """Some rows of a file: features, and labels, owners and record ids if the file has them."""
 
     first: int
     X: npt.NDArray[Any]
@@ -62,7 +62,7 @@ class Piece:
 
 
 def pieces(path: Path, columns: Columns = Columns(), rows: int = ROWS) -> Iterator[Piece]:  # noqa: B008
-    """The file, in pieces of so many rows."""
+    """The file in pieces of at most `rows` rows."""
     if not path.is_file():
         raise InvalidInputError(f"{path} does not exist")
     readers = {".npz": _npz, ".csv": _csv, ".parquet": _parquet, ".arrow": _ipc, ".feather": _ipc}
@@ -72,7 +72,7 @@ def pieces(path: Path, columns: Columns = Columns(), rows: int = ROWS) -> Iterat
 
 
 def table_pieces(path: Path, schema: Schema, rows: int = ROWS) -> Iterator[Piece]:
-    """The same for a store with a schema, which names the columns. An npz file holds vectors that it has made."""
+    """The same for a store with a schema, which names the columns. An npz file holds vectors that the schema made."""
     if path.suffix == ".npz":
         yield from pieces(path, rows=rows)
         return
@@ -87,7 +87,7 @@ def table_pieces(path: Path, schema: Schema, rows: int = ROWS) -> Iterator[Piece
 
 @contextmanager
 def naming(path: Path, first: int) -> Iterator[None]:
-    """Have an error say in which file it is, and from which row its rows are counted."""
+    """Add to an error the name of the file, and the row from which its row numbers are counted."""
     try:
         yield
     except InvalidInputError as error:
@@ -103,17 +103,17 @@ def labels_in(found: Iterator[Piece], path: Path) -> npt.NDArray[Any]:
 
 
 def digest(path: Path) -> str:
-    """The fingerprint of a file's bytes."""
+    """A digest of the bytes of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
 def answers_in(path: Path, classes: Sequence[Any] | None = None) -> Iterator[Callable[[Answers], None]]:
-    """A file of answers: npz (array y), csv or parquet (column y).
+    """A function that writes answers to a file: npz (array y), csv or parquet (column y).
 
-    With `classes` also how likely each of them is: columns p_CLASS, in npz the arrays proba and classes. A csv file has
-    every answer as soon as it was charged, the others have them at the end.
+    With `classes` it also writes the probability of each class: in columns p_CLASS, or in npz as the arrays proba and
+    classes. A csv file gets every answer as soon as it was charged. The other formats are written at the end.
     """
     names = [f"p_{name}" for name in classes or ()]
     if path.suffix == ".csv":
@@ -148,7 +148,7 @@ def _npz(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as npz:
             X, y, owners, scale, record_ids = (npz.get(name) for name in names)
             held = ", ".join(npz.files)
-    except (ValueError, OSError, EOFError, TypeError, zipfile.BadZipFile) as error:  # TypeError: a single array
+    except (ValueError, OSError, EOFError, TypeError, zipfile.BadZipFile) as error:  # TypeError for a single array
         raise InvalidInputError(f"{path}: not a readable npz file ({error})") from None
     if X is None or X.ndim != 2:
         raise InvalidInputError(f"{path}: needs a table {names[0]}, and for records {names[1]}; it has {held}")
@@ -188,7 +188,7 @@ def _csv_piece(
 ) -> Piece:
     rows = [[_number(line[name]) for name in features] for line in block]
     for i, (line, row) in enumerate(zip(block, rows, strict=True), start=first):
-        if None in line:  # where DictReader puts what has no column
+        if None in line:  # DictReader puts fields without a column under None
             raise InvalidInputError(f"{path}, row {i}: more fields than the {len(header)} column names")
         if None in row:
             name = features[row.index(None)]
@@ -240,17 +240,17 @@ def _batches(path: Path, columns: Columns, header: list[str], batches: Iterable[
 
 
 def _names(column: Any) -> Any:
-    """Whole numbers as an array, which is quick; anything else as a list."""
+    """Whole numbers as an array, which is fast. Anything else as a list."""
     whole = str(column.type).startswith(("int", "uint")) and not column.null_count
     return column.to_numpy() if whole else column.to_pylist()
 
 
 def class_names(listed: str) -> tuple[Any, ...]:
-    """Labels from a,b,c; numbers where all of them are whole numbers."""
+    """Labels from a text such as a,b,c. If all are whole numbers, they become numbers."""
     names = [name.strip() for name in listed.split(",")]
     return tuple(map(int, names) if all(name.lstrip("-").isdigit() for name in names) else names)
 
 
 def as_json(value: Any) -> str:
-    """JSON for people and programs."""
+    """A value as JSON that people and programs can read."""
     return json.dumps(value, indent=2, default=str)

@@ -1,4 +1,4 @@
-"""`indknn forecast`: how long a store lasts, from public information alone."""
+"""`indknn forecast`: how long a store can answer queries, estimated only from public information."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def per_day(text: str, name: str) -> float:
 
 
 def _in_time(count: float, rate: float | None) -> str:
-    """How long so many queries take, in brackets; nothing without a rate.
+    """How long this many queries take, in brackets. Empty without a rate.
 
     >>> _in_time(3000, 1000.0), _in_time(3000, None)
     (' (3 days)', '')

@@ -1,4 +1,4 @@
-"""Commands that look at a durable store and change nothing."""
+"""Commands that read a durable store and change nothing."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from indknn.store.verify import problems
 
 @contextmanager
 def _looking(path: Place, witness: Path | None, new_witness: bool = False) -> Iterator[Store]:
-    """A store, open to look at; also where neither it nor its folder can be written."""
-    read_only = isinstance(path, Address)  # whoever writes goes on meanwhile
+    """Open a store for reading. This also works if the store or its folder is read-only."""
+    read_only = isinstance(path, Address)  # a process that writes to the database is not disturbed
     if isinstance(path, Path) and path.is_file():
         read_only = not all(os.access(p, os.W_OK) for p in (path.resolve(), path.resolve().parent))
     if read_only and isinstance(path, Path):
@@ -87,7 +87,7 @@ def show_owner(store: Place, owner: str, witness: Path | None, in_json: bool) ->
 
 
 def _account(facts: dict[str, Any]) -> str:
-    """What was spent as far as it concerns an observer, in a line."""
+    """A line with what was spent, for one kind of observer."""
     most, promised = "; nothing bounds it", ""
     if facts["budget"] is not None:
         most, promised = f" of {facts['budget']:.6g}", f" of {facts['epsilon']:g} promised"
@@ -155,7 +155,7 @@ def verify(
             found = list(problems(opened))
             found += [f"erased: {doubt}" for doubt in (opened.home.old_bytes(opened.db) if erased else ())]
             length = sum(1 for _ in entries(opened.db))
-    except DamagedStoreError as error:  # it refuses to open a file that is not as it should be
+    except DamagedStoreError as error:  # a damaged store cannot be opened at all
         found = [str(error)]
     verdict = f"{len(found)} problems" if found else f"all is well: {length:,} entries of the audit trail check out"
     show({"ok": not found, "problems": found, "audit_entries": length}, in_json, *found, verdict)

@@ -47,7 +47,7 @@ def create(store: Place, role: str, name: str, epsilon: float | None, in_json: b
       indknn keys create people.store --role owner --name ann --owner ann
     """
     _refuse_missing(store)
-    if epsilon is not None:  # first of all: a key whose limit was not written must not be
+    if epsilon is not None:  # first, because a key must not exist if its limit could not be written
         _give_less(store, role, name, epsilon)
     key, text = keyfile.create(keyfile.keys_path(store), role, name, **limits)
     keyfile.remember_keys(place_of(store))

@@ -1,7 +1,7 @@
-"""Commands for research, which `indknn_lab` brings along as entry points of the group `indknn.commands`.
+"""Commands for research. `indknn_lab` provides them as entry points of the group `indknn.commands`.
 
-Nothing in `indknn` imports `indknn_lab`. Its commands are loaded when they are called, so they cost the others nothing.
-Where one cannot be loaded, it says what to install.
+Nothing in `indknn` imports `indknn_lab`. A command is loaded only when it is called, so it does not slow down the
+others. If it cannot be loaded, the error says what to install.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class WithLab(click.Group):
     """A group that also has the commands of the lab."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names."""
+        """The names of all commands."""
         return sorted({*super().list_commands(ctx), *entry_points(group=GROUP).names})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """One of ours, or one of the lab."""
+        """The command with this name, from `indknn` or from the lab."""
         found = super().get_command(ctx, cmd_name)
         for point in entry_points(group=GROUP, name=cmd_name) if found is None else ():
             try:

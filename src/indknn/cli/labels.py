@@ -1,4 +1,4 @@
-"""Labelled rows from files, and labels as a store has them."""
+"""Reads labelled rows from files, and converts labels to the type that a store uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from indknn.settings import Settings
 
 
 def as_stored(y: Any, settings: Settings) -> Any:
-    """Text from a csv file becomes numbers where the labels are numbers."""
+    """The labels in the type of the store. Text from a csv file becomes numbers if the store's labels are numbers."""
     if np.asarray(y).dtype.kind == "U" and settings.class_array.dtype.kind in "iu":
         try:
             return np.array([int(label) for label in y])

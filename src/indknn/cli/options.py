@@ -19,7 +19,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class StorePlace(click.Path):
-    """A file, or the address of a PostgreSQL database."""
+    """The type of an option that takes a file or the address of a PostgreSQL database."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -44,7 +44,7 @@ FEATURES = click.option("--features", help="Columns of the features (csv, parque
 
 
 class NumberOrNone(click.ParamType[float | int | None]):
-    """A number, or the word none."""
+    """The type of an option that takes a number or the word none."""
 
     def __init__(self, number: click.ParamType[Any]):
         self.number = number
@@ -99,7 +99,7 @@ def show(facts: Any, in_json: bool, *lines: str) -> None:
 
 @contextmanager
 def wanted(extra: str) -> Iterator[None]:
-    """Turn a missing package into the line that installs it."""
+    """If a package is missing, raise an error that says how to install it."""
     try:
         yield
     except ModuleNotFoundError as missing:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 @contextmanager
 def counting(what: str, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A counter of things done, of which the total is not known."""
+    """A counter for work whose total is not known."""
     console = Console(stderr=True)
     columns = TextColumn(what), BarColumn(), TextColumn("{task.completed:,.0f}"), TimeElapsedColumn()
     with Progress(*columns, console=console, disable=not (shown and console.is_terminal)) as bar:
@@ -21,7 +21,7 @@ def counting(what: str, shown: bool) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str, int, int], None]]:
-    """Bars by name, each started when it is first heard of."""
+    """Progress bars by name. A bar starts when its name is first used."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True)) as bar:
         tasks: dict[str, TaskID] = {}

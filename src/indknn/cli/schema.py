@@ -1,4 +1,4 @@
-"""`indknn schema`: what the columns of a table are, from a public sample, from counts that are paid for, or by hand."""
+"""`indknn schema`: makes schemas from a public sample, from noisy counts that people pay for, or by hand."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def infer_command(
 def _paid(
     table: Columns, roles: dict[str, str | None], classes: tuple[Any, ...], paid: Place, yes: bool, witness: Path | None
 ) -> Inferred:
-    """From noisy counts, which are paid for now or were before."""
+    """Make a schema from noisy counts. People pay for them now, unless they were paid for before."""
     owner = roles["owner"]
     if owner is None:
         raise InvalidInputError("--paid needs --owner, the column of the owners, because the owners are charged")

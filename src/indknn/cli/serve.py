@@ -109,7 +109,8 @@ def serve_command(
 
 
 def _sentences(model: str) -> Callable[[list[str]], FloatArray]:
-    """Texts to rows, one text at a time: in a batch the last bits of a row may depend on the others (rule 1)."""
+    """A function from texts to rows. It takes one text at a time, because in a batch the last bits of a row may depend
+    on other texts (rule 1)."""
     from indknn.features import SentenceTransformer  # noqa: PLC0415
 
     extractor = SentenceTransformer(model)

@@ -151,7 +151,7 @@ def add(
 
 
 def _pieces(file: Path, named: Columns, store: Store, rows: int = ROWS) -> Iterator[Piece]:
-    """The file, as the schema of the store sees it, if there is one."""
+    """The rows of a file. If the store has a schema, they are encoded with it."""
     if store.schema is None:
         return pieces(file, named, rows)
     refuse_column_options()
@@ -214,7 +214,7 @@ def predict(
         answers_in(out, opened.settings.class_array.tolist() if proba else None) as write,
     ):
         name = digest(file)
-        if opened.schema is not None:  # what is wrong in the last row is told before the first is charged
+        if opened.schema is not None:  # all rows are checked before the first one is charged
             _check_queries(opened.schema, file)
         for piece in _pieces(file, columns(features=features), opened, _BATCH):
             told = _answered(opened, piece, f"file:{name}:{piece.first}", analyst, proba)
@@ -226,7 +226,8 @@ def predict(
 
 
 def _check_queries(schema: Schema, file: Path) -> None:
-    """Read all queries once: refuse a wrong value by its name, and tell which columns do not fit the schema."""
+    """Read all queries once. A wrong value is refused with its row and column. Columns that do not fit the schema cause
+    warnings."""
     outside = Outside(schema)
     if file.suffix != ".npz":
         for i, table in enumerate(read_pieces(file, ROWS)):

@@ -1,4 +1,4 @@
-"""`indknn train`: the shared model, at the operator's word or from a clock."""
+"""`indknn train`: trains the shared model when the operator or a timer asks for it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def train(store: Place, witness: Path | None, in_json: bool) -> None:
 
 
 def public_rows(file: Path, named: Columns, schema: Schema | None) -> FloatArray:
-    """The first rows of a file, as many as are of use."""
+    """The first rows of a file, as many as the model can use."""
     rows: list[FloatArray] = []
     for piece in pieces(file, named) if schema is None else table_pieces(file, schema, MOST_ROWS):
         rows.append(np.asarray(piece.X, dtype=np.float64))

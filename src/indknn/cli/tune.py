@@ -104,7 +104,7 @@ def _facts(trial: Trial) -> dict[str, Any]:
 
 
 def init_line(found: Tuning) -> str:
-    """The command that makes a store of the best candidate."""
+    """The command that makes a store with the best parameters."""
     target, best = found.target, found.best
     values: dict[str, Any] = {"epsilon": target.epsilon, "delta": target.delta, "max_queries": target.max_queries}
     if best.candidate.mode == "algorithm3":

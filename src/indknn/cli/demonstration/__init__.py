@@ -1,4 +1,4 @@
-"""The demonstration data: Fashion-MNIST as 64 features per image. Its provenance lies beside it."""
+"""The demonstration data: Fashion-MNIST as 64 features per image. A text file in this folder says how it was made."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Dataset:
 
 
 def load_features(path: Path | str, name: str | None = None) -> Dataset:
-    """A feature file: an npz with X_train, y_train, X_test and y_test, and scales where the X are int8."""
+    """Read a feature file: an npz with X_train, y_train, X_test and y_test, and scales if the features are int8."""
     path = Path(path)
     parts = [labelled(path, Columns(part=part)) for part in ("_train", "_test")]
     X_train, X_test = (X.astype(np.float32) for X, _ in parts)

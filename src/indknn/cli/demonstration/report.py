@@ -1,4 +1,4 @@
-"""What the demonstration found, as one page of HTML that loads nothing: charts are SVG, drawn here."""
+"""Writes the results of the demonstration as one page of HTML. It loads nothing else. Its charts are SVG."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from importlib.resources import files
 from string import Template
 
 _WIDTH, _ROW, _LEFT = 500, 34, 190
-_FLOOR = 0.6  # where bars of accuracy begin: all of them are above
+_FLOOR = 0.6  # the accuracy at which bars begin; all results are above it
 
 
 def page(title: str, facts: dict[str, str], accuracy: Sequence[tuple[str, float, str]], counts: Sequence[int]) -> str:
-    """The page. `accuracy` has a name, a share and a kind for each bar; `counts` are people by tenth of the budget."""
+    """The page. `accuracy` has a name, a share and a kind for each bar.
+
+    `counts` are the numbers of people by the tenth of the budget that they have spent.
+    """
     template = Template((files("indknn.cli.demonstration") / "report.html").read_text())
     drawn = {"accuracy": _accuracy(accuracy), "spending": _spending(counts)}
     return template.substitute({name: escape(text) for name, text in facts.items()}, title=escape(title), **drawn)

@@ -1,4 +1,4 @@
-"""A store to click through: people, two analysts who asked, a person who left. For `indknn serve` and its console."""
+"""Makes a store to try with `indknn serve` and its console. Two analysts have asked it, and one person has left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 5
 
 
 def make_store(path: Path) -> Path:
-    """Make the store; a file beside it has some questions to paste into the console, and their right answers."""
+    """Make the store, and a file next to it with some queries to paste into the console, and their right answers."""
     if path.exists():
         raise InvalidInputError(f"{path} exists already; remove it, or serve it with indknn serve {path}")
     data = load_fashion_mini()

@@ -1,8 +1,8 @@
-"""Private training, the usual rival: a linear model by noisy gradients, with one budget for everybody.
+"""Private training for comparison: a linear model trained with noisy gradients, with one budget for everybody.
 
-Full batches, so that its price is exact: each of n steps is a Gaussian mechanism, and all of them together are μ-GDP
-with noise sqrt(n)/μ times the clip. It is for the demonstration alone. `indknn_lab.baselines` has rivals
-with exact noise.
+It uses full batches, so its privacy loss is known exactly. Each of n steps is a Gaussian mechanism. All of them
+together are μ-GDP if the noise is sqrt(n)/μ times the clip. Use it only for the demonstration.
+`indknn_lab.baselines` has other methods with exact noise.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import numpy.typing as npt
 from indknn.types import Float32Array
 
 STEPS, CLIP, RATE, MOMENTUM = 40, 0.1, 80.0, 0.8
-"""Good on this data; nobody paid for the search, so it flatters private training a little."""
+"""These values are good on this data. No budget covers the search for them, so private training looks a little better
+than it is."""
 
 
 def train(X: Float32Array, y: npt.NDArray[np.int_], classes: int, mu: float, center: Float32Array) -> LinearModel:
-    """Trained once, for μ in all. `center` must be public."""
+    """Train a model once, for μ in total. `center` must be public."""
     features, rng = _features(X, center), np.random.default_rng()
     lengths, truth = np.linalg.norm(features, axis=1), np.eye(classes, dtype=np.float32)[y]
     weights = np.zeros((features.shape[1], classes), dtype=np.float32)
@@ -39,13 +40,13 @@ def train(X: Float32Array, y: npt.NDArray[np.int_], classes: int, mu: float, cen
 
 
 class LinearModel:
-    """Weights, and what was subtracted before them."""
+    """The weights, and the center that is subtracted from every row."""
 
     def __init__(self, weights: Float32Array, center: Float32Array):
         self._weights, self._center = weights, center
 
     def predict(self, Q: Float32Array) -> npt.NDArray[np.int_]:
-        """The likeliest class of each row; free, for ever."""
+        """The most likely class of each row. It costs no budget, however often it is called."""
         return np.asarray((_features(Q, self._center) @ self._weights).argmax(axis=1))
 
 
