@@ -293,7 +293,7 @@ def _refusal(response: httpx.Response) -> ApiError:
     try:
         told = response.json()
         return ApiError(response.status_code, told["code"], told["error"])
-    except (ValueError, LookupError, TypeError):  # something between us and the server has answered
+    except (ValueError, LookupError, TypeError):  # not our server's form: a proxy may have answered
         return ApiError(response.status_code, "unknown", response.reason_phrase)
 
 

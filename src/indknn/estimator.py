@@ -291,8 +291,8 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.non_deterministic = True  # answers are noisy, and spend what later answers are made of
-        tags.classifier_tags.poor_score = True  # by design on the few dozen records of the checks
+        tags.non_deterministic = True  # answers are noisy, and spend budget that later answers need
+        tags.classifier_tags.poor_score = True  # the checks use only a few dozen records
         return tags
 
     def _check_asked(self, analyst: str | None) -> None:
@@ -313,12 +313,12 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         return Settings.of(n_features, tuple(classes.tolist()), **values, schema=written)
 
     def _schema(self, *, fitted: bool = False) -> Schema | None:
-        """The schema that was given; or the one in force, which a later change of a file does not touch."""
+        """The schema that was given. If `fitted`, the one in force, which does not change if its file changes."""
         source = self._engine.settings.schema if fitted else self.schema
         return None if source is None else read_schema(source)
 
     def _given_classes(self) -> Any:
-        """The label set, if somebody has named it: here or in the schema."""
+        """The label set, if it was given here or in the schema."""
         schema = self._schema()
         return self.classes if self.classes is not None or schema is None else schema.classes or None
 
@@ -348,19 +348,19 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         self.sigma1_, self.sigma2_ = settings.sigma1_, settings.sigma2_
 
     def _named(self, owners: Any, rows: int) -> Any:
-        """The owners' names; or nothing, or the word that every row is a new person."""
+        """The checked names of the owners. None and the word "each-row" are returned unchanged."""
         if self._store_place() is not None and owners is None:
             raise InvalidInputError(inputs.NEEDS_OWNERS)
         return owners if owners is None or inputs.says_each_row(owners) else inputs.as_owners(owners, length=rows)
 
     def _advice(self, profile: Profile, people: int) -> list[Warning]:
-        """What to tell of rows that came to so many people. A store tells the rest itself."""
+        """Warnings about the given rows, which belong to `people` people. A store gives its own warnings."""
         settings = self._engine.settings
         now = self._engine.ledger.n_owners if isinstance(self._engine, Engine) else 0
         return profile.advice(settings.center_) + about_delta(settings.delta, people, now)
 
     def _store_place(self) -> Place | None:
-        """Where the records are kept, which stays where it was when this object was fitted."""
+        """Where the records are kept. None in memory. It must not change after this object was fitted."""
         if not isinstance(self.store, str | Path | None):
             raise InvalidInputError(f"store must be a path or None, got {self.store!r}")
         path, old = None if self.store is None else place_of(self.store), getattr(self, "_engine", None)
@@ -370,7 +370,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         return path
 
     def _opened(self, settings: Settings, noise: Noise, old: Engine | Store | None) -> Engine | Store:
-        """What holds the records: an engine in memory, or the store file, which is made or opened."""
+        """The engine in memory, or the store, which is made or opened."""
         path = self._store_place()
         if path is None:
             if isinstance(old, Engine):
