@@ -1,1 +1,1 @@
-"""Scripts for those who work on the project; nothing here is installed."""
+"""Scripts for developers of the project. They are not installed."""

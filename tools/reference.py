@@ -1,6 +1,6 @@
 """Write the reference pages of the command line and of HTTP: `python -m tools.reference`.
 
-Both come from the program itself, so they say what it does. A test fails where they are out of date.
+Both pages are generated from the program, so they agree with it. A test fails if they are out of date.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _command(command: click.Command, context: click.Context, level: int) -> Iter
 
 
 def _words(text: str) -> Iterator[str]:
-    """The help of a command, where examples are set as code."""
+    """The help of a command in Markdown. Examples become code blocks."""
     for part in inspect.cleandoc(text).split("\n\n"):
         if not part.startswith("\b"):
             yield from (_plain(part), "")
@@ -90,7 +90,7 @@ def _cell(text: str) -> str:
 
 
 def http() -> str:
-    """Every route with its parameters, body and answer, as the server's own OpenAPI document has them."""
+    """Every route with its parameters, body and answer, from the OpenAPI document of the server."""
     document = openapi()
     lines = ["# HTTP reference", "", NOTE, "[The HTTP service](../http-api.md) explains how the routes work together."]
     lines += ["A running server has this page as `/openapi.json`.", "", document["info"]["description"], ""]
@@ -102,7 +102,7 @@ def http() -> str:
 
 
 def openapi() -> dict[str, Any]:
-    """The document of a server with a small store of three features."""
+    """The OpenAPI document of a server with a small store of three features."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "people.store"
         with Store.create(path, Settings(3, ("healthy", "ill"), tau=0.5)) as store:
@@ -152,7 +152,7 @@ def _resolved(schema: dict[str, Any], document: dict[str, Any]) -> dict[str, Any
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    """In a few words, and only what does not depend on the version of a library."""
+    """The type of a field in a few words. It uses only what does not depend on the version of a library."""
     if "enum" in schema:
         return "one of " + ", ".join(f"`{one}`" for one in schema["enum"])
     if "const" in schema:
