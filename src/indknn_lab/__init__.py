@@ -1,4 +1,4 @@
-"""Research around `indknn`: audits, rivals, every figure of the paper. Needs `pip install 'indknn[lab]'`.
+"""Research around `indknn`: audits, other methods, every figure of the paper. Needs `pip install 'indknn[lab]'`.
 
-It may import `indknn`; nothing in `indknn` imports it.
+It may import `indknn`, but nothing in `indknn` imports it.
 """

@@ -1,1 +1,1 @@
-"""Which tool is right for a task, by the project's own measurements: `indknn advise`."""
+"""`indknn advise`: which tool is right for a task, according to the project's own measurements."""

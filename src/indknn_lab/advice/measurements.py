@@ -1,6 +1,6 @@
-"""The project's own measurements, and what lies between them.
+"""The project's own measurements, and interpolation between them.
 
-`measurements.json` is written by `benchmarks/advise.py` and by nothing else.
+Only `benchmarks/advise.py` writes `measurements.json`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Method: TypeAlias = Literal["endless", "algorithm3", "private_knn", "noisy_sgd"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """An accuracy between measurements, and in which quantities it lies outside them."""
+    """An estimated accuracy, and the quantities for which the task lies outside the measured range."""
 
     accuracy: float
     outside: tuple[str, ...]
@@ -29,14 +29,17 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Accuracies by data set, method, number of records, epsilon and load: queries, or retrainings for NoisySGD."""
+    """Accuracies by data set, method, number of records, epsilon and load.
+
+    The load is the number of queries, or for NoisySGD the number of retrainings.
+    """
 
     about: Mapping[str, Mapping[str, Any]]
     points: Mapping[tuple[str, str], Mapping[int, Mapping[float, Mapping[int, float]]]]
 
     @staticmethod
     def read(stored: Mapping[str, Any]) -> Measurements:
-        """From what the benchmark wrote."""
+        """Make the object from what the benchmark wrote."""
         points: dict[tuple[str, str], dict[int, dict[float, dict[int, float]]]] = {}
         for p in stored["points"]:
             by_n = points.setdefault((p["data"], p["method"]), {}).setdefault(p["n"], {})
@@ -45,25 +48,28 @@ class Measurements:
 
     @property
     def data(self) -> list[str]:
-        """The data sets."""
+        """The names of the data sets."""
         return sorted(self.about)
 
     def title(self, data: str) -> str:
-        """How to call a data set."""
+        """The title of a data set."""
         return str(self.about[data]["title"])
 
     def estimate(self, data: str, method: Method, n: float, epsilon: float, load: float) -> Estimate:
-        """Straight lines in the logarithms; at the edge, the edge. Never falls with epsilon."""
+        """Interpolate linearly in the logarithms. Outside the measured range, its edge is used.
+
+        The estimate never falls with epsilon.
+        """
         if (data, method) not in self.points:
             raise InvalidInputError(f"nothing was measured of {method!r} on {data!r}")
         sizes = self.points[data, method]
         found = []
         for size in sorted(sizes):
             by_epsilon = [_over_load(sizes[size][e], load, method) for e in sorted(sizes[size])]
-            rising = np.maximum.accumulate(by_epsilon)  # what falls with ε is the noise of measuring
+            rising = np.maximum.accumulate(by_epsilon)  # an accuracy that falls with ε is measurement noise
             found.append(np.interp(np.log(epsilon), np.log(sorted(sizes[size])), rising))
         every = [at for by_epsilon in sizes.values() for at in by_epsilon.values()]
-        loads = max(min(at) for at in every), min(max(at) for at in every)  # what was measured for all
+        loads = max(min(at) for at in every), min(max(at) for at in every)  # the range that was measured for all
         epsilons = max(map(min, sizes.values())), min(map(max, sizes.values()))
         what = "retrainings" if method == "noisy_sgd" else "queries"
         spans = (("n", n, (min(sizes), max(sizes))), ("epsilon", epsilon, epsilons), (what, load, loads))
@@ -78,12 +84,12 @@ class Measurements:
 def _over_load(accuracies: Mapping[int, float], load: float, method: Method) -> float:
     loads = sorted(accuracies)
     values = np.array([accuracies[x] for x in loads])
-    if method != "endless":  # it learns in rounds; the accuracy of the others can only fall with queries
+    if method != "endless":  # which learns in rounds; the accuracy of other methods can only fall with queries
         values = np.minimum.accumulate(values)
     return float(np.interp(np.log1p(load), np.log1p(loads), values))
 
 
 @cache
 def measured() -> Measurements:
-    """What ships with the package."""
+    """The measurements that are part of the package."""
     return Measurements.read(json.loads((files("indknn_lab.advice") / "measurements.json").read_text(encoding="utf-8")))

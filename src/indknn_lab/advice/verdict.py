@@ -1,4 +1,4 @@
-"""Which tool is right for a task: by accuracy at equal privacy, among those that can do it at all."""
+"""Chooses the right tool for a task: the most accurate one at equal privacy, among those that can do the task."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from indknn.settings import MAX_FEATURES
 from indknn_lab.advice.measurements import Measurements, Method
 
 LEVEL = 0.01
-"""Differences below this mean nothing: the measurements are medians of one or two runs."""
+"""Smaller differences are ignored, because the measurements are medians of only one or two runs."""
 _MANY: list[int] = np.unique(np.geomspace(1, 10_000, 200).round()).astype(int).tolist()
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is wanted: so many records, queries and updates over some time, under one promise for all of it."""
+    """A task: the numbers of records, queries and updates over some time, and one privacy guarantee for all of it."""
 
     n: int
     queries: int
@@ -39,7 +39,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Option:
-    """One tool: its accuracy on each data set, whether it does what is asked for, and what is to be known about it."""
+    """One tool: its accuracy on each data set, whether it can do the task, and what the user should know about it."""
 
     name: str
     accuracy: dict[str, float]
@@ -49,13 +49,13 @@ class Option:
 
     @property
     def mean(self) -> float:
-        """Over the data sets."""
+        """The mean accuracy over the data sets."""
         return mean(self.accuracy.values())
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """All options, the best first; those level with the best; the reasons, and where to be careful."""
+    """All options, best first, those that are about as good as the best, the reasons, and warnings."""
 
     options: list[Option]
     level: list[str]
@@ -64,12 +64,12 @@ class Verdict:
 
     @property
     def best(self) -> Option:
-        """The right tool: the most accurate of those that fit."""
+        """The right tool: the most accurate one that can do the task."""
         return next(option for option in self.options if option.fit)
 
 
 def judge(task: Task, known: Measurements) -> Verdict:
-    """Weigh the tools against each other."""
+    """Compare the tools for a task."""
     options = sorted(_options(task, known), key=lambda option: -option.mean)
     fit = [option for option in options if option.fit]
     level = [option.name for option in fit[1:] if option.mean > fit[0].mean - LEVEL]
@@ -118,7 +118,7 @@ def _reasons(task: Task, known: Measurements, fit: list[Option]) -> list[str]:
 
 
 def _about_retraining(task: Task, known: Measurements, best: Option) -> str:
-    """With how many retrainings NoisySGD would be as good."""
+    """A sentence that says with how many retrainings NoisySGD would be as good."""
 
     def accuracy(r: int) -> float:
         return mean(known.estimate(d, "noisy_sgd", task.n, task.epsilon, r).accuracy for d in known.data)
@@ -147,7 +147,7 @@ def _cautions(task: Task, known: Measurements, options: list[Option]) -> list[st
 
 
 def _by_text(said: Iterable[tuple[str, Iterable[str]]]) -> dict[str, list[str]]:
-    """Who says what, turned into what is said by whom."""
+    """Group by text: for each text, the names that it applies to."""
     who: dict[str, list[str]] = {}
     for name, texts in said:
         for text in texts:

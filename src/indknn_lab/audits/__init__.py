@@ -1,20 +1,20 @@
-"""Attacks and statistical tests of the promise. See ``docs/audits.md``.
+"""Attacks and statistical tests of the privacy guarantee. See ``docs/audits.md``.
 
     bounds          lower bounds on ε and μ from counted events, and for one run with many canaries
-    patches         parts of the product replaced for the length of a `with`
-    tap             what the theorem covers of a run: counts, noisy votes, sums, labels
+    patches         replaces parts of the product inside a `with`
+    tap             records what the theorem covers in a run: counts, noisy votes, sums, labels
     worlds          neighbouring histories, adaptive scripts, and the privacy loss of a transcript
     scenarios       the histories that are audited
     simulate        many transcripts at once, checked against the product, for tight bounds
-    measure         trials in, bounds out
+    measure         runs trials and computes bounds
     one_run         many canaries in one run (Steinke, Nasr & Jagielski 2023)
-    served          the engine, a durable store and the server's worker behind one face
-    checks/         properties that no statistics is needed for, by each of these ways
+    served          the engine, a durable store and the server's worker behind one interface
+    checks/         properties that need no statistics, tested through each of these interfaces
     mutants/        deliberately broken variants, all of which must be caught
-    probes          small audits to catch them, and the verdict on each mutant
+    probes          small audits to catch mutants, and the verdict on each mutant
     attacks/        membership inference, floating point, timing
-    allowance       the minutes given, and what is left out
-    runner, report  everything together; JSON and HTML
+    allowance       the time that the audit was given, and what was left out
+    runner, report  the whole audit, and its report as JSON and HTML
 
-Nothing here is imported by what serves.
+The product never imports anything from here.
 """

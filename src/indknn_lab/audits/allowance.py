@@ -1,4 +1,4 @@
-"""The time that an audit was given, and what was left out for want of it."""
+"""The time that an audit was given, and what was left out because there was no time for it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ Progress = Callable[[str, int, int], None]
 Thing = TypeVar("Thing")
 
 SHARES = {"checks": 0.1, "simulations": 0.1, "mutants": 0.25, "attacks": 0.15, "scenarios": 0.4}
-"""Of the time, in this order. What a part does not need goes to those after it; scenarios can use any amount."""
+"""The share of the time for each part, in this order. Time that a part does not need goes to later parts. Scenarios can
+use any amount."""
 
 
 class Allowance:
-    """Some seconds for all parts of an audit. What has begun is finished; what comes too late is not begun.
+    """The seconds for all parts of an audit. Work that was started is finished. Nothing starts after the time is over.
 
     >>> times = iter(range(100))
     >>> allowance = Allowance(20.0, lambda: next(times))
@@ -31,16 +32,16 @@ class Allowance:
 
     @property
     def seconds(self) -> float:
-        """What was used so far."""
+        """The seconds used so far."""
         return self._clock() - self._start
 
     def deadline(self, part: str) -> float:
-        """When this part, the next one, has to end."""
+        """When the part that starts now has to end."""
         now, rest = self._clock(), sum(self._shares.values())
         return now + (self._end - now) * self._shares.pop(part) / rest
 
     def part(self, part: str, things: Iterable[tuple[str, Thing]]) -> Iterator[Thing]:
-        """The things of a part, as long as there is time for them; the names of the others are kept."""
+        """The things of a part that there is time for. The names of the others are kept in `left_out`."""
         named, deadline = list(things), self.deadline(part)
         for done, (name, thing) in enumerate(named):
             self._progress(part, done, len(named))

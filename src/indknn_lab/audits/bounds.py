@@ -1,14 +1,14 @@
 """Lower bounds on privacy loss from counted events. All hold with the stated confidence, for any distinguisher.
 
-A distinguisher says "in" or "out" of a transcript. Its true and false positive rates are bounded by Clopper and
-Pearson (1934); then
+A distinguisher says for each transcript whether the target is "in" or "out". Its true and false positive rates are
+bounded by Clopper and Pearson (1934). Then:
 
 ``epsilon``
-    (ε, δ)-DP demands TPR <= e^ε·FPR + δ, and the same of the complement: ε >= log((TPR - δ)/FPR).
+    (ε, δ)-DP requires TPR <= e^ε·FPR + δ, and the same for the complement. So ε >= log((TPR - δ)/FPR).
 ``mu``
-    μ-GDP demands TPR <= Φ(Φ⁻¹(FPR) + μ): μ >= Φ⁻¹(TPR) - Φ⁻¹(FPR)  (Dong, Roth & Su 2022; Nasr et al. 2023).
+    μ-GDP requires TPR <= Φ(Φ⁻¹(FPR) + μ). So μ >= Φ⁻¹(TPR) - Φ⁻¹(FPR)  (Dong, Roth & Su 2022; Nasr et al. 2023).
 
-The second refutes a claim of GDP with far fewer trials, because it needs no rare events.
+The second bound needs far fewer trials to refute a claim of GDP, because it needs no rare events.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from scipy.stats import binom
 
 from indknn.types import FloatArray
 
-# Where cuts are tried. μ is seen best in the middle, and few cuts are chosen from with less luck; ε in the tails.
+# The thresholds that are tried. μ is measured best in the middle, and ε in the tails. With few thresholds, the best one
+# on the first trials is less often best by luck.
 _QUANTILES = {"epsilon": np.linspace(0.002, 0.998, 60), "mu": np.linspace(0.1, 0.9, 9)}
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a set of trials proves. `trials` counts both worlds, those that chose the cut included."""
+    """The bounds that a set of trials proves. `trials` counts both worlds, and also trials that chose the threshold."""
 
     epsilon: float
     mu: float
@@ -38,7 +39,7 @@ class Bounds:
 
 
 def lower_rate(hits: float, trials: float, error: float) -> float:
-    """A rate that the true one is above, but with probability `error`.
+    """A lower bound on the true rate. It is wrong with probability at most `error`.
 
     >>> 0.95 < lower_rate(100, 100, 0.01) < 1.0, lower_rate(0, 100, 0.01)
     (True, 0.0)
@@ -47,12 +48,12 @@ def lower_rate(hits: float, trials: float, error: float) -> float:
 
 
 def upper_rate(hits: float, trials: float, error: float) -> float:
-    """A rate that the true one is below, but with probability `error`."""
+    """An upper bound on the true rate. It is wrong with probability at most `error`."""
     return 1.0 - lower_rate(trials - hits, trials, error)
 
 
 def epsilon_from_rates(tpr: float, fpr: float, delta: float) -> float:
-    """The ε below which (ε, δ)-DP is refuted by these rates.
+    """These rates refute (ε, δ)-DP for every ε below the result.
 
     >>> round(epsilon_from_rates(0.5, 0.1, 0.0), 3)
     1.609
@@ -61,7 +62,7 @@ def epsilon_from_rates(tpr: float, fpr: float, delta: float) -> float:
 
 
 def mu_from_rates(tpr: float, fpr: float) -> float:
-    """The μ below which μ-GDP is refuted by these rates.
+    """These rates refute μ-GDP for every μ below the result.
 
     >>> round(mu_from_rates(0.8413, 0.5), 2)
     1.0
@@ -70,14 +71,14 @@ def mu_from_rates(tpr: float, fpr: float) -> float:
 
 
 def lower_bounds(present: FloatArray, absent: FloatArray, delta: float, error: float) -> Bounds:
-    """What the scores of transcripts in the two worlds prove. Each of the two bounds fails with probability <= `error`.
+    """The bounds from the scores of transcripts in the two worlds. Each bound fails with probability <= `error`.
 
-    A quarter of the trials chooses the cut (and the side of it), the rest is counted: a cut chosen on the
-    trials that are counted would need a correction.
+    A quarter of the trials is used to choose the threshold and its side. Only the rest is counted. A threshold that was
+    chosen on the counted trials would need a correction.
     """
     n = min(len(present), len(absent))
     choose, test = slice(0, n // 4), slice(n // 4, n)
-    weight = (n - n // 4) / max(n // 4, 1)  # as if the chosen trials were as many as those that count
+    weight = (n - n // 4) / max(n // 4, 1)  # as if as many trials chose the threshold as are counted
     pooled = np.concatenate([present[choose], absent[choose]])
     best = dict.fromkeys(_QUANTILES, (-1.0, 0.0, 1))
     for name, quantiles in _QUANTILES.items():
@@ -94,7 +95,7 @@ def lower_bounds(present: FloatArray, absent: FloatArray, delta: float, error: f
 def _at(
     present: FloatArray, absent: FloatArray, cut: float, side: int, delta: float, error: float, weight: float = 1.0
 ) -> dict[str, float]:
-    """The bounds of the distinguisher that says "in" above the cut; for side -1 it says "out" below it."""
+    """The bounds of the distinguisher that says "in" above the threshold. For side -1 it says "out" below it."""
     hits, others = (present >= cut, absent >= cut) if side > 0 else (absent < cut, present < cut)
     tpr = lower_rate(weight * hits.sum(), weight * len(hits), error / 2)
     fpr = upper_rate(weight * others.sum(), weight * len(others), error / 2)
@@ -102,7 +103,9 @@ def _at(
 
 
 def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """How likely so many correct guesses are if the run was (ε, δ)-DP (Steinke, Nasr & Jagielski 2023, theorem 5.2).
+    """The probability of this many correct guesses or more, if the run was (ε, δ)-DP.
+
+    This is theorem 5.2 of Steinke, Nasr & Jagielski (2023).
 
     >>> one_run_p_value(1000, 100, 50, 0.0, 0.0) > 0.4, one_run_p_value(1000, 100, 90, 1.0, 1e-5) < 0.01
     (True, True)
@@ -116,7 +119,7 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
 
 
 def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, error: float) -> float:
-    """The largest ε that so many correct guesses refute."""
+    """The largest ε that this many correct guesses refute."""
 
     def excess(epsilon: float) -> float:
         return one_run_p_value(canaries, guesses, correct, epsilon, delta) - error

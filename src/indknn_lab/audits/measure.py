@@ -1,4 +1,4 @@
-"""Trials in, bounds out."""
+"""Runs trials of scenarios and computes bounds from them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from indknn_lab.audits.tap import Recorder
 from indknn_lab.audits.worlds import Scenario, Sight, play
 
 _APART = 1_000_000
-"""Between the seeds of two rounds."""
+"""The distance between the seeds of two rounds."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A scenario's claim beside what was measured. `epsilon_gdp` is what the bound on μ means at δ."""
+    """The claim of a scenario and the measured bounds. `epsilon_gdp` is the bound on μ, converted to ε at δ."""
 
     name: str
     about: str
@@ -54,7 +54,7 @@ class Measured:
 
 
 def scores_of(scenario: Scenario, trials: int, seed: int) -> tuple[FloatArray, FloatArray]:
-    """The scores of `trials` transcripts in each world, through the product. Noise is seeded, also the exact one."""
+    """The scores of `trials` transcripts in each world, from the product. All noise is seeded, also the exact noise."""
     rng, source = np.random.default_rng([seed, 1]), np.random.default_rng(seed)
     noise: Noise = SecureNoise(entropy=source.bytes) if scenario.exact_noise else SeededNoise(source)
     present, absent = (np.array([play(scenario, world, noise, rng) for _ in range(trials)]) for world in (True, False))
@@ -69,14 +69,14 @@ def measure(scenario: Scenario, trials: int, seed: int, error: float) -> Measure
 
 
 class Rounds:
-    """The trials of one scenario, played in as many rounds as there is time for. A round has a seed of its own."""
+    """The trials of one scenario, in as many rounds as there is time for. Each round has its own seed."""
 
     def __init__(self, scenario: Scenario, seed: int):
         self.scenario, self.seed, self.seconds = scenario, seed, 0.0
         self._scores: list[tuple[FloatArray, FloatArray]] = []
 
     def play(self, trials: int) -> None:
-        """One more round."""
+        """Run one more round."""
         start = time.perf_counter()
         self._scores.append(scores_of(self.scenario, trials, self.seed + _APART * len(self._scores)))
         self.seconds += time.perf_counter() - start
@@ -85,25 +85,28 @@ class Rounds:
         return len(self._scores)
 
     def measured(self, error: float) -> Measured:
-        """What all rounds prove together."""
+        """The bounds from all rounds together."""
         path = "product, exact noise" if self.scenario.exact_noise else "product"
         present, absent = (np.concatenate(world) for world in zip(*self._scores, strict=True))
         return _measured(self.scenario, path, lambda: (present, absent), self.seed, error, self.seconds)
 
 
 def claimed_mu(scenario: Scenario) -> float:
-    """sqrt(2B) for the B behind the claim. Both filters claim it: they differ in how B follows from ε."""
+    """sqrt(2B) for the B behind the claim. Both filters claim this μ, but they compute B from ε in different ways."""
     settings = scenario.settings
     return sqrt(2.0 * accounting.budget(scenario.epsilon, settings.delta, settings.accountant))
 
 
 def _lone(name: str, about: str, settings: Settings, sight: Sight = "votes") -> Scenario:
-    """A scenario without a script: what happens in it is not played through an engine."""
+    """A scenario without a script, because it is simulated and not run through an engine."""
     return Scenario(f"many trials, {name}", about, settings, lambda view, rng: iter(()), sight)
 
 
 def simulations() -> list[tuple[Scenario, list[Shot]]]:
-    """Lone targets, for tight bounds: votes seen, and counts seen over so many queries that labels cost little."""
+    """Scenarios with a lone target, for tight bounds.
+
+    In one, the adversary sees votes. In the other, they see counts over so many queries that labels cost little.
+    """
     slow = replace(BASE, max_queries=240, sigma2=16.0)
     one, three = Shot(1, (0, GRID)), Shot(3, (GRID, 2 * GRID))
     return [
@@ -128,9 +131,10 @@ def measure_simulated(simulation: tuple[Scenario, list[Shot]], trials: int, seed
 
 
 def measure_gradients(trials: int, seed: int, error: float, steps: int = 4) -> Measured:
-    """One record, all of B in gradients: the product's own gradient, clip and noise, without anything around them.
+    """Audit training with one record that spends all of B on gradients.
 
-    The adversary projects every noisy gradient on the one that the record would add, and sums over the steps.
+    It uses only the gradient, the clip and the noise of the product. The adversary projects every noisy gradient on the
+    gradient that the record would add, and sums over the steps.
     """
     settings, source = replace(MODEL, prior_share=0.9999), SeededNoise(seed)
     scale = training.step_scale(CLIP, steps, settings.shared_budget)
@@ -138,7 +142,7 @@ def measure_gradients(trials: int, seed: int, error: float, steps: int = 4) -> M
     weights = training.Weights.of(np.zeros((settings.n_features + 1, len(settings.classes))))
     limits = np.array([accounting.to_units(settings.shared_budget)])
     exact = training.gradient(vectors.values, labels, np.zeros(1, dtype=np.int64), limits, weights, CLIP, scale).sums
-    recorder = Recorder(source)  # for the scale that is drawn
+    recorder = Recorder(source)  # it records the scale of the noise
     training.noisy_gradient(exact, scale, recorder)
     (drawn,) = recorder.scales
     shift = exact.ravel() / drawn

@@ -1,8 +1,8 @@
 """Many canaries in one run (Steinke, Nasr & Jagielski 2023, "Privacy auditing with one training run").
 
-Every canary is a person with a direction of their own, put into the store or left out by a fair coin. One store
-answers a few queries at each of them. The adversary scores all canaries, says "in" of the highest, "out" of the
-lowest and nothing of the rest; how many guesses are right bounds ε from below, without a second run.
+Every canary is a person whose record has its own direction. A fair coin decides whether it is in the store. One store
+answers a few queries at each canary. The adversary scores all canaries, and guesses "in" for the highest scores and
+"out" for the lowest. The rest are not guessed. The number of right guesses bounds ε from below, without a second run.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from indknn_lab.audits.scenarios import BASE
 from indknn_lab.audits.tap import tap
 from indknn_lab.audits.worlds import gaussian_loss
 
-GUESSED = 0.25  # of the canaries. Chosen in a pilot on other seeds than the audit's, so it needs no correction
+GUESSED = 0.25  # share of the canaries; chosen in a pilot with other seeds than the audit, so it needs no correction
 
 
 @dataclass(frozen=True)
 class OneRun:
-    """What one run proved."""
+    """The result of one run."""
 
     canaries: int
     guesses: int
@@ -40,7 +40,7 @@ class OneRun:
 
 
 def one_run(canaries: int, seed: int, error: float, epsilon: float = 8.0) -> OneRun:
-    """Audit one store with so many canaries, who see only what the theorem covers."""
+    """Audit one store with this many canaries. The adversary sees only what the theorem covers."""
     settings = replace(BASE, epsilon=epsilon, n_features=canaries, sigma2=0.25, max_queries=12)
     rng = np.random.default_rng([seed, 2])
     coins, labels = rng.integers(2, size=canaries).astype(bool), rng.integers(2, size=canaries)
@@ -57,13 +57,13 @@ def one_run(canaries: int, seed: int, error: float, epsilon: float = 8.0) -> One
 
 
 def _scores(engine: Engine, labels: IntArray, canaries: int) -> FloatArray:
-    """The log-likelihood ratio of each canary's own two queries."""
+    """The log-likelihood ratio of each canary, from the two queries at it."""
     settings = engine.settings
     assert settings.tau is not None
     plan, scores = settings.plan(settings.tau), np.zeros(canaries)
     for block in np.array_split(np.arange(canaries), max(1, canaries // 64)):
         queries = _directions(block, canaries)
-        # A canary's own ledger, had they been there, follows the released counts. All are alike but for the label.
+        # The ledger that a canary would have follows from the released counts. Canaries differ only in their labels.
         alone = Shard(new_index(settings), new_ledger(settings))
         alone.add(settings.quantise(queries, "X"), labels[block], block.astype(str).tolist())
         for _ in range(2):
@@ -78,7 +78,7 @@ def _scores(engine: Engine, labels: IntArray, canaries: int) -> FloatArray:
 
 
 def _directions(which: IntArray, canaries: int) -> FloatArray:
-    """One axis each: nobody is near anybody else's query."""
+    """One axis for each canary, so that nobody is near another canary's query."""
     rows = np.zeros((len(which), canaries))
     rows[np.arange(len(which)), which] = 1.0
     return rows

@@ -1,4 +1,4 @@
-"""Parts of the product replaced for the length of a `with`. The product itself has no hooks."""
+"""Replaces parts of the product inside a `with`. The product itself has no hooks for this."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Replacement: TypeAlias = tuple[Any, str, Any]
-"""A module or class, the name of one of its attributes, and what takes its place."""
+"""A module or class, the name of one of its attributes, and the replacement."""
 
 
 @contextmanager
 def patched(replacements: Iterable[Replacement]) -> Iterator[None]:
-    """All replacements are in place inside the `with`, and none after it."""
+    """Put all replacements in place inside the `with`, and undo them after it."""
     with ExitStack() as undo:
         for where, name, new in replacements:
             undo.callback(setattr, where, name, getattr(where, name))
@@ -23,9 +23,9 @@ def patched(replacements: Iterable[Replacement]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken variant: what it is called, what is wrong with it, and how to put it in place.
+    """A broken variant: its name, what is wrong with it, and how to put it in place.
 
-    A check must see every mutant. `probes` names the statistical audits that must see it as well.
+    At least one check must catch every mutant. `probes` names the statistical audits that must also catch it.
     """
 
     name: str
@@ -34,5 +34,5 @@ class Mutant:
     probes: tuple[str, ...] = ()
 
     def __call__(self) -> AbstractContextManager[None]:
-        """In place within the `with`, gone after it."""
+        """Put the mutant in place inside the `with`, and remove it after it."""
         return patched(self.replacements())

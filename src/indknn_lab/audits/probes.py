@@ -1,7 +1,7 @@
 """Small statistical audits that are cheap enough to run against a mutant, and the verdict on each mutant.
 
-A fixed number of trials finds only gross violations; what is subtle is the business of `checks`. The promise is small
-(ε = 1), so that gross starts early.
+A fixed number of trials finds only large violations. `checks` finds the small ones. The claim is small (ε = 1), so that
+even a moderate loss is a large violation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from indknn_lab.audits.worlds import Scenario
 
 TRIALS = 60
 ERROR = 1e-5
-"""With which a correct mechanism may fail a probe: never, in practice."""
+"""The probability that a correct mechanism fails a probe. In practice this never happens."""
 
 _SMALL, _EVERYBODY = replace(BASE, epsilon=1.0, sigma2=0.2), tuple("abcdef")
 PROBES: list[Scenario] = [
@@ -28,13 +28,16 @@ PROBES: list[Scenario] = [
     Scenario("labels of a lone record", "", replace(_SMALL, sigma2=2.0), asking(6), "labels"),
     Scenario("five records", "", replace(_SMALL, max_queries=300), asking(8, 5)),
     Scenario("pooled analysts", "", replace(_SMALL, global_epsilon=1.0), analysts(_EVERYBODY, _EVERYBODY, 2)),
-    Scenario("many records", "", replace(MODEL, epsilon=1.0), asking(1, 20), hurried=True),  # or nobody would vote
+    Scenario("many records", "", replace(MODEL, epsilon=1.0), asking(1, 20), hurried=True),  # else nobody would vote
 ]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found wrong with a mutant: by name of the check or probe, what it said. `caught` if all saw it."""
+    """What was found wrong with a mutant, by the name of the check or probe.
+
+    `caught` is true if every check and probe that must see the mutant did.
+    """
 
     mutant: str
     wrong: str
@@ -45,14 +48,14 @@ class Verdict:
 
 
 def failed_checks(checks: dict[str, Check] = CHECKS, *, first: bool = False) -> dict[str, str]:
-    """What is wrong with whatever is in place, by check; only the first that fails, where that suffices."""
+    """What the checks find wrong with the code in place, by check. With `first`, stop at the first check that fails."""
     found = {}
     for name, check in checks.items():
         try:
             problem = check()
         except (
             IndKNNError
-        ) as error:  # a guard of the product that stops a mutant counts; a mutant that is broken does not
+        ) as error:  # it counts if a guard of the product stops a mutant, but not if a mutant just crashes
             problem = f"{type(error).__name__}: {error}"
         if problem:
             found[name] = problem
@@ -62,7 +65,7 @@ def failed_checks(checks: dict[str, Check] = CHECKS, *, first: bool = False) -> 
 
 
 def failed_probes(seed: int, trials: int = TRIALS, probes: Sequence[Scenario] = PROBES) -> dict[str, str]:
-    """Which probes measure more than is claimed, of whatever is in place."""
+    """The probes that measure more than is claimed, for the code in place."""
     found = {}
     for scenario in probes:
         mu = lower_bounds(*scores_of(scenario, trials, seed), scenario.settings.delta, ERROR).mu
@@ -72,7 +75,7 @@ def failed_probes(seed: int, trials: int = TRIALS, probes: Sequence[Scenario] = 
 
 
 def judge(mutant: Mutant, seed: int, trials: int = TRIALS) -> Verdict:
-    """Checks against a mutant, until one sees it, and the probes that it names."""
+    """Run the checks against a mutant until one catches it, and all probes that it names."""
     start = time.perf_counter()
     named = [scenario for scenario in PROBES if scenario.name in mutant.probes]
     try:

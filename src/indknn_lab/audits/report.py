@@ -1,4 +1,4 @@
-"""An audit as JSON and as one HTML page that needs nothing else."""
+"""Writes the results of an audit as JSON and as one HTML page that loads nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ svg text{font:12px system-ui,sans-serif}
 
 
 def as_dict(report: Report) -> dict[str, Any]:
-    """Everything, with what follows from it."""
+    """All results as plain values, with the verdicts that follow from them."""
     data = asdict(report)
     for row, measured in zip(data["scenarios"], report.scenarios, strict=True):
         row.update(holds=measured.holds, tightness=measured.tightness)
@@ -31,7 +31,7 @@ def as_dict(report: Report) -> dict[str, Any]:
 
 
 def write(report: Report, folder: Path) -> tuple[Path, Path]:
-    """The two files."""
+    """Write both files and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     plain, page = folder / "audit.json", folder / "audit.html"
     plain.write_text(json.dumps(as_dict(report), indent=1))
@@ -40,7 +40,7 @@ def write(report: Report, folder: Path) -> tuple[Path, Path]:
 
 
 def summary(report: Report) -> str:
-    """In plain words, for a terminal."""
+    """A summary in plain words, for a terminal."""
     lines = [f"{'scenario':<36}{'claimed':>9}{'counted':>9}{'by μ':>9}{'trials':>10}"]
     lines += [
         f"{m.name:<36}{m.claimed_epsilon:>9.2f}{m.epsilon:>9.2f}{m.epsilon_gdp:>9.2f}{m.trials:>10,}"
@@ -59,7 +59,7 @@ def summary(report: Report) -> str:
 
 
 def _closing(report: Report) -> list[str]:
-    """How strong the audit was, and what it did not do."""
+    """Lines that say how strong the audit was, and what it left out."""
     found = [f"Mutants caught: {sum(v.caught for v in report.mutants)} of {len(report.mutants)} tried."]
     if worst := report.strongest:
         found.insert(0, f"Strongest bound: {worst.tightness:.0%} of the claim ({worst.name}).")
@@ -67,7 +67,7 @@ def _closing(report: Report) -> list[str]:
 
 
 def _sentences(report: Report) -> list[str]:
-    """What the attacks found."""
+    """Sentences about the results of the attacks."""
     once, members, found = report.one_run, report.membership, []
     if once:
         found.append(
@@ -94,7 +94,7 @@ def _sentences(report: Report) -> list[str]:
 
 
 def html(report: Report) -> str:
-    """One page."""
+    """The HTML page."""
     data, verdict = as_dict(report), "<p class=good>Passed.</p>"
     if report.problems:
         verdict = "<p class=bad>Failed.</p>" + "".join(f"<p class=bad>{escape(p)}</p>" for p in report.problems)
@@ -126,7 +126,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 
 def _cell(name: str, value: Any) -> str:
-    if name == "tightness":  # beyond its end is a bug, and `holds` says so
+    if name == "tightness":  # a value above 1 is a bug, and `holds` reports it
         return f"<meter value={value:.3f} title={value:.1%}></meter>"
     if isinstance(value, bool):
         return f"<span class={'good' if value else 'bad'}>{'yes' if value else 'NO'}</span>"
@@ -136,7 +136,7 @@ def _cell(name: str, value: Any) -> str:
 
 
 def _roc(m: Membership) -> str:
-    """True over false positive rates of membership inference, in a frame."""
+    """A chart of true positive rates over false positive rates of membership inference."""
     size, marks = 300, []
     curves = {"bound": (m.bound, "#888"), "indknn": (m.private, "#1f5f99"), "no privacy": (m.control, "#b00020")}
     for i, (name, (rates, look)) in enumerate(curves.items()):

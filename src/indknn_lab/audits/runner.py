@@ -1,9 +1,10 @@
-"""The whole audit, within the minutes asked for.
+"""Runs the whole audit within the given minutes.
 
-Minutes decide how much is planned, and on a quiet core there is time for all of it: then a run with the same seed gives
-the same figures everywhere (but for the timing attack, which measures real time). On a busy one the clock cuts it
-short, and the report says what was left out. The clock sees no outcome, so bounds from fewer trials are as valid.
-The chance that any bound on a correct mechanism exceeds its claim is at most 5%, over all bounds of a run together.
+The minutes decide how much is planned. On an idle core there is time for all of it. Then a run with the same seed gives
+the same figures everywhere, except for the timing attack, which measures real time. On a busy core the audit stops
+when the time is over, and the report says what was left out. The time does not depend on any result, so bounds from
+fewer trials are also valid. The probability that any bound on a correct mechanism exceeds its claim is at most 5%, over
+all bounds of a run together.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from indknn_lab.audits.worlds import Scenario
 
 CONFIDENCE = 0.95
 _ROUND = 25
-"""Trials of a scenario in each round."""
+"""How many trials of each scenario a round has."""
 _TRIALS_A_MINUTE = 60
-"""Of each scenario: what a quiet core has time for."""
+"""How many trials of each scenario an idle core has time for in a minute."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What an audit found."""
+    """The results of an audit."""
 
     minutes: float
     seed: int
@@ -57,12 +58,12 @@ class Report:
     left_out: tuple[str, ...]
     seconds: float
     worked: float
-    """Seconds by the clock, and of the processor: on a busy machine they differ."""
+    """Seconds of elapsed time, and of processor time. On a busy machine they differ."""
     machine: str
 
     @property
     def problems(self) -> list[str]:
-        """Why the audit fails; nothing if it passes."""
+        """The reasons why the audit fails. Empty if it passes."""
         found = [f"{m.name}: measured above the claim" for m in self.scenarios if not m.holds]
         found += ["one run: measured above the claim"] if self.one_run and not self.one_run.holds else []
         found += ["membership inference: above the bound"] if self.membership and not self.membership.holds else []
@@ -87,7 +88,7 @@ def run(
     progress: Progress = lambda label, done, total: None,
     clock: Clock = time.perf_counter,
 ) -> Report:
-    """The audit, for so many minutes."""
+    """Run the audit for this many minutes."""
     if not (np.isfinite(minutes) and 0.05 <= minutes <= 1000):
         raise InvalidInputError(f"minutes must be between 0.05 and 1000, got {minutes!r}")
     allowance = Allowance(60.0 * minutes, clock, progress)
@@ -126,7 +127,7 @@ def run(
 
 
 def _product(allowance: Allowance, seed: int) -> tuple[dict[str, str], dict[str, str]]:
-    """What is wrong with the product, by check and by probe."""
+    """What the checks and the probes find wrong with the product."""
     checks: dict[str, str] = {}
     probes: dict[str, str] = {}
     things: list[tuple[str, Check | Scenario]] = [*CHECKS.items(), *((probe.name, probe) for probe in PROBES)]
@@ -141,7 +142,7 @@ def _product(allowance: Allowance, seed: int) -> tuple[dict[str, str], dict[str,
 def _scenarios(
     allowance: Allowance, product: list[Rounds], minutes: float, error: float
 ) -> tuple[list[Measured], list[str]]:
-    """All scenarios in turn, a round of each, until enough trials are played; and what there was no time for."""
+    """Run one round of each scenario in turn, until there are enough trials. Also says what there was no time for."""
     planned = max(2, round(_TRIALS_A_MINUTE * minutes / _ROUND))
     turns: Iterable[tuple[str, Rounds]] = ((r.scenario.name, r) for _ in range(planned) for r in product)
     for rounds in allowance.part("scenarios", turns):
@@ -155,7 +156,7 @@ def _scenarios(
 
 
 def _attacks(allowance: Allowance, minutes: float, seed: int, error: float) -> dict[str, Any]:
-    """Those that there is time for, by the field of the report."""
+    """The results of the attacks that there is time for, by the field of the report."""
     found: dict[str, Any] = {"one_run": None, "membership": None, "floats": (), "timing": ()}
     attacks: dict[str, Callable[[], Any]] = {
         "one_run": lambda: one_run(min(4000, int(1000 + 500 * minutes)), seed, error),

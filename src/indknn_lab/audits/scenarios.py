@@ -1,6 +1,6 @@
-"""The histories that are audited. Small stores: what matters to an adversary is near the target anyway.
+"""The histories that are audited. The stores are small, because only records near the target matter to an adversary.
 
-Each is a script that yields events; the target lies at `AXIS`, and `near(i)` are different queries around it.
+Each history is a script that yields events. The target is at `AXIS`, and `near(i)` are different queries around it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PLAIN = Settings(n_features=D, classes=(0, 1), epsilon=4.0, delta=1e-5, tau=0.5
 BASE = replace(_PLAIN, max_queries=24, sigma2=0.5, free_repeats=False)
 MODEL = replace(BASE, prior="model", prior_share=0.9)
 ENDLESS = replace(MODEL, prior_share=0.4, max_queries=None)
-LABELS = replace(BASE, max_queries=1000, sigma2=0.3)  # counting is cheap, so that the budget goes into votes
+LABELS = replace(BASE, max_queries=1000, sigma2=0.3)  # counts are cheap, so the budget goes into votes
 
 
 def near(i: int) -> FloatArray:
@@ -34,12 +34,12 @@ def near(i: int) -> FloatArray:
 
 
 def around(n: int) -> FloatArray:
-    """The first n of them."""
+    """The first n of these directions."""
     return np.stack([near(i) for i in range(n)])
 
 
 def natural(seed: int, people: int) -> Iterator[Add]:
-    """People with a record each, somewhere on the target's side."""
+    """People with one record each, in random directions on the target's side."""
     if people:
         rng = np.random.default_rng(seed)
         X = AXIS + 0.5 * rng.normal(size=(people, D))
@@ -47,7 +47,7 @@ def natural(seed: int, people: int) -> Iterator[Add]:
 
 
 def target(records: int = 1, labels: tuple[int, ...] = (1,)) -> Add:
-    """The target's records."""
+    """The event that adds the target's records."""
     X = np.stack([near(3 * i) for i in range(records)])
     return Add(X, tuple(labels[i % len(labels)] for i in range(records)))
 
@@ -61,7 +61,10 @@ def asking(
     people: int = 0,
     chosen: bool = True,
 ) -> Script:
-    """Ask around the target, every query `repeats` times, among some other people; or (not `chosen`) at random."""
+    """Ask around the target, each query `repeats` times, with some other people in the store.
+
+    If not `chosen`, the queries are random.
+    """
 
     def script(view: View, rng: np.random.Generator) -> Iterator[Event]:
         yield from natural(1, people)
@@ -75,7 +78,7 @@ def asking(
 
 
 def poisoned(queries: int, controlled: bool) -> Script:
-    """Before each query the adversary's own people join, one for each label: a tie that the target breaks."""
+    """Before each query the adversary's own people join, one for each label. They make a tie that the target breaks."""
 
     def script(view: View, rng: np.random.Generator) -> Iterator[Event]:
         yield target()
@@ -88,7 +91,10 @@ def poisoned(queries: int, controlled: bool) -> Script:
 
 
 def stopping(view: View, rng: np.random.Generator) -> Iterator[Event]:
-    """Adaptive: a wide query when the last one spoke against the target, an exact one else; stop when sure."""
+    """An adaptive script. If the last answer was evidence against the target, the next query is wide, otherwise exact.
+
+    It stops when the adversary is sure.
+    """
     yield from natural(2, 5)
     yield target()
     wide = AXIS + 0.8 * np.eye(D)[1]
@@ -100,7 +106,7 @@ def stopping(view: View, rng: np.random.Generator) -> Iterator[Event]:
 
 
 def coming_and_going(view: View, rng: np.random.Generator) -> Iterator[Event]:
-    """The target is forgotten and comes back again and again, with other records."""
+    """The target is forgotten and comes back again and again, each time with other records."""
     for i in range(5):
         yield Add(near(i)[None, :], (i % 2,))
         yield Ask(near(i))
@@ -109,7 +115,7 @@ def coming_and_going(view: View, rng: np.random.Generator) -> Iterator[Event]:
 
 
 def analysts(names: tuple[str, ...], seen: tuple[str, ...], queries: int) -> Script:
-    """Several analysts take turns; the adversary sees what some of them see."""
+    """Several analysts take turns. The adversary sees what some of them see."""
 
     def script(view: View, rng: np.random.Generator) -> Iterator[Event]:
         yield target()
@@ -121,7 +127,7 @@ def analysts(names: tuple[str, ...], seen: tuple[str, ...], queries: int) -> Scr
 
 
 def bystander(view: View, rng: np.random.Generator) -> Iterator[Event]:
-    """The target is near no query, others sit on the edge of the threshold: nothing may change."""
+    """The target is near no query, and other people are exactly at the threshold. The target must change nothing."""
     edge = AXIS + 1.7 * np.eye(D)[1]
     yield Add(np.stack([edge + 0.001 * i * np.eye(D)[2] for i in range(12)]), (1,) * 12, tuple(map(str, range(12))))
     yield Add(np.repeat(-AXIS[None, :] - 0.1 * np.eye(D)[1], 4, axis=0), (0,) * 4)
@@ -130,7 +136,7 @@ def bystander(view: View, rng: np.random.Generator) -> Iterator[Event]:
 
 
 def joining_later(view: View, rng: np.random.Generator) -> Iterator[Event]:
-    """The target comes with a crowd after the model was trained: all of them are counted, and a round follows."""
+    """The target comes with many others after the model was trained. They are counted, and another round follows."""
     yield from natural(3, 4)
     for i in range(2):
         yield Ask(near(i), "a")
@@ -142,7 +148,7 @@ def joining_later(view: View, rng: np.random.Generator) -> Iterator[Event]:
 
 
 def rounds(records: int, visits: int) -> Script:
-    """The operator trains again and again while the target is forgotten and comes back, with a crowd each time."""
+    """The operator trains again and again. Each time the target is forgotten and comes back with many others."""
 
     def script(view: View, rng: np.random.Generator) -> Iterator[Event]:
         for i in range(visits):
@@ -156,7 +162,7 @@ def rounds(records: int, visits: int) -> Script:
 
 
 def house(view: View, rng: np.random.Generator) -> Iterator[Event]:
-    """The unnamed analyst's queries shape the model. Another analyst asks in between: what both see is one view."""
+    """The unnamed analyst's queries influence the model. Another analyst asks in between. The adversary sees both."""
     yield from natural(3, 4)
     yield target()
     for start in (0, 12):
@@ -167,7 +173,7 @@ def house(view: View, rng: np.random.Generator) -> Iterator[Event]:
 
 
 def scenarios() -> list[Scenario]:
-    """All of them. Every configuration here is correct, so none may exceed its claim."""
+    """All scenarios. Every configuration here is correct, so no measured bound may exceed its claim."""
     return [*_votes(), *_labels(), *_indexes_and_owners(), *_analysts(), *_sums()]
 
 
@@ -218,7 +224,7 @@ def _analysts() -> list[Scenario]:
     one = replace(BASE, reuse="labels")
     shared = replace(BASE, epsilon=3.0, global_epsilon=4.0)
     both, three = ("a", "b"), ("a", "b", "c")
-    pooled, joint = (  # their budgets add up, but for what is shared
+    pooled, joint = (  # budgets of analysts add up, except for shared releases
         accounting.epsilon((2.0 - share) * BASE.budget, BASE.delta, BASE.accountant)
         for share in (0.0, ENDLESS.prior_share)
     )

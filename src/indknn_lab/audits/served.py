@@ -1,6 +1,6 @@
-"""The three ways in which people are served: an engine in memory, a durable store, and the server's worker.
+"""One interface for three ways to answer: an engine in memory, a durable store, and the server's worker.
 
-The checks play the same history by each of them.
+The checks run the same history through each of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Question: TypeAlias = tuple[FloatArray, Scope]
 
 
 class Repeatable(SeededNoise):
-    """Seeded noise that a store takes for secure. It is for the small stores that an audit makes, and no others."""
+    """Seeded noise that a store accepts as secure. Use it only for the small stores that an audit makes."""
 
     secure = True
 
@@ -43,18 +43,18 @@ _PIECE = Training.piece
 
 
 def in_step() -> AbstractContextManager[None]:
-    """A server trains when `finish_training` says so, and not when it finds the time: histories can be repeated."""
+    """Inside the `with`, a server trains only when `finish_training` is called. So histories can be repeated."""
     return patched([(Training, "piece", lambda training: False)])
 
 
 def finish_training(worker: Worker) -> None:
-    """All that a server would do in its pauses."""
+    """Do all the training that a server would do while it is idle."""
     asyncio.run(_all([partial(worker.run, lambda: sum(1 for _ in iter(lambda: _PIECE(worker._training), False)))]))
 
 
 @contextmanager
 def served(way: str, settings: Settings, seed: int) -> Iterator[Served]:
-    """A new, empty model that is served in one of the `WAYS`, with repeatable noise."""
+    """A new, empty model that is used in one of the `WAYS`, with repeatable noise."""
     with tempfile.TemporaryDirectory() as folder, in_step():
         model = Served(way, settings, seed, Path(folder))
         try:
@@ -64,7 +64,7 @@ def served(way: str, settings: Settings, seed: int) -> Iterator[Served]:
 
 
 class Served:
-    """One face for all ways."""
+    """A model behind one interface, whichever of the `WAYS` it uses."""
 
     def __init__(self, way: str, settings: Settings, seed: int, folder: Path):
         self.way, self.path = way, folder / "people.store"
@@ -80,7 +80,7 @@ class Served:
 
     @property
     def engine(self) -> Engine:
-        """What is in memory."""
+        """The engine in memory."""
         return self._model if isinstance(self._model, Engine) else self._model.engine
 
     def add(self, X: FloatArray, y: npt.ArrayLike, owners: Sequence[OwnerId]) -> None:
@@ -97,7 +97,7 @@ class Served:
         return self.predict_all([(Q, analyst)])[0]
 
     def predict_all(self, questions: Sequence[Question]) -> list[npt.NDArray[Any]]:
-        """The labels of several requests. Before a server they wait together, and may share a batch."""
+        """The labels of several requests. At a server they wait at the same time, and may share a batch."""
         worker = self._worker
         if worker is None:
             return [self._model.predict(Q, analyst) for Q, analyst in questions]
@@ -107,11 +107,11 @@ class Served:
         return labels
 
     def train(self) -> Iterator[Progress]:
-        """A round of training, or the rest of one, piece by piece."""
+        """A round of training, or the rest of one, step by step."""
         return self._model.train()
 
     def train_if_any(self) -> None:
-        """All of it, where there is a model to train."""
+        """Train the shared model completely, if there is one."""
         if self.engine.settings.advised:
             for _ in self.train():
                 pass
@@ -121,13 +121,13 @@ class Served:
         return int(self.engine.ledger.total_spent([owner])[0])
 
     def restart(self) -> None:
-        """Close the store and read it back from its file. An engine has no file, and goes on."""
+        """Close the store and read it back from its file. An engine has no file and just continues."""
         if self.way != "engine":
             self.close()
             self._serve(Store(self.path, noise=self._noise, synchronous="OFF"))
 
     def close(self) -> None:
-        """Finish what was begun, and close the store."""
+        """Finish the work that was started, and close the store."""
         if self._worker is not None:
             self._worker.close()
         if isinstance(self._model, Store):
@@ -138,7 +138,7 @@ class Served:
         return [path for path in (self.path, self.path.with_name(self.path.name + "-wal")) if path.exists()]
 
     def after_crash(self, owner: OwnerId) -> int:
-        """What a person has spent by the file alone, as if the process had ended this moment and another read it."""
+        """What a person has spent according to the file, as another process would read it if this one crashed now."""
         with tempfile.TemporaryDirectory() as folder:
             for file in self.files():
                 shutil.copy(file, folder)
@@ -146,10 +146,10 @@ class Served:
                 return int(copy.engine.ledger.total_spent([owner])[0])
 
     def _in_turn(self, work: Callable[[], Any]) -> None:
-        """A server has other work wait for its turn among the predictions."""
+        """Do some work. At a server it waits for its turn among the predictions."""
         work() if self._worker is None else asyncio.run(_all([partial(self._worker.run, work)]))
 
 
 async def _all(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What all of them give; they are called at once, in order. A mutant may leave everybody waiting."""
+    """The results of these calls, which are started together and in order. A mutant may leave all of them waiting."""
     return await asyncio.wait_for(asyncio.gather(*(call() for call in calls)), timeout=60)

@@ -1,8 +1,8 @@
 """Many transcripts at once, for bounds that need a million trials.
 
-The target is alone. Admission is the mechanism's own `count`; what follows it is `settle` for a different K in every
-trial, which the mechanism, made for one query at a time, does not offer. `tests/audits` runs both on the same noise
-and finds exactly the same charges and labels, and the same losses up to rounding.
+The target is alone. Admission uses the mechanism's own `count`. Settling is written again here, because K differs in
+every trial, and `settle` of the mechanism handles one query at a time. `tests/audits` runs both with the same noise. It
+checks that charges and labels are exactly the same, and losses the same up to rounding.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from indknn.types import GRID, FloatArray, IntArray
 _SLACK = 1.0 + 2.0**-32  # as in charge_units
 
 Draw = Callable[[FloatArray, int], IntArray]
-"""Rounded normals of shape (trials, size) at one scale per trial."""
+"""A function that draws rounded normals of shape (trials, size), with one scale per trial."""
 
 
 @dataclass(frozen=True)
 class Shot:
-    """One query as the target sees it: how many of their records it selects, and the votes in grid units."""
+    """One query: how many of the target's records it selects, and their votes in grid units."""
 
     m: int
     votes: tuple[int, ...]
@@ -35,7 +35,7 @@ class Shot:
 
 @dataclass(frozen=True)
 class Run:
-    """The transcripts: losses when votes are seen and when only labels are, labels, and what was spent."""
+    """The transcripts: losses if votes are seen, losses if only labels are seen, labels, and what was spent."""
 
     votes_loss: FloatArray
     labels_loss: FloatArray
@@ -44,7 +44,7 @@ class Run:
 
 
 def simulate(settings: Settings, shots: list[Shot], present: bool, trials: int, draw: Draw) -> Run:
-    """Algorithm 3 with a lone target, `trials` times side by side. Two labels."""
+    """Run Algorithm 3 with a lone target and two labels, `trials` times in parallel."""
     assert settings.tau is not None
     plan, budget = settings.plan(settings.tau), to_units(settings.budget)
     spent = np.zeros(trials, dtype=np.int64)
@@ -78,7 +78,7 @@ def random_draw(rng: np.random.Generator) -> Draw:
 
 
 def _scale2(sigma2: float, K: IntArray) -> FloatArray:
-    """Plan.scale2 for many K: the root, rounded up."""
+    """`Plan.scale2` for many K: the square root, rounded up."""
     square = (sigma2 * sigma2) * GRID * K.astype(np.float64)
     root = np.floor(np.sqrt(square))
     result: FloatArray = np.where(root * root >= square, root, root + 1.0)
@@ -86,7 +86,7 @@ def _scale2(sigma2: float, K: IntArray) -> FloatArray:
 
 
 def _settle(vote: IntArray, remaining: IntArray, scale: FloatArray) -> tuple[IntArray, IntArray]:
-    """mechanism.settle for many trials, each of its own scale."""
+    """`mechanism.settle` for many trials, each with its own scale."""
     squared = (vote.astype(np.float64) * vote).sum(axis=1)
     double = 2.0 * scale * scale
     limit = np.maximum(remaining - 1, 0).astype(np.float64) * (double / UNIT) / (_SLACK * _SLACK)

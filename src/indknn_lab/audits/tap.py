@@ -1,8 +1,8 @@
-"""What the theorem covers. Users see only the label of it. `tap` is a hook for audits alone.
+"""Records everything that the theorem covers. Users see only the labels. `tap` is only for audits.
 
-The proof is about the noisy count, the noisy votes, and noisy sums over records. An adversary who sees those is
-stronger than one who sees labels, so a bound against them is nearer to the claim. `tap` puts recorders around the
-noisy functions of `mechanism`, `statistics` and `training`, whichever are in place, and takes them off again.
+The proof covers the noisy counts, the noisy votes, and the noisy sums over records. An adversary who sees those is
+stronger than one who sees labels. So a bound from such an adversary is nearer to the claim. `tap` wraps the noisy
+functions of `mechanism`, `statistics` and `training` that are in place, and restores them afterwards.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Sum: TypeAlias = Literal["tally", "gradient"]
 
 @dataclass
 class Noised:
-    """Exact integers in one or more parts, the same with noise, and the scale of the noise on each part.
+    """Exact integers in one or more parts, the same integers with noise, and the scale of the noise on each part.
 
-    A count has the released K, after it was lifted to 30. Votes have the K that their noise was scaled by, and a label
-    where one follows. A sum over records has `again`, which takes it from another shard and charges that one.
+    A count has the released K, which is at least 30. Votes have the K that set the scale of their noise, and a label if
+    one was released. A sum over records has `again`, which computes the sum for another shard and charges that shard.
     """
 
     kind: Literal["count", "votes"] | Sum
@@ -47,7 +47,7 @@ class Noised:
 
     @property
     def bare(self) -> bool:
-        """Whether something was released without noise. A correct product never does that."""
+        """Whether something was released without noise. A correct product never does this."""
         return len(self.scales) != len(self.exact)
 
     @property
@@ -57,24 +57,24 @@ class Noised:
 
 
 class Tape(list[Noised]):
-    """Everything that got noise, in order. `kept` are the votes that left besides a label."""
+    """Everything that got noise, in order. `kept` are the votes that were released in addition to a label."""
 
     def __init__(self) -> None:
         super().__init__()
         self.kept: list[releases.Votes] = []
 
     def of(self, kind: str) -> list[Noised]:
-        """What is of one kind."""
+        """All entries of one kind."""
         return [one for one in self if one.kind == kind]
 
     @property
     def shared(self) -> list[Noised]:
-        """What every analyst sees: sums over all records."""
+        """The entries that every analyst sees: sums over all records."""
         return [one for one in self if one.again is not None]
 
 
 class Recorder:
-    """Noise that remembers at which scales it was drawn."""
+    """Noise that records the scales at which it was drawn."""
 
     def __init__(self, noise: Noise):
         self._noise = noise
@@ -82,7 +82,7 @@ class Recorder:
         self.scales: list[int] = []
 
     def draw(self, scale: int | float | Fraction, size: int) -> IntArray:
-        """The same values as from the noise within."""
+        """The values that the wrapped noise draws."""
         self.scales.append(int(scale))
         self.latest = self._noise.draw(scale, size)
         return self.latest
@@ -90,21 +90,21 @@ class Recorder:
 
 @contextmanager
 def tap() -> Iterator[Tape]:
-    """A tape that grows with every count, every vote and every sum that gets noise."""
+    """A tape to which every noisy count, vote and sum is added inside the `with`."""
     ears = _Ears()
     with patched(ears.listeners()):
         yield ears.tape
 
 
 class _Ears:
-    """The listeners of one tap. Each is called in the place of the original, which is its first argument."""
+    """The listeners of one tap. Each is called instead of the original function, which is its first argument."""
 
     def __init__(self) -> None:
         self.tape = Tape()
-        self.arguments: tuple[Any, ...] = ()  # of the latest sum over a shard's records
+        self.arguments: tuple[Any, ...] = ()  # the arguments of the latest sum over a shard's records
 
     def listeners(self) -> list[Replacement]:
-        """Where to listen, and with what."""
+        """The functions to replace, and the listeners."""
         functions: list[tuple[Any, str, Callable[..., Any]]] = [
             (mechanism, "noisy_count", self._count),
             (mechanism, "noisy_votes", self._votes),

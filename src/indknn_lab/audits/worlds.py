@@ -1,13 +1,14 @@
 """Neighbouring histories and the privacy loss of a transcript.
 
 A scenario is a script of events: somebody is added or forgotten, a query is asked, the shared model is trained. One
-owner is the *target*. In the world where they are present their events happen, in the other they do not; everything
-else is the same. The script may look at all that was released so far (`View`), so adversaries are adaptive.
+owner is the *target*. In one world the target's events happen, and in the other they do not. Everything else is the
+same. The script may use everything that was released so far (`View`), so adversaries are adaptive.
 
-The adversary knows everybody's records. They keep two *shadows*, shards of the product that hold only the others
-and only the target, and feed them the released counts and sums. The shadows tell by how much the target shifts each
-release, and from where. For a Gaussian release at scale s, shifted by Δ from b, the log-likelihood ratio is
-((x - b)·Δ - |Δ|²/2)/s²; their sum over the transcript is the best possible score (Neyman & Pearson 1933).
+The adversary knows everybody's records. They keep two *shadows*. These are shards of the product: one holds all people
+except the target, and one holds only the target. They get the released counts and sums. From the shadows follows by how
+much the target shifts each release, and from which value. For a Gaussian release x with scale s, shifted by Δ from b,
+the log-likelihood ratio is ((x - b)·Δ - |Δ|²/2)/s². The sum over the transcript is the best possible score (Neyman &
+Pearson 1933).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from indknn_lab.audits.patches import patched
 from indknn_lab.audits.tap import Noised, tap
 
 Sight: TypeAlias = Literal["labels", "counts", "votes"]
-"""What the adversary sees: labels alone; noisy counts and labels; noisy counts and noisy votes."""
+"""What the adversary sees: only labels, or noisy counts and labels, or noisy counts and noisy votes."""
 
 TARGET: OwnerId = "target"
 
@@ -52,7 +53,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Add:
-    """Records of one owner, or of several others."""
+    """Records of one owner, or of several owners, are added."""
 
     X: FloatArray
     y: tuple[int, ...]
@@ -60,20 +61,20 @@ class Add:
 
     @property
     def owners(self) -> list[OwnerId]:
-        """One per record."""
+        """The owner of each record."""
         return as_owner_list(self.owner) if isinstance(self.owner, tuple) else [self.owner] * len(self.y)
 
 
 @dataclass(frozen=True)
 class Forget:
-    """An owner goes."""
+    """An owner is forgotten."""
 
     owner: OwnerId = TARGET
 
 
 @dataclass(frozen=True)
 class Train:
-    """The operator has the shared model trained, or looked whether newcomers call for that."""
+    """The operator asks for training. It trains the shared model, or checks whether there are enough newcomers."""
 
 
 Event: TypeAlias = Ask | Add | Forget | Train
@@ -81,7 +82,7 @@ Event: TypeAlias = Ask | Add | Forget | Train
 
 @dataclass
 class View:
-    """What the adversary knows so far: labels asked for, and the log-likelihood ratio of in against out."""
+    """What the adversary knows so far: the labels seen, and the log-likelihood ratio of "in" against "out"."""
 
     labels: list[int] = field(default_factory=list)
     loss: float = 0.0
@@ -89,10 +90,10 @@ class View:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A history with and without the target, what is seen of it, and what is claimed about it.
+    """A history with and without the target, what the adversary sees of it, and the claim about it.
 
-    The claim is the ε of the settings, unless analysts pool their views or there is a global ledger. `share` is how
-    many trials it gets, relative to the others. `hurried` puts the constants of `HURRY` in place.
+    The claim is the ε of the settings, unless analysts share their answers or there is a global ledger. `share` is the
+    relative number of trials. `hurried` puts the constants of `HURRY` in place.
     """
 
     name: str
@@ -107,7 +108,7 @@ class Scenario:
 
     @property
     def epsilon(self) -> float:
-        """The claim."""
+        """The ε that is claimed."""
         return self.settings.epsilon if self.claimed_epsilon is None else self.claimed_epsilon
 
 
@@ -121,7 +122,7 @@ class Shadow:
         self._transcripts: dict[Scope, Transcript] = {}
 
     def apply(self, event: Add | Forget) -> None:
-        """Records come or go."""
+        """Add or forget records in the shadows."""
         shard = self.target if event.owner == TARGET else self.others
         if isinstance(event, Add):
             shard.add(*self._settings.prepare(event.X, np.array(event.y)), event.owners)
@@ -129,12 +130,12 @@ class Shadow:
             shard.forget(shard.slots_of_owners([event.owner]))
 
     def keep_step(self, engine: Engine) -> None:
-        """What is public about the product: rounds that have begun, and whose answers count for everybody."""
+        """Copy public state of the product: which rounds have started, and whose answers count for everybody."""
         for shard in (self.others, self.target):
             shard.epoch, shard.ledger.house = engine.shard.epoch, engine.ledger.house
 
     def shared_loss(self, released: Sequence[Noised]) -> float:
-        """The log-likelihood ratio of what every analyst sees, and the shadows' charges for it."""
+        """The log-likelihood ratio of what every analyst sees. It also charges the shadows for it."""
         total = 0.0
         for one in released:
             if one.again is not None:
@@ -143,7 +144,7 @@ class Shadow:
         return total
 
     def loss(self, query: Vectors, analyst: Scope, released: Sequence[Noised], sight: Sight) -> float:
-        """The same of what one query released to the analyst who asked."""
+        """The same for what one query released to the analyst who asked."""
         total, admitted = 0.0, None
         for one in released:
             if one.again is not None:
@@ -171,7 +172,7 @@ class Shadow:
     ) -> float:
         (others, target), plan = admitted, one.plan
         assert plan is not None
-        # Who sees labels only must guess K: without the target, and without its noise.
+        # An adversary who sees only labels must guess K. The guess is the count without the target and without noise.
         K = max(others.total, MIN_K) * GRID if sight == "labels" and not self._settings.advised else one.K
         transcript, tau = self._transcript(analyst), tau_on_grid(plan.tau)
         base = transcript.votes(query, tau, plan.n_classes) + self.others.settle(others, K, plan)
@@ -182,7 +183,7 @@ class Shadow:
         if sight != "votes" or one.bare:
             return label_loss(one.label, base, shift, plan.scale2(K))
         x = one.noisy[0] - base
-        if plan.contrast:  # only P times the votes leaves
+        if plan.contrast:  # only P times the votes is released
             return gaussian_loss(x - x.mean(), shift - shift.mean(), plan.scale2(K))
         return gaussian_loss(x, shift, plan.scale2(K))
 
@@ -194,7 +195,7 @@ class Shadow:
 
 
 def play(scenario: Scenario, present: bool, noise: Noise, rng: np.random.Generator) -> float:
-    """Run the history through the product, in one of the two worlds; the score of what was seen."""
+    """Run the history through the product, in one of the two worlds. Returns the score of what the adversary saw."""
     with hurried() if scenario.hurried else nullcontext(), tap() as tape:
         engine, shadow, view = Engine(scenario.settings, noise), Shadow(scenario.settings), View()
         for event in scenario.script(view, rng):
@@ -215,7 +216,7 @@ def play(scenario: Scenario, present: bool, noise: Noise, rng: np.random.Generat
 
 
 def _happens(engine: Engine, event: Ask | Train) -> int:
-    """The label, where a query is asked."""
+    """Make the event happen. Returns the label if it is a query."""
     if isinstance(event, Ask):
         return int(engine.predict(event.query[None, :], event.analyst)[0])
     for _ in engine.train():
@@ -242,16 +243,17 @@ HURRY: list[tuple[Any, str, Any]] = [
     (adviser, "LATELY", 6),
     (schedule, "SCHEDULE_FIRST", 4),
 ]
-"""A model that learns in a few steps at a higher price, and looks for newcomers after a few answers; votes anyhow."""
+"""Constants for short audits. The model learns in a few expensive steps, looks for newcomers after a few answers, and
+always asks for votes."""
 
 
 def hurried() -> AbstractContextManager[None]:
-    """With such a model."""
+    """Put the constants of `HURRY` in place inside the `with`."""
     return patched(HURRY)
 
 
 def gaussian_loss(x: IntArray | FloatArray, shift: IntArray | FloatArray, scale: int) -> float:
-    """log of the ratio of densities at x, shifted against not."""
+    """The logarithm of the ratio of the densities at x, with the shift and without it."""
     s = float(scale)
     a, d = x / s, shift / s
     return float((a * d - d * d / 2.0).sum())
@@ -262,12 +264,12 @@ _LOG_WEIGHTS = np.log(_WEIGHTS / _WEIGHTS.sum())
 
 
 def label_loss(label: int, base: IntArray, shift: IntArray, scale: int) -> float:
-    """log of the ratio of probabilities that this label wins."""
+    """The logarithm of the ratio of the probabilities that this label wins, with the shift and without it."""
     return _log_win(label, (base + shift) / scale) - _log_win(label, base / scale)
 
 
 def _log_win(label: int, mean: FloatArray) -> float:
-    """log P(argmax = label) for independent unit normals around these means, by quadrature."""
+    """log P(argmax = label) for independent normals of variance 1 with these means, by numerical integration."""
     gaps = np.delete(mean[label] - mean, label)
     if len(gaps) == 1:
         return float(log_ndtr(gaps[0] / np.sqrt(2.0)))

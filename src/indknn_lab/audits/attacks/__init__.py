@@ -1,1 +1,1 @@
-"""Attacks on what leaves: who is a member, what floating point betrays, what the clock betrays."""
+"""Attacks on the answers: membership inference, and leaks through floating point and through timing."""

@@ -1,9 +1,9 @@
-"""The floating-point attack: which doubles a noisy value can be betrays what was under the noise (Mironov 2012).
+"""The floating-point attack: the last bits of a noisy value can reveal the value without noise (Mironov 2012).
 
-A neighbour's count is 0 or 1, and noise is added. Textbook noise is a double: near zero doubles are dense, near one
-they are not, so a released value with very fine bits cannot have been 1 + noise. The attacker looks for such bits
-and for any other pattern in the last bits that tells the two apart. The noise itself allows every attacker a success
-rate of Φ(1/2s) at most; more than that is a leak. Our values are integers on a grid and must show nothing beyond.
+A person's count is 0 or 1, and noise is added. Textbook noise is a double. Doubles are dense near zero and less dense
+near one. So a released value with very fine bits cannot have been 1 + noise. The attacker looks for such bits, and for
+any other pattern in the last bits that separates the two cases. Correct noise allows every attacker a success rate of
+at most Φ(1/2s). A higher rate is a leak. Our values are integers on a grid, and the rate must not be higher.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from indknn_lab.audits.bounds import lower_rate
 
 SIGMA = 2.0
 Sampler = Callable[[int, int], FloatArray]
-"""Released doubles: (what is under the noise, how many)."""
+"""A function that releases doubles. Its arguments are the value without noise, and how many to release."""
 
 
 @dataclass(frozen=True)
 class FloatAttack:
-    """How often the attacker was right, at least, and what the noise allows at most."""
+    """A lower bound on how often the attacker was right, and the highest rate that the noise allows."""
 
     sampler: str
     released: int
@@ -35,7 +35,7 @@ class FloatAttack:
 
     @property
     def leaks(self) -> bool:
-        """Whether more comes out than the noise allows."""
+        """Whether the attacker is right more often than the noise allows."""
         return self.success_at_least > self.allowed
 
 
@@ -48,7 +48,7 @@ def both(released: int, seed: int, error: float) -> list[FloatAttack]:
 
 
 def attack(name: str, sampler: Sampler, released: int, error: float) -> FloatAttack:
-    """Learn from half of the released values which fine structure comes from 0 and which from 1; guess the rest."""
+    """Learn from half of the released values which bit patterns come from 0 and which from 1. Then guess the rest."""
     zero, one = (_pattern(sampler(v, released)) for v in (0, 1))
     half = released // 2
     size = 1 + max(int(zero.max()), int(one.max()))
@@ -60,19 +60,19 @@ def attack(name: str, sampler: Sampler, released: int, error: float) -> FloatAtt
 
 
 def naive(seed: int) -> Sampler:
-    """The textbook: a double plus a normal double."""
+    """Textbook noise: a double plus a normal double."""
     rng = np.random.default_rng([seed, 4])
     return lambda value, size: value + SIGMA * rng.standard_normal(size)
 
 
 def ours(seed: int) -> Sampler:
-    """What the mechanism draws: the exact sampler on the grid, here from seeded entropy, then shown as a double."""
+    """The noise of the mechanism: the exact sampler on the grid, here with seeded entropy, converted to a double."""
     noise = SecureNoise(entropy=np.random.default_rng([seed, 5]).bytes)
     return lambda value, size: (value * GRID + noise.draw(int(SIGMA * GRID), size)) / GRID
 
 
 def _pattern(values: FloatArray) -> IntArray:
-    """How fine the value is: its lowest set bit, with how large it is in eight steps."""
+    """The pattern of a value: its lowest set bit, together with its size in eight steps."""
     mantissa, exponent = np.frexp(values)
     whole = np.abs(mantissa * 2.0**53).astype(np.int64)
     lowest = np.log2((whole & -whole).astype(np.float64), where=whole > 0, out=np.zeros(len(values)))

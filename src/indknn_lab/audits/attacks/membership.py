@@ -1,9 +1,9 @@
-"""Membership inference against the answers, as in the literature, with the theoretical bound beside it.
+"""Membership inference from the answers, as in the literature, compared with the theoretical bound.
 
-People with unusual records are in the store or not, by a coin. The attacker has each one's record and label, asks a
-few questions right at it, and counts how often the label comes back (Shokri et al. 2017; for nearest neighbours the
-questions at the record itself are the strongest). μ-GDP allows any attacker a true positive rate of at most
-Φ(Φ⁻¹(FPR) + μ). The control is the same vote without noise and budgets.
+A coin decides for each person with an unusual record whether the record is in the store. The attacker knows every
+record and its label, asks a few queries at the record, and counts how often its label is the answer (Shokri et al.
+2017). For nearest neighbours, queries at the record itself are the strongest. μ-GDP allows any attacker a true positive
+rate of at most Φ(Φ⁻¹(FPR) + μ). The control is the same vote without noise and budgets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _POINTS = np.linspace(0.0, 1.0, 41)
 
 @dataclass(frozen=True)
 class Membership:
-    """ROC curves over common false positive rates, and what they amount to."""
+    """ROC curves at the same false positive rates, and numbers that summarise them."""
 
     people: int
     claimed_epsilon: float
@@ -47,7 +47,7 @@ class Membership:
 
 
 def membership(people: int, seed: int, error: float) -> Membership:
-    """Attack one store of unusual people, half of whom are in it."""
+    """Attack one store. About half of the unusual people have their record in it."""
     settings = replace(BASE, n_features=_D, tau=0.8, max_queries=1000, sigma2=0.2)
     rng = np.random.default_rng([seed, 3])
     X, y, member = rng.normal(size=(people, _D)), rng.integers(2, size=people), rng.integers(2, size=people) == 1

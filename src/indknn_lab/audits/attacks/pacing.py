@@ -1,10 +1,10 @@
-"""Answers that leave on a fixed tick, so that how long they took to make tells nothing.
+"""Sends answers only at fixed ticks, so that the time of an answer reveals nothing.
 
-An answer takes longer when more people are near, when fewer of them are exhausted, and when the scan has more to
-look at: all of it private. A `Paced` model holds every answer back until a whole number of ticks after the question
-came; as long as the work fits into one tick per query, the time of an answer is a function of the question alone.
-The cost is latency: each query takes its tick. Work that does not fit is answered on the next tick and counted in
-`late`; choose a tick that makes this rare, since being late does tell something.
+An answer takes longer if more people are near, if fewer of them have used up their budgets, and if the scan reads more
+records. All of this is private. A `Paced` model holds every answer back until a whole number of ticks after the
+request. If the work fits into one tick per query, the time of an answer depends only on the request. The price is
+latency, because each query takes at least one tick. Work that takes longer is answered at the next tick and counted in
+`late`. Choose a tick that makes this rare, because a late answer reveals something.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from indknn.errors import InvalidInputError
 
-_SPIN = 0.001  # the last millisecond is waited for awake: a sleeper wakes up late, and by how much may vary
+_SPIN = 0.001  # busy waiting for the last millisecond, because a sleeping thread wakes up late by a varying time
 
 
 class Answers(Protocol):
-    """An engine or a store."""
+    """Anything that answers queries, such as an engine or a store."""
 
     def predict(self, Q: npt.ArrayLike, analyst: str | None = None) -> npt.NDArray[Any]:
         """The label of each query."""
@@ -31,7 +31,7 @@ class Answers(Protocol):
 
 
 class Paced:
-    """The same model, whose answers leave on a tick of so many seconds per query. Errors wait as well.
+    """A model whose answers leave at ticks of `tick` seconds per query. Errors wait as well.
 
     >>> from indknn.core.noise import SecureNoise
     >>> from indknn.engine import Engine
@@ -60,7 +60,7 @@ class Paced:
         self._clock, self._sleep = clock, sleep
 
     def predict(self, Q: npt.ArrayLike, analyst: str | None = None, **options: Any) -> npt.NDArray[Any]:
-        """The label of each query, so many ticks after the call; `options` go to the model."""
+        """The label of each query, at least one tick per query after the call. `options` are passed to the model."""
         start, allowed = self._clock(), self.tick * max(len(np.asarray(Q)), 1)
         ask: Callable[..., npt.NDArray[Any]] = self.model.predict
         try:

@@ -1,8 +1,8 @@
-"""The timing attack, and the tick that makes it fail.
+"""The timing attack, and a test that it fails if answers leave at fixed ticks.
 
-Two questions that an attacker may have of the clock: are there people near this query, and are they exhausted?
-Times are measured in turn, so that what else the machine does hits both alike. From half of the times the
-attacker learns a cut, on the rest they guess.
+From the time of an answer, an attacker may want to learn two things: are there people near this query, and have they
+used up their budgets? The two cases are measured in turn, so that other work on the machine affects both alike. The
+attacker learns a threshold from half of the times, and guesses on the rest.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from indknn_lab.audits.bounds import lower_rate
 from indknn_lab.audits.scenarios import AXIS, BASE, D
 
 PEOPLE = 5000
-_LONGEST_TICK = 0.02  # on a busy machine the slowest answers are slow for other reasons
+_LONGEST_TICK = 0.02  # seconds; slower answers are slow because the machine is busy
 Arm: TypeAlias = tuple[Engine, FloatArray]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How often the clock told the truth, without and with the tick, and what the tick costs."""
+    """How often the attacker was right, without and with ticks, and how much time the ticks cost."""
 
     question: str
     answers: int
@@ -42,12 +42,12 @@ class Timing:
 
     @property
     def holds(self) -> bool:
-        """Whether the clock says nothing once answers leave on the tick."""
+        """Whether the attacker learns nothing if answers leave at ticks."""
         return self.paced_at_least <= 0.5
 
 
 def timing(answers: int, error: float) -> list[Timing]:
-    """Both questions, so many answers of each kind. Times are real, so no two runs give the same figures."""
+    """Both attacks, with this many answers of each kind. Times are real, so results differ from run to run."""
     near, far = AXIS[None, :], -AXIS[None, :]
     fresh, spent = _crowd(), _crowd()
     slots = np.arange(PEOPLE)
@@ -59,7 +59,7 @@ def timing(answers: int, error: float) -> list[Timing]:
 
 
 def _crowd() -> Engine:
-    """Many people near the axis, whose budgets last for as long as this takes."""
+    """An engine with many people near the axis. Their budgets last for the whole attack."""
     rng = np.random.default_rng(0)
     engine = Engine(replace(BASE, max_queries=10**7, sigma2=16.0), SecureNoise())
     engine.add(AXIS + 0.1 * rng.normal(size=(PEOPLE, D)), rng.integers(2, size=PEOPLE), list(range(PEOPLE)))
@@ -87,7 +87,7 @@ def _attack(question: str, arms: tuple[Arm, Arm], answers: int, error: float) ->
 
 
 def _times(arms: Sequence[tuple[Answers, FloatArray]], answers: int) -> FloatArray:
-    """Seconds per answer, of shape (answers, 2), the two kinds in turn after a little warming up."""
+    """Seconds per answer, of shape (answers, 2). The two kinds take turns, after a short warm-up."""
     times = np.zeros((answers + 5, 2))
     for i in range(len(times)):
         for kind in (0, 1) if i % 2 else (1, 0):
@@ -99,7 +99,7 @@ def _times(arms: Sequence[tuple[Answers, FloatArray]], answers: int) -> FloatArr
 
 
 def _guess(times: FloatArray) -> int:
-    """How many of the second half are guessed right, by the better side of the best cut on the first half."""
+    """How many times of the second half are guessed right, with the threshold that is best on the first half."""
     half = len(times) // 2
     known, new = times[:half], times[half:]
     cuts = np.quantile(known, np.linspace(0.05, 0.95, 19))

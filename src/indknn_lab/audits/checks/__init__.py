@@ -1,6 +1,6 @@
-"""Properties of a correct product that need no statistics. Each check returns what is wrong, or None.
+"""Checks of properties that need no statistics. Each check returns a text that says what is wrong, or None.
 
-They run against whatever is in place: the product, which must pass all of them, or a mutant.
+They test the code that is in place at that time: the product, which must pass all of them, or a mutant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of what is computed: noise at the right scales, always, never twice; and nothing depends on others."""
+"""Checks of the computation: noise always has the right scale, is never reused, and nothing depends on others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from indknn_lab.audits.worlds import hurried
 
 
 def scales() -> str | None:
-    """Noise is drawn at the scales that the plan and what was *released* dictate, and is as large as that."""
+    """Noise has the scale that follows from the plan and from what was *released*, and is really that large."""
     settings = replace(BASE, max_queries=10_000)
     engine, plan = Engine(settings, SeededNoise(3)), settings.plan(0.5)
     engine.add(np.repeat(AXIS[None, :], 60, axis=0), np.zeros(60, dtype=int), list(range(60)))
@@ -42,7 +42,7 @@ def scales() -> str | None:
 
 
 def _scales_of_sums() -> str | None:
-    """Every sum has noise of the size that it was drawn at."""
+    """The noise on every sum is as large as the scale at which it was drawn."""
     units: dict[str, list[float]] = {"tally": [], "gradient": []}
     for seed in range(15):
         with hurried(), tap() as tape:
@@ -59,9 +59,9 @@ def _scales_of_sums() -> str | None:
 
 
 def same_path() -> str | None:
-    """An empty neighbourhood, an exhausted store, one label left: the same draws as ever, in every mode."""
+    """In every mode, the same noise is drawn if nobody is near, if all budgets are spent, or if one label is left."""
     c, steps = 2, [(D + 1) * 2] * 4
-    modes: list[tuple[Settings, list[int], list[int]]] = [  # what is drawn at first, and then for each answer
+    modes: list[tuple[Settings, list[int], list[int]]] = [  # what is drawn first, and then for each answer
         (replace(BASE, sigma2=0.1), [], [1, c]),
         (replace(BASE, sigma2=0.1, reuse="labels"), [], [1, c]),
         (replace(ENDLESS, sigma2=0.1), [2 * c, *steps, CELLS], [c]),
@@ -80,7 +80,7 @@ def same_path() -> str | None:
 
 
 def fresh_noise() -> str | None:
-    """No draw is ever seen twice."""
+    """No noise value is used twice."""
     with tap() as tape:
         Engine(BASE, SeededNoise(6)).predict(around(100))
     for kind in ("count", "votes"):
@@ -89,7 +89,7 @@ def fresh_noise() -> str | None:
             return f"{len(drawn)} draws gave only {len(set(drawn))} values"
     for kind in ("tally", "gradient"):
         noise = [one.noise[0] for one in _three_rounds() if one.kind == kind]
-        for entry in (0, -1):  # the first and the last cell of a report card, the first and last of a gradient
+        for entry in (0, -1):  # the first and last cell of a report card or of a gradient
             drawn = [int(part[entry]) for part in noise]
             if len(set(drawn)) < len(drawn):
                 return f"{len(drawn)} times a {kind} had noise of only {len(set(drawn))} values"
@@ -108,7 +108,7 @@ def _three_rounds() -> list[Noised]:
 
 
 def own_selection() -> str | None:
-    """Whether and how a record is selected does not depend on who else is there."""
+    """Whether and how a record is selected does not depend on other people's records."""
     rng = np.random.default_rng(8)
     X, queries = AXIS + 0.4 * rng.normal(size=(60, D)), quantise(AXIS + 0.4 * rng.normal(size=(6, D)))
     options: dict[Any, dict[str, int]] = {"exact": {}, "lsh": {"n_tables": 4, "n_bits": 4}, "sketch": {"n_bits": 64}}
@@ -131,7 +131,7 @@ def _selected(settings: Settings, X: FloatArray, queries: Vectors) -> list[dict[
 
 
 def own_sums() -> str | None:
-    """What an owner adds to a sum and pays for it does not depend on who else is there."""
+    """What an owner adds to a sum, and pays for it, does not depend on other people's records."""
     rng = np.random.default_rng(8)
     X, y = AXIS + 0.4 * rng.normal(size=(30, D)), rng.integers(2, size=30)
     owners = np.repeat(np.arange(12), [1, 1, 1, 4, 1, 7, 1, 1, 6, 3, 2, 2])
@@ -157,7 +157,7 @@ def own_sums() -> str | None:
 
 
 def analysts_apart() -> str | None:
-    """What one analyst asked changes nothing for another: not the model, not the votes, not the budgets."""
+    """The queries of one analyst change nothing for another: neither the model, nor the votes, nor the budgets."""
     for settings in (replace(BASE, reuse="labels"), replace(ENDLESS, sigma2=None)):
         seen: list[Any] = []
         for asked in (0, 12):
@@ -179,7 +179,7 @@ def analysts_apart() -> str | None:
 
 
 def _model_of(engine: Engine) -> Any:
-    """What every analyst sees of the shared model."""
+    """The parts of the shared model that every analyst sees."""
     model = engine.predictor.model
     if model is None or model.public is None:
         return None
@@ -187,7 +187,7 @@ def _model_of(engine: Engine) -> Any:
 
 
 def exact_books() -> str | None:
-    """Small charges after a large one are not swallowed."""
+    """Small charges after a large one are not lost by rounding."""
     ledger = MemoryLedger(to_units(1.0))
     slots = ledger.enrol(["ann"])
     ledger.charge(slots, np.array([UNIT // 2 + 1]), None)

@@ -1,4 +1,4 @@
-"""Checks of what is charged and kept: by an engine, a durable store and the server's worker, over restarts."""
+"""Checks of what is charged and kept by an engine, a durable store and the server's worker, also over restarts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from indknn_lab.audits.worlds import hurried
 
 @dataclass(frozen=True)
 class History:
-    """A lone person with so many records is asked about, so many times.
+    """A history with one person, who has some records, and some queries near them.
 
-    Where they are `returning`, they are forgotten and come back after every fourth query. The process restarts in
-    between.
+    If `returning`, the person is forgotten and comes back after every fourth query. The process restarts in between.
     """
 
     settings: Settings
@@ -55,7 +54,7 @@ HISTORIES: Sequence[History] = [
 
 
 def odometer(histories: Sequence[History] = HISTORIES) -> str | None:
-    """What the releases really cost a lone person, from shifts and scales as drawn, is booked and within B."""
+    """The true cost for a lone person, computed from the shifts and scales of all releases, is charged and within B."""
     for history in histories:
         settings = history.settings
         with hurried() if settings.advised else nullcontext(), served(history.way, settings, 11) as model:
@@ -95,7 +94,7 @@ def _drive(model: Served, history: History) -> str | None:
 
 
 def _loss(one: Noised, public: IntArray) -> Fraction:
-    """Σ Δ²/2s² of what a lone person is alone in: their count, their votes except for public ones, their sums."""
+    """Σ Δ²/2s² over everything that a lone person contributed: counts, votes without public ones, and sums."""
     if one.bare:
         return Fraction(10**6)
     parts = [part.astype(object) for part in one.exact]
@@ -107,7 +106,7 @@ def _loss(one: Noised, public: IntArray) -> Fraction:
 
 
 def nothing_refunded(ways: Sequence[str] = WAYS) -> str | None:
-    """Spent budget outlives the record, for each analyst."""
+    """Forgetting a record refunds nothing, for any analyst."""
     analysts: tuple[Scope, ...] = (None, "a")
     for way in ways:
         with served(way, BASE, 9) as model:
@@ -144,10 +143,10 @@ def global_budget() -> str | None:
 
 
 def same_everywhere() -> str | None:
-    """The same history gives the same labels and charges by every way, also after a restart.
+    """The same history gives the same labels and charges through every interface, also after a restart.
 
-    Where a model answers all analysts have names and an operator has it trained: the unnamed one's queries may shape
-    the model, and a server sees several requests at once.
+    If a model answers, all analysts have names and an operator starts the training. The reason is that queries of the
+    unnamed analyst may change the model, and a server sees several requests at once.
     """
     modes = {
         "reuse of labels": replace(BASE, reuse="labels", free_repeats=True, max_queries=200),
@@ -167,7 +166,7 @@ def same_everywhere() -> str | None:
 
 
 def _eventful(model: Served, other: Scope) -> tuple[list[Any], list[Any]]:
-    """A history in which people come, go and return while two analysts ask, with repeats: all labels and charges."""
+    """All labels and charges of a history in which people come, go and return while two analysts ask, with repeats."""
     rng = np.random.default_rng(5)
     X, y, Q = AXIS + 0.5 * rng.normal(size=(30, D)), rng.integers(2, size=30), AXIS + 0.3 * rng.normal(size=(40, D))
     names = [f"p{i // 2}" for i in range(30)]
@@ -188,7 +187,7 @@ def _eventful(model: Served, other: Scope) -> tuple[list[Any], list[Any]]:
 
 
 def repeats_stand() -> str | None:
-    """A repeat is answered from the transcript, whatever came or went meanwhile."""
+    """A repeated query gets the answer that was released before, even if records have changed since."""
     for way in WAYS:
         with served(way, replace(BASE, free_repeats=True), 1) as model, tap() as tape:
             model.add(AXIS[None, :], [1], ["ann"])
@@ -203,7 +202,7 @@ def repeats_stand() -> str | None:
 
 
 def durable_first() -> str | None:
-    """No answer leaves before its charge is in the file, and none leaves if the file cannot be written."""
+    """No answer leaves before its charge is in the file. If the file cannot be written, no answer leaves."""
 
     def full_disk(*_: object) -> None:
         raise OSError("disk full")
@@ -225,12 +224,12 @@ def durable_first() -> str | None:
 
 
 def gone_is_gone() -> str | None:
-    """Nothing that a forgotten person gave is near any query, or in the file: not their name, not their features."""
+    """No record of a forgotten person is found by any query, and their name and features are not in the file."""
     row = np.random.default_rng(2).normal(size=(1, D))
     for way in WAYS:
         with served(way, BASE, 1) as model:
             model.add(np.vstack([row, AXIS]), [1, 0], ["a long name of ann", "bob"])
-            model.predict(AXIS[None, :])  # not at the row: queries are public, and stay in the file
+            model.predict(AXIS[None, :])  # not the row itself, because queries are public and stay in the file
             model.forget(["a long name of ann"])
             model.restart()
             if len(model.engine.shard) != 1:

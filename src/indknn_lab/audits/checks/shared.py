@@ -1,4 +1,4 @@
-"""Checks of what every analyst sees: the shared model, who pays for it, what shapes it, and whether it lasts."""
+"""Checks of the shared model, which every analyst sees: who pays for it, what it depends on, and whether it is kept."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from indknn_lab.audits.tap import Noised, tap
 from indknn_lab.audits.worlds import hurried
 
 _SETTINGS = replace(ENDLESS, sigma2=0.1)
-"""Votes so dear that a few of them use up what an analyst may spend."""
+"""Votes are so expensive that a few of them use up the budget for one analyst."""
 
 
 @contextmanager
 def _lone(way: str = "engine", records: int = 1) -> Iterator[Served]:
-    """Somebody who is alone, whose budget everything is taken from."""
+    """A model with one person, who pays for everything."""
     with hurried(), served(way, _SETTINGS, 4) as model:
         model.add(around(records), np.arange(records) % 2, ["ann"] * records)
         yield model
 
 
 def price_of(released: Sequence[Noised]) -> Fraction:
-    """What these releases cost somebody who is alone in them, in ledger units."""
+    """What these releases cost a person who is the only contributor, in ledger units."""
     total = Fraction(0)
     for one in released:
         parts = one.exact[0].astype(object)
@@ -44,7 +44,7 @@ def price_of(released: Sequence[Noised]) -> Fraction:
 
 
 def one_view() -> str | None:
-    """What one analyst sees, the shared releases and their own, costs at most B; each part is paid in its ledger."""
+    """What one analyst sees costs at most B in total. Shared and own releases are charged in separate ledgers."""
     limit, shared = to_units(_SETTINGS.budget), to_units(_SETTINGS.shared_budget)
     for way, records in (("engine", 1), ("engine", 4), ("store", 2)):
         with _lone(way, records) as model:
@@ -66,14 +66,14 @@ def one_view() -> str | None:
 
 
 def house() -> str | None:
-    """Where one analyst's queries shaped what all see, what all of them are told is within B together.
+    """If one analyst's queries influenced what all see, then all analysts together stay within B.
 
-    Whoever asks first or last: each sees a model that follows from what the unnamed analyst was told, then and later.
+    The order of asking does not matter: each analyst sees a model that depends on what the unnamed analyst was told.
     """
     limit = to_units(_SETTINGS.budget)
     for order in ((None, "a"), ("a", None), ("a", "b")):
         with _lone() as model:
-            for i in range(2):  # far from everybody, so that all budgets are whole; the second call begins a round
+            for i in range(2):  # far from everybody, so that no budget is spent; the second call starts a round
                 model.predict(-around(18)[9 * i : 9 * i + 9])
             if not model.engine.ledger.house:
                 return "a round began by the number of one analyst's queries, and nothing says so"
@@ -87,7 +87,7 @@ def house() -> str | None:
 
 
 def public_schedule() -> str | None:
-    """Only the clock, an operator, and the unnamed analyst while nobody else asked may start a round."""
+    """Only a timer, an operator, or the unnamed analyst while nobody else has asked may start a round."""
     for first, asking, may in ((None, None, True), ("a", "a", False), ("a", None, False), (None, "a", False)):
         with hurried():
             engine = _crowd()
@@ -101,9 +101,9 @@ def public_schedule() -> str | None:
 
 
 def first_rows() -> str | None:
-    """Queries serve as public rows of a first round only if no named analyst was told anything before, purged or not.
+    """Queries are used as public rows of the first round only if no named analyst got an answer before.
 
-    If the unnamed one was, all spend from one ledger from then on.
+    An answer counts even if it was purged. If the unnamed analyst got one, all analysts share one ledger from then on.
     """
     for names in (("a", "a"), ("a", "b"), ("a", None), (None, None)):
         with hurried():
@@ -118,7 +118,7 @@ def first_rows() -> str | None:
 
 
 def steps_last() -> str | None:
-    """Every step of training is in the file, charged, before the next one; a restart goes on and repeats nothing."""
+    """Every training step is in the file and charged before the next one. A restart continues and repeats nothing."""
     made: list[int] = []
     with _lone("store", 2) as model:
         for pieces in (3, 4, 99):

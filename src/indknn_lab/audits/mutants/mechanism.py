@@ -1,4 +1,4 @@
-"""Mutants of what is computed: noise, counts, votes, who takes part; then sums over records, and models of them."""
+"""Mutants of the computation: noise, counts, votes, who takes part, sums over records, and models made from sums."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from indknn.types import GRID, IntArray, Selection, Vectors
 from indknn_lab.audits.patches import Mutant, Replacement
 
 _IN_NUMPY: Replacement = (mechanism, "_votes", None)
-"""For what is broken inside of functions that C does in one pass."""
+"""Switches off the C code, for mutants inside functions that C does in one pass."""
 
 
 def _empty_is_zero() -> list[Replacement]:
@@ -44,7 +44,7 @@ def _any_budget_left() -> list[Replacement]:
 
 
 def _whole(group: Group, charges: IntArray, plan: Plan) -> Settlement:
-    """Votes as they are, whatever they cost."""
+    """Votes are not reduced, whatever they cost."""
     votes = np.bincount(group.entry_label, weights=group.entry_vote, minlength=plan.n_classes)
     return Settlement(votes.astype(np.int64), charges)
 

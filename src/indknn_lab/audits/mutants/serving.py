@@ -1,4 +1,4 @@
-"""Mutants of what is kept and served: the ledger, the transcript, the store's file and the server."""
+"""Mutants of storing and serving: the ledger, the transcript, the store's file and the server."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _server_first() -> list[Replacement]:
 
 
 def _without(where: Any, name: str) -> Callable[[], list[Replacement]]:
-    """A step that is left out."""
+    """A mutant that leaves out one step."""
     return lambda: [(where, name, lambda *_: None)]
 
 

@@ -1,4 +1,4 @@
-"""Mutants of the shared model: its gradients and counts, who pays for them, what shapes them, what is kept of them."""
+"""Mutants of the shared model: its gradients and counts, who pays for them, what they depend on, and what is kept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NO_CLIP, _ENDLESS = 1e6, 1 << 61
 
 
 def _gradient(change: Callable[..., Contribution]) -> Callable[[], list[Replacement]]:
-    """A gradient that is made by `change`, which gets the right function and its arguments."""
+    """A mutant whose gradient comes from `change`, which gets the correct function and its arguments."""
 
     def replacements() -> list[Replacement]:
         original = training.gradient
@@ -40,13 +40,13 @@ def _gradient(change: Callable[..., Contribution]) -> Callable[[], list[Replacem
 def _unclipped(original: Any, values: Any, labels: Any, owners: Any, limits: Any, *rest: Any) -> Contribution:
     weights, _, scale = rest
     given: Contribution = original(values, labels, owners, limits, *rest)
-    with np.errstate(over="ignore"):  # for somebody whom the model gets right
+    with np.errstate(over="ignore"):  # it overflows for a person whom the model gets right
         whole = original(values, labels, owners, _ENDLESS + 0 * limits, weights, _NO_CLIP, scale)
     return replace(given, sums=whole.sums)
 
 
 def _over_budget(original: Any, values: Any, labels: Any, owners: Any, limits: Any, *rest: Any) -> Contribution:
-    """Clipped, but not to what is left; and nobody pays more than they have."""
+    """The gradient is not clipped to the remaining budget, but nobody is charged more than that budget."""
     given: Contribution = original(values, labels, owners, _ENDLESS + 0 * limits, *rest)
     _, first = np.unique(owners, return_index=True)
     return replace(given, charges=np.minimum(given.charges, limits[first]))
@@ -69,7 +69,7 @@ def _record_by_record(original: Any, values: Any, labels: Any, owners: Any, limi
 def _in_floats(
     original: Any, values: Int8Array, labels: Any, owners: Any, limits: Any, weights: Weights, clip: float, scale: int
 ) -> Contribution:
-    """Softmax, gradient, clip and sum as a library of linear algebra has them; on the grid at the very end."""
+    """Softmax, gradient, clip and sum in floating point, as in a linear algebra library. Only the sum is rounded."""
     rows, lengths = rows_of(values)
     unit = (rows / lengths[:, None]).astype(np.float32)
     scores = unit @ (weights.whole * weights.unit).astype(np.float32)
@@ -126,7 +126,7 @@ def _cells_once() -> list[Replacement]:
 
 
 def _to_the_analyst() -> list[Replacement]:
-    """Charged to somebody's own ledger, and so only to one of those who see it."""
+    """A shared release is charged in the ledger of one analyst only, although all analysts see it."""
     pay = Shard._pay
     return [(Shard, "_pay", lambda self, given, scope: pay(self, given, None))]
 
@@ -164,7 +164,7 @@ def _named_queries() -> list[Replacement]:
         original(self, requests)
         if requests[0].analyst is not None and self.model is not None and self.model.due() is None:
             values = requests[0].queries.values
-            rows = 2 * len(self.model.public) if self.model.public is not None else 1  # so many that they are taken
+            rows = 2 * len(self.model.public) if self.model.public is not None else 1  # enough for them to be used
             self.start_round(np.resize(values, (max(rows, 1), values.shape[1])))
             for _ in self.training():
                 pass
@@ -185,7 +185,7 @@ def _private_centre() -> list[Replacement]:
 
 
 def _replayed_free() -> list[Replacement]:
-    """A step is written down without its debits: after a crash everybody is as rich as before it."""
+    """A step is written without its charges, so after a crash everybody has the budget that they had before it."""
     original = StoreJournal.note
 
     def note(self: StoreJournal, analyst: Scope, *rest: Any) -> None:
@@ -197,7 +197,7 @@ def _replayed_free() -> list[Replacement]:
 
 
 def _repeated_steps() -> list[Replacement]:
-    """A restart forgets the steps that were made, and makes them again."""
+    """A restart forgets the steps that were done, and does them again."""
     original = Predictor.remember
 
     def remember(self: Predictor, analyst: Scope, *rest: Any) -> None:
