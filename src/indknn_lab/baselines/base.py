@@ -1,4 +1,4 @@
-"""What all baselines share: how they read records and queries, and a promise that cannot be changed afterwards."""
+"""The base of all baselines. It reads records and queries, and keeps a guarantee that cannot be changed later."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         "center": ["array-like", None],
     }
     _not_priced: ClassVar[frozenset[str]] = frozenset({"random_state", "classes", "center"})
-    """Parameters that may change between two fits: the price does not depend on them."""
+    """Parameters that may change between two fits, because the privacy loss does not depend on them."""
 
     epsilon: float
     delta: float
@@ -45,7 +45,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     _terms: dict[str, Any]
 
     def _read_records(self, X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Vectors, IntArray, npt.NDArray[Any]]:
-        """Integer vectors, encoded labels and the label set, which is public: `classes`, or else what y holds."""
+        """Integer vectors, encoded labels and the public label set, which is `classes`, or else taken from y."""
         self._validate_params()
         rows, targets = check_X_y(X, y, dtype=np.float64)
         check_classification_targets(targets)
@@ -61,11 +61,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return None if self.center is None else np.asarray(self.center, dtype=np.float64)
 
     def _current_terms(self) -> dict[str, Any]:
-        """Every parameter on which the promise depends."""
+        """Every parameter on which the guarantee depends."""
         return {name: value for name, value in self.get_params().items() if name not in self._not_priced}
 
     def _check_terms(self) -> None:
-        """Refuse another fit under other terms than those that the first answers were given under."""
+        """Refuse a fit whose terms differ from those of the first fit."""
         if self._current_terms() != self._terms:
             raise PrivacyError(
                 "this object was used under other terms (epsilon, delta, ...): the promise cannot be changed "
@@ -73,7 +73,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             )
 
     def _make_noise(self) -> Noise:
-        """Secure noise, or seeded noise with a warning on the first fit: seeded answers are not private."""
+        """Secure noise, or seeded noise. Seeded answers are not private, so the first fit gives a warning."""
         noise = noise_from(self.random_state)
         if not (noise.secure or hasattr(self, "classes_")):
             warnings.warn(
@@ -87,5 +87,5 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.non_deterministic = True
-        tags.classifier_tags.poor_score = True  # by design on the few dozen records of the checks
+        tags.classifier_tags.poor_score = True  # the checks use only a few dozen records
         return tags

@@ -1,4 +1,4 @@
-"""Private kNN without individual accounting: `max_queries` noisy votes of the k nearest, and then no more."""
+"""Private kNN without individual accounting. It answers `max_queries` queries by noisy votes of the k nearest."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _COUNTING = Lock()
 
 @dataclass
 class AnswerCounter:
-    """Counts answers, and refuses to count past the limit. Safe to share between threads."""
+    """Counts answers, and raises an error beyond the limit. Safe to share between threads."""
 
     limit: int
     answered: int = 0
 
     def take(self, n: int, promise: str) -> None:
-        """Count n answers before they are given; all or none of them."""
+        """Count n answers before they are given: all of them or none."""
         with _COUNTING:
             left = self.limit - self.answered
             if n > left:
@@ -44,30 +44,30 @@ class AnswerCounter:
 
 
 class NaivePrivateKNN(PrivateClassifier):
-    """Algorithm 1 of the paper: the k nearest vote, Gaussian noise, and every query charges everybody.
+    """Algorithm 1 of the paper: the k nearest records vote with Gaussian noise, and every query charges everybody.
 
-    A query is answered by argmax(vote of the k nearest + N(0, σ²·I)). Who is among the k nearest depends on
-    everybody else, so everybody is charged for every query. One answer is a Gaussian mechanism of sensitivity
-    sqrt(2) (see ``indknn_lab.baselines.topk``), thus sqrt(2)/σ-GDP, and T of them, chosen one after the other,
-    are *exactly* sqrt(2T)/σ-GDP. Hence σ = sqrt(T/B) with B = μ²/2 the budget of (epsilon, delta).
+    A query is answered by argmax(vote of the k nearest + N(0, σ²·I)). Whether a record is among the k nearest depends
+    on all other records, so everybody is charged for every query. One answer is a Gaussian mechanism with sensitivity
+    sqrt(2) (see ``indknn_lab.baselines.topk``), so it is sqrt(2)/σ-GDP. T answers, with queries chosen adaptively, are
+    *exactly* sqrt(2T)/σ-GDP. So σ = sqrt(T/B), where B = μ²/2 is the budget of (epsilon, delta).
 
     Parameters
     ----------
     epsilon, delta : float
-        The promise to every record, for `max_queries` answers.
+        The guarantee for every record, for `max_queries` answers.
     max_queries : int
-        T. Not one query more is answered.
+        T. Further queries are refused.
     k : int
-        Number of neighbours. It does not enter the price; choose it without looking at the private data.
+        Number of neighbours. The noise does not depend on it. Choose it without looking at the private data.
     center, random_state, classes
         As in :class:`indknn.IndKNNClassifier`.
 
     Attributes
     ----------
     sigma_, noise_multiplier_ : float
-        The noise on each vote count, and the same over the sensitivity sqrt(2).
+        The noise on each vote count, and the same divided by the sensitivity sqrt(2).
     epsilon_, delta_, queries_answered_, max_queries_left
-        What is promised, and for how many answers still.
+        The guarantee, how many queries were answered, and how many are left.
 
     Examples
     --------
@@ -111,9 +111,9 @@ class NaivePrivateKNN(PrivateClassifier):
         self.classes = classes
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
-        """Hold these records. Each is protected by itself: a person with several has as many times the cost.
+        """Hold these records. Each record is protected separately, so the cost for a person grows with their records.
 
-        Fitting the same object again replaces the records but not the number of answers given: the people may
+        Fitting the same object again replaces the records. The number of answers given is kept, because the people may
         be the same. Use a new object for other people.
         """
         vectors, labels, classes = self._read_records(X, y)
@@ -134,7 +134,7 @@ class NaivePrivateKNN(PrivateClassifier):
         return self
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Answer each row of X. All of them are refused if they are more than are left of `max_queries`."""
+        """Answer each row of X. If X has more rows than queries are left, all are refused."""
         queries = self._read_queries(X)
         self._counter.take(len(queries), f"(epsilon={self.epsilon_}, delta={self.delta_})")
         votes = np.array(list(self._votes(queries)), dtype=np.int64).reshape(len(queries), -1)
@@ -147,7 +147,7 @@ class NaivePrivateKNN(PrivateClassifier):
 
     @property
     def queries_answered_(self) -> int:
-        """How many queries were answered, by this object in all its fits."""
+        """How many queries this object has answered, over all fits."""
         check_is_fitted(self)
         return self._counter.answered
 
@@ -167,37 +167,37 @@ class NaivePrivateKNN(PrivateClassifier):
         return state
 
     def _noise_multiplier(self) -> float:
-        """The least σ/Δ for which all T answers are private: T releases of z are sqrt(T)/z-GDP, ρ = T/2z² <= B."""
+        """The least z = σ/Δ for which all T answers are private: they are sqrt(T)/z-GDP, and ρ = T/2z² must be <= B."""
         return sqrt(self.max_queries / (2.0 * accounting.budget(self.epsilon, self.delta)))
 
     def _votes(self, queries: Vectors) -> Iterator[IntArray]:
-        """The noiseless vote of each query. It never leaves this class."""
+        """The vote of each query without noise. It must not leave this class."""
         for similarity in similarities(queries, self._records):
             yield vote(self._labels[nearest(similarity, self.k)], len(self.classes_))
 
 
 class PrivateKNN(NaivePrivateKNN):
-    """Private-kNN (Zhu, Yu, Chandraker & Wang 2020), the paper's main rival: kNN on a fresh sample per query.
+    """Private-kNN (Zhu, Yu, Chandraker & Wang 2020): kNN on a new random sample for each query.
 
-    A query puts every record into a Poisson sample with probability `sampling_ratio`, lets the k nearest *in
-    the sample* vote, and answers argmax(vote + N(0, σ²·I)).
+    It is the main method that the paper compares with. For each query, every record enters a Poisson sample with
+    probability `sampling_ratio`. The k nearest *in the sample* vote. The answer is argmax(vote + N(0, σ²·I)).
 
-    **Why the noise suffices.** Within the sample, adding or removing one record changes the vote of the k
-    nearest by at most sqrt(2) in L2 (``indknn_lab.baselines.topk``). Poisson sampling treats every record alike
-    and apart from the others, so that one answer is dominated by the Poisson-sampled Gaussian mechanism of
-    noise multiplier σ/sqrt(2) (``indknn_lab.baselines.pricing`` has the proof), and T answers, to queries chosen
-    one after the other, by its T-fold composition. ``dp-accounting`` prices that: by the privacy loss
-    distribution (default, tighter) or by RDP. Subsets of fixed size, or drawn with replacement as in some
-    published code, would need another analysis, under which one person's presence also moves the others'.
+    **Why the noise suffices.** Within the sample, adding or removing one record changes the vote of the k nearest by at
+    most sqrt(2) in L2 (``indknn_lab.baselines.topk``). Poisson sampling decides about every record independently. So
+    one answer is dominated by the Poisson-sampled Gaussian mechanism with noise multiplier σ/sqrt(2)
+    (``indknn_lab.baselines.pricing`` has the proof). T answers, to queries chosen adaptively, are dominated by its
+    T-fold composition. ``dp-accounting`` computes the cost of that, by the privacy loss distribution (default, tighter)
+    or by RDP. Some published code uses samples of fixed size, or with replacement. Those would need another analysis,
+    because then one person's presence also changes how often others are sampled.
 
-    Parameters are those of :class:`NaivePrivateKNN`, where k counts neighbours within the sample, and
+    The parameters are those of :class:`NaivePrivateKNN`, where k counts neighbours within the sample, and these:
 
     sampling_ratio : float
-        p, in (0, 1]. About k/p of the nearest records are in reach of a query.
+        p, in (0, 1]. A query reaches about the k/p nearest records.
     accountant : {"pld", "rdp"}
-        How the noise is priced; "rdp" is what the literature reports and needs about 8% more noise.
+        How the privacy loss is computed. "rdp" is what the literature reports. It needs about 8% more noise.
 
-    With random_state=None the samples, too, come from the operating system's entropy.
+    With random_state=None the samples also come from the operating system's entropy.
 
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(2, size=4000)
@@ -249,7 +249,7 @@ class PrivateKNN(NaivePrivateKNN):
         return noise_multiplier(self.epsilon, self.delta, rate=rate, steps=T, accountant=self.accountant)
 
     def _votes(self, queries: Vectors) -> Iterator[IntArray]:
-        # The ratio in force is the one that was priced, whatever became of the parameter since.
+        # The ratio in force is the one that the noise was computed for, even if the parameter has changed since.
         coins = PoissonSampler(self._terms["sampling_ratio"], self._entropy)
         for similarity in similarities(queries, self._records):
             near = nearest_in_sample(similarity, self.k, coins, coins.p)

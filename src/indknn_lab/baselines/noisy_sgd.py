@@ -1,4 +1,4 @@
-"""Linear NoisySGD (Tramèr & Boneh 2021): a linear model on public features, trained by noisy gradients."""
+"""Linear NoisySGD (Tramèr & Boneh 2021): a linear model on public features, trained with noisy gradients."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ _STEPS_AT_ONCE = 50
 
 
 class LinearNoisySGD(PrivateClassifier):
-    """Softmax regression by DP-SGD: the model itself is private, so it answers without limit.
+    """Softmax regression by DP-SGD. The model itself is differentially private, so it can answer without limit.
 
-    Every step takes each record with probability batch_size/n, clips its gradient to `clip`, and adds
-    Gaussian noise of scale noise_multiplier_·clip to the sum. One record moves the sum by at most `clip`,
-    exactly (``indknn_lab.baselines.softmax``); ``dp-accounting`` prices all steps together.
+    Every step samples each record with probability batch_size/n, clips its gradient to `clip`, and adds Gaussian noise
+    of scale noise_multiplier_·clip to the sum. One record changes the sum by at most `clip`, exactly
+    (``indknn_lab.baselines.softmax``). ``dp-accounting`` computes the cost of all steps together.
 
-    Data that change call for training again, and every training costs anew: say with `retrainings` how many
-    the promise is to cover, and call ``fit`` again when it is time.
+    If the data change, the model must be trained again, and every training costs privacy. Set `retrainings` to the
+    number of later trainings that the guarantee must cover, and call ``fit`` again for each of them.
 
     Parameters
     ----------
     epsilon, delta : float
-        The promise to every record, for 1 + `retrainings` trainings.
+        The guarantee for every record, for 1 + `retrainings` trainings.
     learning_rate : float
-        Step along the mean gradient of the expected batch. To be searched; the search is not accounted for.
+        Step along the mean gradient of the expected batch. It has to be searched, and no budget covers the search.
     epochs, batch_size, clip
         The paper's 10, 256 and 0.1.
     retrainings : int
-        How often ``fit`` may be called again on this object. One more is refused.
+        How often ``fit`` may be called again on this object. Further calls are refused.
     n_records : int or None
-        A *public* number of records, which sets sampling rate and steps. None takes the number of rows of the
-        first ``fit``, which then counts as public, as it does throughout the literature.
+        A *public* number of records, which sets sampling rate and steps. None takes the number of rows of the first
+        ``fit``. That number then counts as public, as is usual in the literature.
     accountant : {"pld", "rdp"}
-        How the noise is priced; "rdp" is what the literature reports and needs some 8% more.
+        How the privacy loss is computed. "rdp" is what the literature reports. It needs about 8% more noise.
     center, random_state, classes
-        As in :class:`indknn.IndKNNClassifier`. With random_state=None the batches, too, come from the
-        operating system's entropy.
+        As in :class:`indknn.IndKNNClassifier`. With random_state=None the batches also come from the operating
+        system's entropy.
 
     Attributes
     ----------
     noise_multiplier_, sampling_rate_, steps_, epsilon_, delta_, trainings_
-        What was priced and promised for 1 + `retrainings` trainings, and how many there were.
+        The values for which 1 + `retrainings` trainings keep the guarantee, and how many trainings there were.
     coef_
         The model, as in scikit-learn, without an intercept. Public.
 
@@ -111,7 +111,7 @@ class LinearNoisySGD(PrivateClassifier):
         self.classes = classes
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
-        """Train from nothing. On an object that was trained before, this is a retraining at the same rate."""
+        """Train from zero weights. On an object that was trained before, this counts as a retraining."""
         vectors, labels, classes = self._read_records(X, y)
         records = Batch(vectors.values, vectors.root_norm, labels)
         if len(records) > MAX_BATCH:
@@ -128,24 +128,24 @@ class LinearNoisySGD(PrivateClassifier):
         noise = self._make_noise()
         validate_data(self, X, reset=True, skip_check_array=True)
         self.classes_ = classes
-        self.trainings_ = done + 1  # counted first, trained second
+        self.trainings_ = done + 1  # counted before the training, so that a failed one counts too
         self.coef_ = self._train(records, noise).T.copy()
         return self
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
-        """The class of every row. The model is private, so this costs nothing, however often it is asked."""
+        """The class of every row. This costs no privacy, however often it is called, because the model is private."""
         queries = self._read_queries(X)
         scores = logits(queries.values, queries.root_norm, self.coef_.T)
         return np.asarray(self.classes_[np.argmax(scores, axis=1)])
 
     def epsilon_after(self, retrainings: int) -> float:
-        """The ε, at this delta, of a training and this many retrainings with the noise in force."""
+        """The ε, at this delta, of one training and this many retrainings with the noise in use."""
         check_is_fitted(self)
         rate, steps, accountant = self.sampling_rate_, self.steps_ * (1 + retrainings), self._terms["accountant"]
         return epsilon_of(self.noise_multiplier_, self.delta_, rate=rate, steps=steps, accountant=accountant)
 
     def _fix_terms(self, n: int) -> None:
-        """Price all trainings together. A batch has `batch_size` records on average."""
+        """Compute the noise for all trainings together. A batch has `batch_size` records on average."""
         rate, steps = min(1.0, self.batch_size / n), ceil(self.epochs * n / self.batch_size)
         trainings, accountant = 1 + self.retrainings, self.accountant
         self.noise_multiplier_ = noise_multiplier(
@@ -160,7 +160,7 @@ class LinearNoisySGD(PrivateClassifier):
         W = np.zeros((self.n_features_in_, len(self.classes_)))
         coins = PoissonSampler(self.sampling_rate_, entropy_from(self.random_state))
         scale = ceil(self.noise_multiplier_ * (1.0 + 1e-12) * CLIP)
-        # The sum is in units of clip/CLIP; divide by the *expected* batch, for the real one is private.
+        # The sum is in units of clip/CLIP. It is divided by the *expected* batch size, because the real one is private.
         step = self.learning_rate * self.clip / CLIP / self.batch_size
         for shift in _draws(noise, scale, W.shape, self.steps_):
             chosen = np.flatnonzero(coins(len(records)))

@@ -1,20 +1,20 @@
-"""What repeated Gaussian releases on Poisson samples cost: a thin face on Google's dp-accounting.
+"""The privacy cost of repeated Gaussian releases on Poisson samples, computed with Google's dp-accounting.
 
-One release: every record enters the sample with probability p, independently; a function of the sample with
-L2 sensitivity Δ (adding or removing one record *of the sample*) gets Gaussian noise of scale z·Δ. For a fixed
-sample of the other records, the output with the record is the mixture (1-p)·N(v, σ²) + p·N(v', σ²) and the
-output without it is N(v, σ²), with |v - v'| <= Δ. Hockey-stick divergence is jointly convex, so the pair
-after averaging over the other records' sample is no worse than the worst such pair; and a pair with a smaller
-shift is the image of the pair with shift Δ under one and the same channel (shrink, then add noise). Hence
+In one release, every record enters the sample with probability p, independently. A function of the sample has L2
+sensitivity Δ (adding or removing one record *of the sample*) and gets Gaussian noise of scale z·Δ. Fix the sample of
+the other records. Then the output with the record is the mixture (1-p)·N(v, σ²) + p·N(v', σ²), and the output without
+it is N(v, σ²), with |v - v'| <= Δ. The hockey-stick divergence is jointly convex. So the pair after averaging over the
+sample of the other records is no worse than the worst such pair. A pair with a smaller shift is the image of the pair
+with shift Δ under the same channel (shrink, then add noise). So the pair
 
     ((1-p)·N(0, z²) + p·N(1, z²),  N(0, z²)),   in both orders,
 
-dominates one release, and dominating pairs compose, also when each query is chosen after the previous answers
-(Zhu, Dong & Wang 2022). This is the pair that dp-accounting prices for add/remove.
+dominates one release. Dominating pairs compose, also if each query is chosen after the previous answers (Zhu, Dong &
+Wang 2022). This is the pair that dp-accounting uses for add/remove.
 
 ``pld``
-    The privacy loss distribution, composed numerically with every discretisation rounded to the safe side.
-    It is exact up to that rounding, never above RDP by more than it, and usually 5 to 20% below: the default.
+    The privacy loss distribution, composed numerically. Every rounding is to the safe side. The result is exact up to
+    that rounding. It is never above RDP by more than the rounding, and usually 5 to 20% below. It is the default.
 ``rdp``
     Rényi DP of the sampled Gaussian (Mironov, Talwar & Zhang 2019), as most of the literature reports it.
 """
@@ -34,7 +34,7 @@ from indknn.errors import InvalidInputError
 SamplingAccountant: TypeAlias = Literal["pld", "rdp"]
 
 _TOLERANCE = 1e-4  # the noise multiplier is at most this fraction above the smallest that suffices
-_SMALLEST = 0.05  # below it there is next to no privacy, and the loss distribution outgrows the memory
+_SMALLEST = 0.05  # below this there is almost no privacy, and the loss distribution does not fit into memory
 
 
 def noise_multiplier(
@@ -70,12 +70,12 @@ def _noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, acc
     while high > low * (1.0 + _TOLERANCE):
         middle = sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)
-    return high  # only ever a value that was seen to suffice
+    return high  # a value that was tested and suffices
 
 
 @lru_cache(maxsize=4096)
 def _epsilon(z: float, delta: float, rate: float, steps: int, accountant: SamplingAccountant) -> float:
-    # A grid finer than the loss of a single release keeps the pessimism of rounding below a thousandth.
+    # A grid finer than the loss of a single release keeps the error by rounding to the safe side below a thousandth.
     interval = min(1e-3, max(1e-7, 0.05 * rate / z))
     ledger = PLDAccountant(value_discretization_interval=interval) if accountant == "pld" else RdpAccountant()
     release = dp.GaussianDpEvent(z)

@@ -1,9 +1,9 @@
-"""Poisson sampling: every record enters with probability p, independently of the others.
+"""Poisson sampling: every record enters the sample with probability p, independently of the others.
 
-Amplification by sampling needs the sample to be secret, so the coins come from the operating system like the
-noise does. It also needs a probability that is not above the one that was priced: coins are integers, and p
-is rounded *down* to a multiple of 2^-48. They are drawn exactly, 16 bits at a time, of which one word in
-65,536 leaves the outcome open and asks for 32 more.
+Amplification by sampling requires a secret sample. So the coins come from the operating system's entropy, as the noise
+does. The probability must not be above the one that the accounting used. So coins are integers, and p is rounded *down*
+to a multiple of 2^-48. They are drawn exactly. The first 16 bits decide almost always. In one of 65,536 cases they do
+not, and 32 more bits are drawn.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PoissonSampler:
 
 
 def entropy_from(random_state: int | np.random.Generator | np.random.RandomState | None) -> Entropy:
-    """The operating system's for None; otherwise reproducible bytes, other than those of the noise."""
+    """The operating system's entropy for None. Otherwise reproducible bytes that differ from those of the noise."""
     if random_state is None:
         return os.urandom
     if isinstance(random_state, np.random.Generator):

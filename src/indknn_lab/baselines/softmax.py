@@ -1,14 +1,14 @@
 """Clipped gradients of a linear softmax model, exact to the last bit. Pure functions over arrays.
 
-The gradient of one example is (p - e_y) ⊗ x, with p = softmax(Wᵀx): its length has a closed form, so that a batch
-is clipped and summed without ever forming a gradient per example.
+The gradient of one example is (p - e_y) ⊗ x, with p = softmax(Wᵀx). Its length has a closed form. So a batch is clipped
+and summed without computing a gradient per example.
 
-Privacy wants more than a small rounding error. Floating-point sums depend on their order, and matrix products
-round differently with the shape of the batch, so one more record could nudge the gradients of all others.
-Here it cannot: a record is its int8 vector v with x = v/|v|; its coefficients (p - e_y)·clip/|v| are cut
-towards zero to integers, in units of CLIP^-1 of the clipping norm; and the weights, which are public, are
-integers in the product. Then all products and sums are integers below 2^53, exact in float64 in whatever
-order, and a record changes the sum by its own integer gradient, of length CLIP at most, and nothing else.
+For privacy, a small rounding error is not enough. Floating-point sums depend on their order, and the rounding of matrix
+products depends on the shape of the batch. So one more record could slightly change the gradients of all others. Here
+this cannot happen. A record is an int8 vector v with x = v/|v|. Its coefficients (p - e_y)·clip/|v| are rounded towards
+zero to integers, in units of CLIP^-1 of the clipping norm. The weights, which are public, are integers in the product.
+Then all products and sums are integers below 2^53, which float64 computes exactly in any order. So a record changes the
+sum only by its own integer gradient, whose length is at most CLIP.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from indknn.core.quantise import LEVELS
 from indknn.types import FloatArray, Int8Array, IntArray
 
 CLIP = LEVELS << 20
-"""The clipping norm in grid units. Every v has an entry of ±127, so coefficients stay below 2^20."""
+"""The clipping norm in grid units. Every v has an entry of ±127, so coefficients are below 2^20."""
 
 MAX_BATCH = 1 << 25
 """Sums of this many integer gradients are still exact."""
 
-_BELOW = 1.0 - 2.0**-40  # covers the rounding of the few operations per entry that make a coefficient
+_BELOW = 1.0 - 2.0**-40  # covers the rounding errors of the few operations that compute a coefficient
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Batch:
 
 
 def logits(values: Int8Array, root_norm: FloatArray, W: FloatArray) -> FloatArray:
-    """Wᵀv/|v|, the same bits for a row whatever stands beside it."""
+    """Wᵀv/|v|. The bits of a row do not depend on the other rows."""
     integers, unit = _on_grid(W, values.shape[1])
     result: FloatArray = values.astype(np.float64) @ integers * unit / root_norm[:, None]
     return result
 
 
 def coefficients(batch: Batch, W: FloatArray, clip: float) -> FloatArray:
-    """Integers a: the clipped gradient of record i is v_i ⊗ a_i, in units of clip/CLIP."""
+    """Integers a, such that the clipped gradient of record i is v_i ⊗ a_i, in units of clip/CLIP."""
     z = logits(batch.values, batch.root_norm, W)
     residual = np.exp(z - z.max(axis=1, keepdims=True))
     residual /= residual.sum(axis=1, keepdims=True)
@@ -62,7 +62,7 @@ def coefficients(batch: Batch, W: FloatArray, clip: float) -> FloatArray:
 
 
 def summed(batch: Batch, a: FloatArray) -> FloatArray:
-    """The sum of the clipped gradients: integers."""
+    """The sum of the clipped gradients, as integers."""
     result: FloatArray = batch.values.astype(np.float64).T @ a
     return result
 

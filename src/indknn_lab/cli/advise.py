@@ -1,4 +1,4 @@
-"""`indknn advise`: which tool for which task."""
+"""`indknn advise`: says which tool is right for a task."""
 
 from __future__ import annotations
 

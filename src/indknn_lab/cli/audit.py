@@ -1,4 +1,4 @@
-"""The audit from the command line."""
+"""`indknn audit`: runs the audit from the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Benchmarks from the command line: they live in the source checkout, next to the package."""
+"""`indknn bench`: runs the benchmarks, which are in the source checkout next to the package."""
 
 from __future__ import annotations
 

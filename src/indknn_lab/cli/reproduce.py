@@ -1,4 +1,4 @@
-"""`indknn reproduce`: the paper's tables and figures."""
+"""`indknn reproduce`: reproduces the paper's tables and figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feature files: one table of anybody's making, or the paper's data sets, found in a folder by their names."""
+"""Reads feature files: a table of your own, or the paper's data sets, which are found in a folder by name."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from indknn.cli.labels import labelled
 from indknn.errors import InvalidInputError
 
 TITLES = {"cifar10": "CIFAR-10", "fmnist": "Fashion-MNIST", "agnews": "AG News", "dbpedia": "DBpedia-14"}
-"""The paper's data sets. The features of one are in files named `<short name>-<extractor>.npz`."""
+"""The paper's data sets by short name. Features are in files named `<short name>-<extractor>.npz`."""
 
 
 @dataclass(frozen=True)
 class FeatureFolder:
-    """What a folder holds: feature files per data set, the main one first; names of those missing; what is neither."""
+    """The contents of a folder: feature files by data set (main file first), missing data sets, and other files."""
 
     present: dict[str, tuple[Path, ...]]
     missing: tuple[str, ...]
@@ -48,7 +48,7 @@ def find_datasets(folder: Path | str) -> FeatureFolder:
     base = Path(folder)
     if not base.is_dir():
         raise InvalidInputError(f"{base} is not a folder, and no file of your own (npz, csv, parquet) either")
-    # A name that ends in -mini is a small copy for demonstrations: never the main file if there is another.
+    # A name that ends in -mini is a small copy for demonstrations. It is the main file only if there is no other.
     found = {
         name: tuple(sorted(base.glob(f"{name}-*.npz"), key=lambda p: (p.stem.endswith("-mini"), p.name)))
         for name in TITLES
@@ -65,6 +65,6 @@ def load_table(path: Path | str, label: str = "label") -> tuple[npt.NDArray[np.f
     X = X.astype(np.float32)
     if not np.isfinite(X).all():
         raise InvalidInputError(f"{path}: holds NaN or infinity")
-    with suppress(ValueError):  # a csv file has only text: whole numbers where all labels are
+    with suppress(ValueError):  # csv has only text, so labels become numbers if all are whole numbers
         y = y.astype(np.int64) if y.dtype.kind == "U" else y
     return X, y

@@ -1,4 +1,4 @@
-"""The paper's data sets as their authors publish them: images or texts, before any feature extraction.
+"""Reads the paper's data sets in their original form: images or texts, before any feature extraction.
 
 CIFAR-10 (Krizhevsky 2009) in the Python or the binary version, Fashion-MNIST (Xiao, Rasul & Vollgraf 2017) as idx
 files, AG News and DBpedia-14 (Zhang, Zhao & LeCun 2015) as train.csv and test.csv.
@@ -73,7 +73,7 @@ def load_dbpedia14(folder: Path | str) -> RawDataset:
 
 
 def _existing(folder: Path | str, *names: str) -> Path:
-    """The first of these names that is a file in the folder; otherwise an error that lists them."""
+    """The first of these names that is a file in the folder. If there is none, an error lists the names."""
     base = Path(folder)
     if not base.is_dir():
         raise InvalidInputError(f"{base} is not a folder")
@@ -84,7 +84,7 @@ def _existing(folder: Path | str, *names: str) -> Path:
 
 
 def _broken(path: Path, what: Any) -> InvalidInputError:
-    """The one form in which a damaged or foreign file is reported."""
+    """The error for a file that is damaged or has another format."""
     return InvalidInputError(f"{path}: {what}")
 
 
@@ -119,14 +119,14 @@ def _from_pickle(path: Path) -> tuple[Images, Labels]:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Reads arrays of numbers and nothing else: unpickling a stranger's file would run whatever it names."""
+    """Reads only arrays of numbers. Ordinary unpickling of an untrusted file could run any code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name == "_reconstruct" and module in {"numpy.core.multiarray", "numpy._core.multiarray"}:
             return np.zeros(0).__reduce__()[0]
         if module == "numpy" and name in {"ndarray", "dtype"}:
             return getattr(np, name)
-        if (module, name) == ("_codecs", "encode"):  # by which Python 3 writes bytes into old pickles
+        if (module, name) == ("_codecs", "encode"):  # Python 3 uses it to write bytes into old pickles
             return lambda text, _: text.encode("latin1")
         raise InvalidInputError(f"the pickle asks for {module}.{name}, which a CIFAR-10 batch does not need")
 
@@ -176,9 +176,9 @@ def _read_texts(path: Path, n_classes: int) -> tuple[list[str], Labels]:
 def _rows(path: Path, lines: Iterator[str], n_classes: int) -> Iterator[tuple[int, str]]:
     for number, row in enumerate(csv.reader(lines), start=1):
         if not row or (number == 1 and not row[0].strip().isdigit()):
-            continue  # an empty line; some copies carry a header, the original does not
+            continue  # an empty line, or the header that some copies have and the original does not
         if len(row) < 2 or not row[0].strip().isdigit() or not 1 <= int(row[0]) <= n_classes:
             raise _broken(path, f"row {number} must be a class of 1 to {n_classes} and a text, got {row[:1]}")
-        # The original writes a line break within a text as a backslash and an n, or a lone backslash.
+        # In the original, a line break within a text is a backslash and an n, or a single backslash.
         text = " ".join(row[1:]).replace("\\n", " ").replace("\\", " ")
         yield int(row[0]) - 1, " ".join(text.split())

@@ -1,4 +1,4 @@
-"""A table through its schema as a feature file, which is what every experiment reads."""
+"""Encodes a table with its schema and writes a feature file, because experiments read feature files."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from indknn.tables import infer, read_schema
 from indknn.tables.files import ENDINGS, ending_of, read_table
 
 TABLES = {"adult": "Adult", "letters": "Letters", "shuttle": "Shuttle"}
-"""Tables that the item `tables` looks for, `<name>.csv.gz`, in a folder of data or in its folder `tabular`."""
+"""The tables that the item `tables` uses. It looks for `<name>.csv.gz` in a folder of data or in its folder `tabular`.
+"""
 LABELS = {"adult": "income", "letters": "label", "shuttle": "label"}
 PUBLIC, MOST_ASKED = 1000, 10_000
-"""Rows that make a schema where none is given, and rows that ask, at most: a fifth of all."""
-_FORM = 1  # part of the file name: raise it when the same table becomes other features
+"""How many rows make a schema if none is given, and how many rows become queries: a fifth of all, but at most this."""
+_FORM = 1  # part of the file name; increase it whenever the features of a table change
 
 
 def find_tables(folder: Path) -> dict[str, Path]:
-    """The known tables that are in a folder."""
+    """The known tables in a folder."""
     places = [(name, base / f"{name}.csv.gz") for name in TABLES for base in (folder / "tabular", folder)]
     return {name: path for name, path in places if path.is_file()}
 
 
 def encoded(path: Path, into: Path, *, label: str | None = None, schema: Path | None = None) -> Path:
-    """The feature file of a table, made if it is not there yet.
+    """The feature file of a table. It is made if it does not exist yet.
 
-    A fifth of the rows ask, 10,000 at most; the others are private. Without a schema one is inferred from 1,000 rows,
-    which are then neither: they count as public.
+    A fifth of the rows become queries, at most 10,000. The others are private records. Without a schema, one is
+    inferred from 1,000 rows. These count as public and are neither queries nor records.
     """
     digest = hashlib.blake2b(repr((_FORM, label)).encode() + path.read_bytes(), digest_size=4)
     digest.update(schema.read_bytes() if schema else b"")
@@ -45,7 +46,7 @@ def encoded(path: Path, into: Path, *, label: str | None = None, schema: Path | 
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file holds a table, by its name."""
+    """Whether a file holds a table, judged by its name."""
     return ending_of(path) in ENDINGS
 
 
