@@ -1,1 +1,1 @@
-"""Every table and figure of the paper: configuration in, result files out. Nothing here plots."""
+"""Computes every table and figure of the paper. It reads a configuration and writes result files. It draws nothing."""

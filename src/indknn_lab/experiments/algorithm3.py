@@ -1,7 +1,6 @@
-"""Algorithm 3 over a stream whose neighbours are known already: the product's functions, minus the search.
+"""Algorithm 3 for a stream of queries whose neighbours are already known. It uses the product without the search.
 
-With one record per person and a seed this gives, answer by answer, what `IndKNNClassifier` gives. The tests
-check that.
+With one record per person and a seed, every answer is the same as that of `IndKNNClassifier`. The tests check this.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Near(NamedTuple):
 
 @dataclass(frozen=True)
 class Answered:
-    """The answers, what everybody has spent (ρ), and the median of that after every twentieth of the stream."""
+    """The answers, what each person has spent (ρ), and the median of that after every twentieth of the stream."""
 
     answers: IntArray
     spent: FloatArray
@@ -51,8 +50,8 @@ def answer(
 ) -> Answered:
     """Answer the queries in order.
 
-    `copies` stands for a private set that holds every record so many times, each with an owner of its own.
-    All copies are always near together, vote alike and are charged alike, so one ledger entry serves them.
+    `copies` means that the private set holds every record this many times, each with a different owner. All copies are
+    always selected together, vote the same and are charged the same, so they need only one ledger entry.
     """
     full = to_units(budget)
     left = np.full(n_people, full, dtype=np.int64)

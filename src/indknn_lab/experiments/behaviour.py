@@ -1,4 +1,4 @@
-"""A digest of what the product answers and charges. It changes when that does, and not when code only moves."""
+"""A digest of what the product answers and charges. It changes if the behaviour changes, but not if code only moves."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _VOTES: tuple[dict[str, Any], ...] = (
 )
 _MODELS: tuple[dict[str, Any], ...] = (
     {"prior": "model", "max_queries": None},
-    {"prior": "model", "max_queries": 400, "sigma2": 0.1},  # so little noise that people are asked
+    {"prior": "model", "max_queries": 400, "sigma2": 0.1},  # so little noise that votes are used
 )
 
 
 @lru_cache
 def behaviour(*, models: bool) -> str:
-    """The digest of small seeded runs with the defaults of the product: votes alone, or with models as well."""
+    """The digest of small seeded runs with the defaults of the product: only votes, or also models."""
     digest = hashlib.blake2b(digest_size=6)
     for settings in _MODELS if models else _VOTES:
         digest.update(repr(transcript(settings)).encode())
@@ -32,7 +32,7 @@ def behaviour(*, models: bool) -> str:
 
 
 def transcript(settings: dict[str, Any]) -> list[Any]:
-    """What a small store answers, with somebody leaving and somebody arriving, and what everybody then has paid."""
+    """The answers of a small store in which somebody leaves and somebody arrives, and what each person has paid."""
     rng = np.random.default_rng(1)
     y = rng.integers(3, size=1200)
     X = rng.normal(size=(3, 6))[y] + 0.7 * rng.normal(size=(1200, 6))

@@ -1,7 +1,7 @@
-"""The data of one experiment: private records, query sets, and what is near each query.
+"""The data of one experiment: private records, query sets, and the neighbours of each query.
 
-Neighbours are computed once and used for many settings. They are found by the product's own index, at the lowest
-threshold asked for so far, and kept in 8 bytes each. Every higher threshold is then a comparison.
+Neighbours are computed once and used for many settings. The product's own index finds them at the lowest threshold
+asked for so far. Each takes 8 bytes. For a higher threshold, the kept neighbours are only filtered.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from indknn_lab.experiments.algorithm3 import Near
 from indknn_lab.experiments.units import seed_for
 
 TAU_GRID = tuple(round(0.05 * i, 2) for i in range(1, 20))
-"""The paper's first sweep of the threshold: .05, .1, ..., .95."""
+"""The thresholds that the paper tries first: .05, .1, ..., .95."""
 
-_MARGIN = 0.05  # scan a little lower than asked, since the search walks downwards
+_MARGIN = 0.05  # scan with a slightly lower threshold than asked, because the search often goes lower next
 _LOWEST = 0.01
 _BLOCK = 64  # queries at a time, so that their neighbours fit into memory
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Private records and public queries as the store sees them, with labels 0, 1, ..."""
+    """Private records and public queries in the form that a store uses, with labels 0, 1, ..."""
 
     private: Vectors
     labels: IntArray
@@ -49,13 +49,13 @@ class Data:
     def of(
         cls, X: npt.NDArray[np.float32], labels: IntArray, Q: npt.NDArray[np.float32], truth: IntArray, c: int
     ) -> Data:
-        """Made of raw features and labels."""
+        """Make the data from raw features and labels."""
         return cls(quantise(X), labels, quantise(Q), truth, c, X, Q)
 
 
 @lru_cache(maxsize=2)
 def load(path: Path, records: int | None) -> Data:
-    """A feature file, cut to its first so many private records."""
+    """The data of a feature file. With `records`, only the first so many private records are used."""
     raw = load_features(path)
     classes, codes = np.unique(np.concatenate([raw.y_train, raw.y_test]), return_inverse=True)
     labels, truth = np.split(codes.astype(np.int64), [len(raw.y_train)])
@@ -64,7 +64,7 @@ def load(path: Path, records: int | None) -> Data:
 
 @dataclass(frozen=True)
 class QuerySets:
-    """Row numbers: the queries to tune on, and those to be judged by."""
+    """Row numbers of the validation queries, which methods are tuned on, and of the test queries."""
 
     validation: IntArray
     tests: tuple[IntArray, ...]
@@ -73,8 +73,8 @@ class QuerySets:
 def query_sets(name: str, available: int, T: int, sets: int) -> QuerySets:
     """A validation set of T queries and `sets` test sets of T, the same for every method.
 
-    Where the rows do not suffice for disjoint test sets, each is drawn independently from all rows outside
-    the validation set.
+    If there are too few rows for disjoint test sets, each is drawn independently from all rows outside the validation
+    set.
     """
     if available < 2 * T:
         raise InvalidInputError(f"{name} has {available} queries: too few for validation and test sets of {T}")
@@ -87,7 +87,7 @@ def query_sets(name: str, available: int, T: int, sets: int) -> QuerySets:
 
 
 class KernelNeighbours:
-    """For every query the records within a threshold, under one kernel and one index."""
+    """The records within a threshold of each query, for one kernel and one index."""
 
     def __init__(self, data: Data, kernel: KernelName = "cosine", index: str = "exact", **options: Any):
         self.data = data
@@ -99,7 +99,7 @@ class KernelNeighbours:
         self._plain: dict[bytes, FloatArray] = {}
 
     def neighbours(self, rows: IntArray, tau: float) -> list[Near]:
-        """For each of these queries the records with κ >= tau: owner i is record i."""
+        """For each of these queries, the records with κ >= tau. Record i belongs to owner i."""
         self._scan(rows, tau)
         least, found = tau_on_grid(tau), []
         for slots, kappa in (self._found[row] for row in rows.tolist()):
@@ -109,7 +109,7 @@ class KernelNeighbours:
         return found
 
     def plain_accuracy(self, rows: IntArray) -> FloatArray:
-        """How often the vote without noise or budgets is right, for every threshold of `TAU_GRID`."""
+        """The accuracy of the vote without noise or budgets, for every threshold of `TAU_GRID`."""
         key = rows.tobytes()
         if key not in self._plain:
             near = self._search(rows, tau_on_grid(TAU_GRID[0]))
@@ -117,11 +117,12 @@ class KernelNeighbours:
         return self._plain[key]
 
     def plain_tau(self, rows: IntArray) -> float:
-        """τ*: the threshold at which that vote is most often right."""
+        """τ*: the threshold at which the vote without noise or budgets is most accurate."""
         return TAU_GRID[int(np.argmax(self.plain_accuracy(rows)))]
 
     def _plain_right(self, row: int, near: Selection) -> npt.NDArray[np.bool_]:
-        """For every τ of the grid at once: sort the neighbours into steps of τ, sum from the top."""
+        """Whether the vote is right, for all τ of the grid at once. Neighbours are sorted into steps of τ, and summed
+        from the highest step down."""
         steps, c = len(TAU_GRID), self.data.n_classes
         edges = np.array([tau_on_grid(tau) for tau in TAU_GRID])
         step = np.searchsorted(edges, near.kappa, side="right") - 1
@@ -136,7 +137,7 @@ class KernelNeighbours:
             yield from zip(block.tolist(), self._index.search(self.data.queries[block], least), strict=True)
 
     def _scan(self, rows: IntArray, tau: float) -> None:
-        """Find and keep the neighbours of these queries, all of them anew where the threshold is the lowest yet."""
+        """Find and keep the neighbours of these queries. If the threshold is the lowest so far, all are found again."""
         if tau_on_grid(tau) < self._low:
             self._low = tau_on_grid(max(tau - _MARGIN, min(tau, _LOWEST)))
             self._found.clear()
@@ -146,7 +147,7 @@ class KernelNeighbours:
 
 
 def earlier_queries(data: Data, rows: IntArray, kernel: KernelName, tau: float) -> list[Selection]:
-    """For each query the *earlier* ones of the same stream within τ, whose answers reuse lets vote."""
+    """For each query, the *earlier* queries of the same stream within τ. With reuse, their answers also vote."""
     vectors = data.queries[rows]
     pool = make_index("exact", make_kernel(kernel), vectors.values.shape[1])
     pool.add(vectors)
@@ -158,18 +159,18 @@ def earlier_queries(data: Data, rows: IntArray, kernel: KernelName, tau: float) 
 
 
 class NearestLabels:
-    """The labels of the records nearest to each query, nearest first: all that Private-kNN needs to know."""
+    """The labels of the records nearest to each query, nearest first. Private-kNN needs nothing else."""
 
     def __init__(self, data: Data, length: int):
         self.data = data
         self.length = min(length, len(data.labels))
-        self.votes: dict[tuple[object, ...], IntArray] = {}  # of samples, kept for `methods.private_knn`
+        self.votes: dict[tuple[object, ...], IntArray] = {}  # votes of samples, kept for `methods.private_knn`
         self._labels: dict[int, npt.NDArray[np.uint8]] = {}
         if data.n_classes > 256:
             raise InvalidInputError(f"at most 256 classes can be compared, got {data.n_classes}")
 
     def labels(self, rows: IntArray) -> Sequence[npt.NDArray[np.uint8]]:
-        """For each of these queries."""
+        """The labels for each of these queries."""
         new = np.array([row for row in rows.tolist() if row not in self._labels], dtype=np.int64)
         for row, similarity in zip(new.tolist(), similarities(self.data.queries[new], self.data.private), strict=True):
             self._labels[row] = self.data.labels[nearest(similarity, self.length)].astype(np.uint8)

@@ -1,4 +1,4 @@
-"""From names of items to outcome files. Units that are not done yet are done, each result kept at once."""
+"""Runs items by name and writes outcome files. It does the units that are missing, and keeps each result at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def choose(name: str) -> list[type[Item]]:
-    """The item of that name, those of a group, or all of them."""
+    """The item with this name, the items of a group, or all items."""
     groups = {"all": list(ITEMS.values()), "endless": list(ENDLESS), **{key: [item] for key, item in ITEMS.items()}}
     if name not in groups:
         raise InvalidInputError(f"the item must be {', '.join(groups)}, got {name!r}")
@@ -39,10 +39,10 @@ def reproduce(
     fresh: bool = False,
     so_far: bool = False,
 ) -> list[Outcome]:
-    """Do what is not done yet, and write down what came out: `out/units/*.json`, then `out/items/*.json`.
+    """Do the units that are not done yet, and write the results: `out/units/*.json`, then `out/items/*.json`.
 
-    `fresh` forgets first what was done of these items; a run that is stopped after that goes on without it. `so_far`
-    does nothing more, and writes down what there is.
+    `fresh` first deletes the earlier results of these items. If that run is stopped, continue it without `fresh`.
+    `so_far` does no more units, and writes what there is.
     """
     results = Results(out / "units")
     made = [item(setting, results) for item in items]
@@ -61,7 +61,7 @@ def reproduce(
 
 
 def run(units: Iterable[Unit], setting: Setting, results: Results, progress: Progress, jobs: int = 2) -> None:
-    """Do what is missing among these units, in some processes. What must run alone, such as timings, comes last."""
+    """Do the missing units in several processes. Units that must run alone, such as timings, come last."""
     distinct = list(dict.fromkeys(units))
     todo = [unit for unit in distinct if results.get(unit) is None]
     done = len(distinct) - len(todo)
@@ -82,7 +82,7 @@ def measure(unit: Unit, path: Path) -> Result:
 
 
 def _groups(units: Sequence[Unit], *, apart: bool) -> list[list[Unit]]:
-    """Units that share work, together; the longest first, so that no process is left with a long one at the end."""
+    """Groups of units that share work. The longest group is first, so that no process has a long one at the end."""
 
     def key(unit: Unit) -> str:
         return repr(method_of(unit).group(unit))
@@ -93,7 +93,7 @@ def _groups(units: Sequence[Unit], *, apart: bool) -> list[list[Unit]]:
 
 
 def _do(group: Sequence[tuple[Unit, Path]], results: Results, methods: Sequence[Path]) -> int:
-    load_methods(methods)  # this may be another process
+    load_methods(methods)  # this may run in another process
     for unit, path in group:
         began = time.perf_counter()
         results.put(unit, measure(unit, path), time.perf_counter() - began)

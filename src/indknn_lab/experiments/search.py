@@ -1,7 +1,7 @@
-"""Search on a grid that grows where the best value sits on its edge.
+"""Searches on a grid, which is extended if the best value is at its edge.
 
-Nothing here is paid for. The paper tuned on validation queries answered by the private data itself, outside of
-every budget, and so do the experiments; their results say so.
+No budget covers this search. The paper also tuned without a budget, on validation queries that the private data
+answered. The results of the experiments say so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOT_PAID_FOR = (
 
 @dataclass
 class Axis:
-    """Values to try, ascending. It grows by what comes below the least and above the greatest, within limits."""
+    """Values to try, in rising order. Below the least and above the greatest, it can be extended within limits."""
 
     name: str
     values: list[float]
@@ -49,10 +49,10 @@ def search(
     confirm: Callable[[Point, float], float] = lambda _, first: first,
     max_growths: int = 12,
 ) -> Found:
-    """The point with the highest score; of equals, the first.
+    """The point with the highest score. If several are equal, the first of them.
 
-    A score that is cheap but noisy can be confirmed: the best few points are then scored again, by `confirm`,
-    which is told the first score, and decides.
+    `confirm` is for scores that are cheap but noisy. It scores the best few points again, and gets their first score.
+    Its scores decide.
 
     >>> axis = Axis("x", [1.0, 2.0, 3.0], above=lambda x: x + 1, within=(0, 9))
     >>> search([axis], lambda p: 9 - abs(p[0] - 5))
@@ -77,7 +77,7 @@ def search(
 
 
 def _grow(axis: Axis, at: float, edges: tuple[float, float]) -> str | None:
-    """Lengthen the axis by one value if the best sits at an end of it; what was done, in words."""
+    """Extend the axis by one value if the best is at its end. Returns a text that says what was done, or None."""
     least, most = axis.within
     if at == axis.values[0] and axis.below and least <= (value := axis.below(at)) < at:
         axis.values.insert(0, value)
@@ -89,6 +89,6 @@ def _grow(axis: Axis, at: float, edges: tuple[float, float]) -> str | None:
 
 
 def _around(values: list[float], at: float) -> list[float]:
-    """The value and two neighbours on either side: a grid that grew is only filled near its best point."""
+    """The value and two neighbours on either side, because an extended grid is only filled near its best point."""
     i = values.index(at)
     return values[max(i - 2, 0) : i + 3]

@@ -1,4 +1,4 @@
-"""What a reproduction runs on: which feature files, and how thoroughly."""
+"""The setting of a reproduction: which feature files are used, and how thorough it is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FULL, QUICK = Effort(), Effort(sets=3, repeats=1, quick=True)
 
 @dataclass(frozen=True)
 class Source:
-    """A feature file: the name it goes by, where it is, a digest of its bytes, how many rows it holds."""
+    """A feature file: its name, its path, a digest of its bytes, and the numbers of its rows."""
 
     stem: str
     path: Path
@@ -33,7 +33,7 @@ class Source:
 
     @classmethod
     def of(cls, path: Path) -> Source:
-        """Look into a file."""
+        """Make a source from a file."""
         try:
             with np.load(path, allow_pickle=False) as npz:
                 train, test = npz["y_train"], npz["y_test"]
@@ -47,10 +47,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Setting:
-    """The sources by data set, and how thorough to be. `stand_in` names data sets played by the packaged one.
+    """The sources by data set, and how thorough the run is.
 
-    `own` is the name of somebody's own data, which then play the first data set of every item. `notices` say what was
-    found and not taken.
+    `stand_in` names data sets that the packaged data set replaces. `own` is the name of the user's own data, which then
+    replace the first data set of every item. `notices` say what was found but is not used.
     """
 
     sources: dict[str, tuple[Source, ...]]
@@ -59,16 +59,16 @@ class Setting:
     epsilons: tuple[float, ...] = (0.5, 1.0, 1.5, 2.0)
     seeds: int | None = None
     only: tuple[float, ...] | None = None
-    """How many seeds and which epsilons the endless items run; None for their own."""
+    """How many seeds and which epsilons the endless items use. None for their defaults."""
     own: str | None = None
     notices: tuple[str, ...] = ()
     methods: tuple[Path, ...] = ()
     roles: dict[str, str] = field(default_factory=dict)
-    """Files with methods of somebody's own, and the labels of what is in them, by kind."""
+    """Files with the user's own methods, and the labels of these methods by kind."""
 
     @property
     def effort(self) -> Effort:
-        """Of every unit."""
+        """The effort for every unit."""
         return QUICK if self.quick else FULL
 
     def has(self, name: str) -> bool:
@@ -76,13 +76,13 @@ class Setting:
         return bool(self.sources.get(name))
 
     def title(self, name: str) -> str:
-        """How to call it in a figure."""
+        """The title of a data set in figures."""
         if self.own is not None:
             return self.own
         return (TITLES | TABLES)[name] + (" (stand-in)" if name in self.stand_in else "")
 
     def queries(self, T: int, source: Source) -> int:
-        """The paper's T, or less where the effort or the file is small."""
+        """The paper's T, or less if the run is quick or the file is small."""
         return min(max(T * QUICK_T // 1000, 30) if self.quick else T, source.public // 2)
 
     def records(self, source: Source) -> int:
@@ -116,11 +116,11 @@ def find(
     made: Path = Path("out/features"),
     methods: tuple[Path, ...] = (),
 ) -> Setting:
-    """What is in a folder of features and tables, or in a file of one's own; the packaged Fashion-MNIST without `data`.
+    """The setting for a folder of features and tables, or for one file. Without `data`, the packaged Fashion-MNIST.
 
-    A file plays the first data set of every item. It is an npz file with X_train, y_train, X_test and y_test, or a
-    table: with its schema, or with the name of its label alone. Features that are made of tables go into `made`. The
-    packaged features also play CIFAR-10, whose items would otherwise not run at all; every result says so.
+    One file replaces the first data set of every item. It is an npz file with X_train, y_train, X_test and y_test, or a
+    table with its schema or with the name of its label. Features that are made from tables are written to `made`. The
+    packaged features also stand in for CIFAR-10, because its items could not run otherwise. Every result says so.
 
     >>> setting = find(None, quick=True)
     >>> setting.has("fmnist"), setting.has("agnews"), setting.stand_in

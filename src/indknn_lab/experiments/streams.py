@@ -1,4 +1,4 @@
-"""The streams of the endless items: who is private, who asks, who leaves and arrives. Nothing here sees an answer."""
+"""The streams of the endless items: private records, queries, and who leaves or arrives. Independent of all answers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from indknn_lab.experiments.data import Data
 from indknn_lab.experiments.units import Part, seed_for
 
 EVERY = 100
-"""Queries between two changes."""
+"""The number of queries between two changes."""
 KEPT = 0.4
-"""The share of private records that stay private where the others become queries."""
+"""The share of private records that stay private in a long stream. The others become queries."""
 JITTER = 0.1
-"""The length of what is added to a unit query to make another one of it, where distinct ones have run out."""
+"""If there are too few distinct queries, more are made by adding a random vector of this length to a unit query."""
 _RESERVE, _HELD_OUT, _MOST_HELD_OUT = 0.02, 0.1, 1500
 
 Rows = npt.NDArray[np.float32]
@@ -25,7 +25,7 @@ Rows = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Change:
-    """Before query `at`: these records leave, those arrive. Numbers of rows of the stream's X."""
+    """Before query `at`, some records leave and others arrive. They are row numbers of the stream's X."""
 
     at: int
     leave: IntArray
@@ -34,7 +34,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Stream:
-    """Records, of which `first` are there from the beginning; queries in order; changes in order."""
+    """The records, of which `first` are present from the beginning, the queries in order, and the changes in order."""
 
     X: Rows
     y: IntArray
@@ -45,7 +45,7 @@ class Stream:
     changes: list[Change] = field(default_factory=list)
 
     def present(self, at: int) -> IntArray:
-        """The rows that are there when query `at` is asked."""
+        """The rows that are present when query `at` is asked."""
         there = set(self.first.tolist())
         for change in self.changes:
             if change.at <= at:
@@ -54,18 +54,18 @@ class Stream:
         return np.array(sorted(there), dtype=np.int64)
 
     def as_data(self, rows: IntArray, Q: Rows, truth: IntArray) -> Data:
-        """These records and queries as the other experiments have them."""
+        """These records and queries in the form that the other experiments use."""
         return Data.of(self.X[rows], self.y[rows], Q, truth, self.n_classes)
 
     def held_out(self, most: int = _MOST_HELD_OUT) -> Data:
-        """A tenth of the private records, or `most` of them, as queries to the others: what everything is tuned on."""
+        """The data for tuning: a tenth of the private records, at most `most`, become queries to the others."""
         order = _rng("validation").permutation(self.first)
         n = min(int(_HELD_OUT * len(order)), most)
         return self.as_data(order[n:], self.X[order[:n]], self.y[order[:n]])
 
 
 def plain_stream(data: Data, T: int, seed: int) -> Stream:
-    """All private records, and the first T test queries in an order of the seed's own."""
+    """All private records, and the first T test queries in an order that depends on the seed."""
     order = _rng("figures", seed).permutation(min(T, len(data.truth)))
     return Stream(data.X, data.labels, np.arange(len(data.X)), data.Q[order], data.truth[order], data.n_classes)
 
@@ -76,8 +76,11 @@ def distinct(records: int, queries: int) -> int:
 
 
 def long_stream(data: Data, T: int, seed: int) -> Stream:
-    """A part of the records stays private; the others and the test queries ask, then ask again, slightly moved."""
-    split = _rng("stream").permutation(len(data.X))  # the same for every seed: so is what was tuned on it
+    """A long stream. A part of the records stays private. The others and the test queries become queries.
+
+    When these are used up, they are asked again with small random changes.
+    """
+    split = _rng("stream").permutation(len(data.X))  # the same for every seed, so that tuning is shared
     private, asking = np.split(split, [int(KEPT * len(data.X))])
     Q = np.concatenate([data.X[asking], data.Q])
     truth = np.concatenate([data.labels[asking], data.truth])
@@ -91,7 +94,7 @@ def long_stream(data: Data, T: int, seed: int) -> Stream:
 
 
 def changing_stream(data: Data, T: int, seed: int) -> Stream:
-    """Every `EVERY` queries one record leaves or one arrives, in turn."""
+    """Every `EVERY` queries, one record leaves or one arrives, alternately."""
     rng = _rng("change", seed)
     first, reserve = _with_reserve(rng.permutation(len(data.X)).astype(np.int64), T)
     asked = rng.permutation(min(T, len(data.truth)))
@@ -100,7 +103,7 @@ def changing_stream(data: Data, T: int, seed: int) -> Stream:
 
 
 def drifting_stream(data: Data, T: int, seed: int) -> Stream:
-    """The same; and some classes, records and queries, come only at half time, the records in one batch."""
+    """The same, but records and queries of some classes come only at half time. These records come in one batch."""
     rng = _rng("drift", seed)
     late = np.arange(data.n_classes - max(data.n_classes // 4, 1), data.n_classes)
     order = rng.permutation(len(data.X)).astype(np.int64)
@@ -125,7 +128,7 @@ STREAMS: dict[Part, Callable[[Data, int, int], Stream]] = {
 
 
 def _with_reserve(order: IntArray, T: int) -> tuple[IntArray, IntArray]:
-    """Those who are there from the beginning, and those who arrive later."""
+    """The rows that are present from the beginning, and those that arrive later."""
     n = max(int(_RESERVE * len(order)), T // EVERY)
     return order[n:], order[:n]
 

@@ -1,4 +1,4 @@
-"""A unit of work and its result. The name of a unit is a digest of everything that could change the result."""
+"""A unit of work and its result. The name of a unit contains a digest of everything that could change the result."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Result: TypeAlias = dict[str, Any]
 Part: TypeAlias = Literal["figures", "streams", "change", "drift"]
 
 VERSION = 1
-"""Part of every digest. Raise it when the meaning of a result changes: old results are then redone."""
+"""Part of every digest. Increase it when the meaning of a result changes. Then old results are computed again."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How thoroughly: test sets, runs per validation score, and the size of the grids."""
+    """How thorough a run is: the numbers of test sets and of runs per validation score, and the size of the grids."""
 
     sets: int = 5
     repeats: int = 2
@@ -31,8 +31,8 @@ class Effort:
 class Unit:
     """One measurement. Everything that could change its result is a field.
 
-    `kind` and `method` name a class in `methods.METHODS`. `digest` is that of the feature file; where the file
-    lies is no part of the unit.
+    `kind` and `method` name a class in `methods.METHODS`. `digest` is the digest of the feature file. The path of the
+    file is not part of the unit.
     """
 
     kind: str
@@ -63,16 +63,16 @@ class Unit:
 
     @property
     def promise(self) -> tuple[float, float]:
-        """(epsilon, delta); infinity for what promises nothing."""
+        """(epsilon, delta). epsilon is infinite for a method without privacy."""
         return inf if self.epsilon is None else self.epsilon, self.delta
 
 
 @dataclass(frozen=True)
 class Trial(Unit):
-    """One run over a stream of queries without end, under one seed.
+    """One run over a stream of queries, with one seed.
 
-    `code` says how the product behaves (`behaviour.py`). A change of that makes other units, so results of an
-    older product are never mistaken for those of this one. Methods that do not use the product have no code.
+    `code` is a digest of the product's behaviour (`behaviour.py`). If the behaviour changes, the units change too. So
+    results of an older version are never used for this one. For methods that do not use the product, `code` is empty.
     """
 
     part: Part = "figures"
@@ -81,15 +81,15 @@ class Trial(Unit):
 
     @property
     def tuned_on(self) -> Part:
-        """The part that this one is tuned on: a few records that come and go make no difference to that."""
+        """The part on which this one is tuned. A few records that come and go make no difference to tuning."""
         return "streams" if self.part == "streams" else "figures"
 
 
 class Results:
-    """The units that are done, in a folder: one JSON file per unit.
+    """The units that are done. A folder holds one JSON file per unit.
 
-    A file counts if it parses, is about this very unit, and its checksum fits. Anything else (half a file, an
-    edited one, one of an older version) is as good as absent, and the unit is done again.
+    A file counts if it can be parsed, is about this unit, and has the right checksum. Any other file (incomplete,
+    edited, or of an older version) is ignored, and the unit is done again.
     """
 
     def __init__(self, folder: Path):
@@ -111,7 +111,7 @@ class Results:
         write_json(self._path(unit), stored)
 
     def discard(self, unit: Unit) -> None:
-        """Forget a result, if there is one."""
+        """Delete a result, if there is one."""
         self._path(unit).unlink(missing_ok=True)
 
     def __getitem__(self, unit: Unit) -> Result:
@@ -125,7 +125,7 @@ class Results:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write beside, then move into place: a reader sees the old file or the new one, never half of either."""
+    """Write to a temporary file, then move it into place. A reader sees either the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -137,7 +137,7 @@ def _digest(values: dict[str, Any]) -> str:
 
 
 def seed_for(*words: object) -> int:
-    """A seed made of words: every part of an experiment has noise of its own, and the same in every run.
+    """A seed made from words. Every part of an experiment has its own noise, which is the same in every run.
 
     >>> seed_for("noise", 1) == seed_for("noise", 1), seed_for("noise", 1) == seed_for("noise", 2)
     (True, False)

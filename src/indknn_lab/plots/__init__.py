@@ -1,1 +1,1 @@
-"""From result files to pictures, a report and tables. Reads JSON, runs nothing."""
+"""Makes pictures, a report and tables from result files. It reads JSON and runs no experiments."""

@@ -1,4 +1,4 @@
-"""What an audit found, in Markdown: ten lines for whoever answers for people's privacy, then tables."""
+"""The results of an audit in Markdown: ten lines for a person who is responsible for privacy, then tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def audit_summary(summaries: dict[str, dict[str, Any]]) -> str:
-    """Ten lines in plain words."""
+    """The ten lines, in plain words."""
     if "audit" not in summaries:
         return "*Not run yet: `indknn audit --minutes 60`.*"
     a = summaries["audit"]
@@ -68,7 +68,7 @@ def _timing(found: list[dict[str, Any]]) -> str:
 
 
 def audit_tables(summaries: dict[str, dict[str, Any]]) -> str:
-    """Every scenario and every mutant."""
+    """Tables of every scenario and every mutant."""
     if "audit" not in summaries:
         return ""
     a = summaries["audit"]

@@ -1,7 +1,7 @@
-"""Figures in the documents: blocks of Markdown, made of the summaries and of nothing else.
+"""Writes the results in the documents: blocks of Markdown, which are made only from the summaries.
 
-A block stands between `<!-- results: NAME -->` and `<!-- end of results -->`. `indknn reproduce write-docs` writes
-all of them anew, and a test fails where a document says something else.
+A block is between `<!-- results: NAME -->` and `<!-- end of results -->`. `indknn reproduce write-docs` writes all
+blocks again. A test fails if a document differs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PAPER = {"indknn": "Ind-KNN (Algorithm 3)", "private_knn": "Private-kNN", "nois
 
 
 def write_documents(root: Path) -> list[Path]:
-    """Write every block anew; the pages that changed."""
+    """Write every block again. Returns the pages that changed."""
     changed = []
     for path, old, new in rendered(root):
         if new != old:
@@ -51,7 +51,7 @@ def write_documents(root: Path) -> list[Path]:
 
 
 def rendered(root: Path) -> list[tuple[Path, str, str]]:
-    """Every page with blocks: where it is, what it says, and what it should say."""
+    """For every page with blocks: its path, its text, and the text that it should have."""
     summaries, found = kept(root), []
     for path in sorted({path for pattern in PAGES for path in root.glob(pattern)}):
         old = path.read_text(encoding="utf-8")
@@ -68,14 +68,14 @@ def _fill(match: re.Match[str], summaries: Summaries) -> str:
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """Markdown."""
+    """A table in Markdown."""
     header = list(columns)
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 def over_epsilon(item: str) -> Callable[[Summaries], str]:
-    """One row for each data set: the medians of every method, over epsilon."""
+    """A block with one row for each data set: the medians of every method, over epsilon."""
 
     def block(summaries: Summaries) -> str:
         found = summaries.get(item)
@@ -100,7 +100,7 @@ def over_epsilon(item: str) -> Callable[[Summaries], str]:
 
 
 def paper(summaries: Summaries) -> str:
-    """The paper's comparison, of three methods."""
+    """The paper's comparison of three methods."""
     found = [summaries[name] for name in ("figure1a", "figure2") if name in summaries]
     tables = [each for outcome in found for each in outcome["tables"]]
     if not tables:
@@ -115,9 +115,9 @@ def paper(summaries: Summaries) -> str:
 
 
 def along(item: str, columns: dict[str, tuple[str, str]]) -> Callable[[Summaries], str]:
-    """One row for each stream: some windows of some methods, at those epsilons at which the default was run.
+    """A block with one row for each stream: the accuracy of some methods in some windows of the stream.
 
-    `columns` are pairs of a method and a window, by title.
+    It has the epsilons at which the default was run. `columns` are pairs of a method and a window, by title.
     """
     first = next(iter(columns.values()))
 
@@ -139,7 +139,7 @@ def along(item: str, columns: dict[str, tuple[str, str]]) -> Callable[[Summaries
 
 
 def findings(item: str) -> Callable[[Summaries], str]:
-    """What was found beside what was demanded, as a list."""
+    """A list of the statements and what was found."""
 
     def block(summaries: Summaries) -> str:
         found = summaries.get(item, {}).get("findings", [])
@@ -155,12 +155,12 @@ def missed(summaries: Summaries) -> str:
 
 
 def everything(item: str) -> Callable[[Summaries], str]:
-    """All that came out of an item."""
+    """A block with the full outcome of an item."""
     return lambda summaries: markdown(summaries[item]) if item in summaries else _not_run(item)
 
 
 def sources(summaries: Summaries) -> str:
-    """The files that were run on."""
+    """A table of the data files that were used."""
     if "setting" not in summaries:
         return _not_run("all")
     columns = ("data", "file", "private records", "public queries", "features")
@@ -170,7 +170,7 @@ def sources(summaries: Summaries) -> str:
 
 
 def in_short(summaries: Summaries) -> str:
-    """How many statements agree."""
+    """A sentence that says how many statements agree."""
     order = summaries.get("setting", {}).get("order", [])
     return summary([summaries[name] for name in order if name in summaries])
 
@@ -198,7 +198,7 @@ def _not_run(item: str) -> str:
 
 
 def _plain(label: str) -> str:
-    """A label without its number of seeds."""
+    """A label without the number of seeds."""
     return re.sub(r" \(\d+ seeds\)$", "", label)
 
 

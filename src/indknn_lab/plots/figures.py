@@ -1,4 +1,4 @@
-"""Panels of an outcome as PNG and SVG. A method has the same colour, marker and line wherever it appears."""
+"""Draws the panels of an outcome as PNG and SVG. A method has the same colour, marker and line in every figure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _RC: dict[str, Any] = {
 
 
 def style_of(role: str) -> dict[str, Any]:
-    """How to draw a role. Roles `line0`, `line1`, ... are told apart and mean nothing else.
+    """The style of a role. Roles `line0`, `line1`, ... have different styles and no other meaning.
 
     >>> style_of("indknn")["marker"], style_of("line1")["marker"]
     ('o', 's')
@@ -56,12 +56,12 @@ def style_of(role: str) -> dict[str, Any]:
     if role.startswith("line"):
         i = int(role.removeprefix("line"))
         return {"color": _LINES[i % len(_LINES)], "marker": _MARKERS[i % len(_MARKERS)]}
-    own = {"color": "#2a9fb0", "marker": "*"}  # somebody's own method
+    own = {"color": "#2a9fb0", "marker": "*"}  # the user's own method
     return STYLES.get(role, own if role.startswith("own_") else {"color": _GREY, "marker": "."})
 
 
 def draw(outcome: dict[str, Any], folder: Path) -> list[Path]:
-    """One picture per outcome, its panels side by side: a PNG and an SVG. None where there is nothing to draw."""
+    """Draw the panels of an outcome side by side, as PNG and SVG. Returns no files if there is nothing to draw."""
     panels = outcome["panels"]
     if not panels:
         return []

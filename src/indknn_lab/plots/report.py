@@ -1,4 +1,4 @@
-"""One HTML page, with the pictures inside: every item beside the paper's own numbers. The same as Markdown."""
+"""Writes the report of a run as one HTML page with pictures, and as Markdown. It shows the paper's numbers too."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STAND_IN = "<p><b>Stand-in:</b> there were no features of {}; the packaged Fash
 
 
 def write_report(out: Path) -> Path:
-    """Draw all pictures of a run and write `report.html` and `results.md` beside them; the path of the former."""
+    """Draw all pictures of a run, and write `report.html` and `results.md`. Returns the path of `report.html`."""
     setting, outcomes = read(out)
     sections = [_section(outcome, draw(outcome, out / "plots")) for outcome in outcomes]
     page = "\n".join([_head(setting, outcomes), *sections, "</body></html>\n"])
@@ -89,7 +89,7 @@ def _table(table: dict[str, Any], css: str = "") -> str:
 
 
 def markdown(outcome: dict[str, Any]) -> str:
-    """One outcome in full."""
+    """One outcome in full, as Markdown."""
     lines = [f"### {outcome['title']}", ""]
     lines += [f"Not run: {text}." for text in outcome["not_run"]] + [""] * bool(outcome["not_run"])
     for f in outcome["findings"]:
@@ -103,7 +103,7 @@ def markdown(outcome: dict[str, Any]) -> str:
 
 
 def _curves(panel: dict[str, Any]) -> dict[str, Any]:
-    """The curves of a panel that share their x as one table, the others each as a row of its last value."""
+    """A table of the curves of a panel. Curves with the same x get all values, others a row with the last value."""
     x = panel["series"][0]["x"]
     same = [s for s in panel["series"] if s["x"] == x]
     rows = [[s["label"], *(f"{y:.3g}" if panel["log_y"] else f"{y:.3f}" for y in s["y"])] for s in same]
@@ -127,17 +127,17 @@ def read(out: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def verdict(finding: dict[str, Any]) -> str:
-    """In a word or two: about the paper, or about a goal."""
+    """One or two words: whether the statement of the paper agrees, or whether the goal was reached."""
     return (GOALS if of_goal(finding) else VERDICTS)[finding["agrees"]]
 
 
 def of_goal(finding: dict[str, Any]) -> bool:
-    """Whether the statement is a goal of this package and not the paper's; files of old have only the latter."""
+    """Whether the statement is a goal of this package. Old files have only statements of the paper."""
     return bool(finding.get("by", "paper") == "goal")
 
 
 def summary(outcomes: list[dict[str, Any]]) -> str:
-    """How many of the paper's statements were met, in one sentence."""
+    """One sentence that says how many of the paper's statements agree."""
     findings = [finding for outcome in outcomes for finding in outcome["findings"]]
     verdicts = [f["agrees"] for f in findings if not of_goal(f)]
     goals = [f["agrees"] for f in findings if of_goal(f)]

@@ -1,4 +1,4 @@
-"""Small summaries of runs and audits, which are kept with the project: all that its documents may quote."""
+"""Small summaries of runs and audits, which are kept with the project. Its documents quote results only from them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from indknn_lab.plots.report import read
 FOLDER = Path("docs") / "results"
 PICTURES = Path("docs") / "img"
 SHOWN = ("figure1a", "figure2", "figure3b", "endless_figures", "endless_streams", "endless_change", "tables")
-"""Items whose pictures are in the documents."""
+"""The items whose pictures are in the documents."""
 
 
 def keep_run(out: Path, root: Path) -> None:
-    """Take over what came out of a run: every item that was run, and some pictures."""
+    """Keep the results of a run: every item that was run, and some pictures."""
     setting, outcomes = read(out)
     for outcome in outcomes:
         if outcome["status"] == "not run" or setting["quick"]:
@@ -32,7 +32,7 @@ def keep_run(out: Path, root: Path) -> None:
 
 
 def keep_audit(path: Path, root: Path) -> None:
-    """Take over what an audit found: all but the points of its curves."""
+    """Keep the results of an audit, without the points of its curves."""
     found = json.loads(path.read_text(encoding="utf-8"))
     curves = ("fpr", "private", "control", "bound")
     if found["membership"]:

@@ -1,4 +1,4 @@
-"""Every table and figure of the paper, and the goals for queries without end: configuration in, outcomes out."""
+"""Every table and figure of the paper, and the goals for queries without end. Each is an item with an outcome."""
 
 from indknn_lab.experiments.items.base import Item, Outcome
 from indknn_lab.experiments.items.endless import EndlessChange, EndlessFigures, EndlessStreams, Tables

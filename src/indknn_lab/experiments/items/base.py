@@ -1,6 +1,6 @@
-"""What an item is, a table or a figure, and what comes out of it: curves, tables, and what they say about a claim.
+"""Defines an item, which is a table or a figure, and its outcome: curves, tables, and findings about claims.
 
-Outcomes are written as JSON; `indknn_lab.plots` reads that and knows nothing else.
+Outcomes are written as JSON. `indknn_lab.plots` reads only these files.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "indknn_reuse": ("indknn", {"reuse": True}),
     "private_knn_one": ("private_knn", {"sensitivity": "one"}),
 }
-"""Roles that are a method with another setting."""
+"""Roles that use another role's method with a different setting."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: a median per x, with the least and the greatest of the runs where there are several.
+    """One curve: a median for each x, and the least and the greatest value if there are several runs.
 
-    `role` says which method it is, and decides colour and marker, the same in every figure.
+    `role` names the method. It decides colour and marker, which are the same in every figure.
     """
 
     label: str
@@ -49,7 +49,7 @@ class Series:
 
     @classmethod
     def of(cls, label: str, x: Iterable[float], runs: Sequence[Sequence[float]], role: str) -> Series:
-        """Made of several runs at every x."""
+        """Make a curve from several runs at every x."""
         y, low, high = ([of(run) for run in runs] for of in (median, min, max))
         return cls(label, list(x), y, low, high, role)
 
@@ -77,9 +77,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Finding:
-    """A statement of the paper beside what was found. `agrees` is None where the two cannot be compared.
+    """A statement of the paper and what was found here. `agrees` is None if the two cannot be compared.
 
-    Where `by` is "goal" the statement is no claim of the paper but what this package set itself.
+    If `by` is "goal", the statement is a goal of this package and not a claim of the paper.
     """
 
     paper: str
@@ -90,13 +90,13 @@ class Finding:
 
     @classmethod
     def explained(cls, paper: str, here: str, agrees: bool, why_not: str) -> Finding:
-        """With a reason, which is given only where the two differ."""
+        """A finding with a reason, which is kept only if the two differ."""
         return cls(paper, here, agrees, "" if agrees else why_not)
 
 
 @dataclass(frozen=True)
 class Body:
-    """What an item finds; the rest of an outcome follows from the item and what is missing."""
+    """What an item finds. The rest of an outcome follows from the item and from what is missing."""
 
     panels: list[Panel] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Body:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome(Body):
-    """All of it."""
+    """Everything about an item: what it found, its title, and what is missing."""
 
     name: str
     title: str
@@ -116,37 +116,40 @@ class Outcome(Body):
 
 
 class Item(ABC):
-    """One table or figure: the data it needs (it runs on those that are there), its units, and what they show."""
+    """One table or figure. It knows the data sets it needs, its units of work, and what their results show.
+
+    It runs on those data sets that are present.
+    """
 
     name: ClassVar[str]
     title: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ("cifar10",)
     in_part: ClassVar[bool] = False
-    """Whether something can be said when only some of its units are done."""
+    """Whether the item can show something if only some of its units are done."""
 
     def __init__(self, setting: Setting, results: Results):
         self.setting, self.results = setting, results
 
     @abstractmethod
     def lines(self) -> Mapping[Any, list[Unit]]:
-        """What has to be measured: units by what they are to the item."""
+        """The units to measure, by their meaning for the item."""
 
     def units(self) -> list[Unit]:
-        """All of them."""
+        """All units."""
         return [unit for line in self.lines().values() for unit in line]
 
     @abstractmethod
     def body(self) -> Body:
-        """What comes out, after all units are done."""
+        """What the item finds, after all units are done."""
 
     @property
     def present(self) -> list[str]:
-        """The data sets that are there. Somebody's own data play the first one, and no other."""
+        """The data sets that are present. The user's own data take the place of the first one, and of no other."""
         wanted = self.needs[:1] if self.setting.own is not None else self.needs
         return [name for name in wanted if self.setting.has(name)]
 
     def outcome(self) -> Outcome:
-        """What comes out, and what is missing."""
+        """What the item finds, and what is missing."""
         lacking, units = self.lacking(), list(dict.fromkeys(self.units())) if self.present else []
         done = sum(self.results.get(unit) is not None for unit in units)
         if done < len(units):
@@ -157,7 +160,7 @@ class Item(ABC):
         return Outcome(name=self.name, title=self.title, status=status, not_run=lacking, **vars(body))
 
     def lacking(self) -> list[str]:
-        """What is not run, and why."""
+        """What was not run, and why."""
         own, gone = self.setting.own, [name for name in self.needs if name not in self.present]
         if own is not None and self.present:
             place = f"{own} takes the place of {self.needs[0]}"
@@ -165,12 +168,12 @@ class Item(ABC):
         return [f"needs {name}{'.csv.gz' if name in TABLES else '-*.npz'}" for name in gone]
 
     def unit(self, role: str, name: str, T: int, epsilon: float, **more: Any) -> Unit:
-        """A role at one epsilon, on one data set."""
+        """The unit for a role at one epsilon, on one data set."""
         kind, variant = VARIANTS.get(role, (role, {}))
         return self.setting.unit(kind, name, T, epsilon, **variant, **more)
 
     def accuracies(self, unit: Unit, key: str = "accuracies") -> list[float]:
-        """Of all test sets."""
+        """The accuracies on all test sets."""
         return list(self.results[unit][key])
 
     def medians(self, units: Iterable[Unit]) -> list[float]:
@@ -191,9 +194,10 @@ class Item(ABC):
 
 
 def first_reaching(x: Sequence[float], y: Sequence[float], level: float) -> float:
-    """The x at which y, taken as rising, first reaches the level: by a straight line in log x. Infinite if never.
+    """The x at which y first reaches the level, interpolated linearly in log x. Infinite if it never does.
 
-    Below the first x nothing was measured, so a level that is reached there gives that x: an upper bound.
+    y is treated as rising. Below the first x nothing was measured. If the level is reached at the first x already, the
+    result is that x, which is an upper bound.
 
     >>> round(first_reaching([1, 2, 4], [0.5, 0.6, 0.7], 0.65), 4), first_reaching([1, 2], [0.5, 0.6], 0.7)
     (2.8284, inf)
@@ -211,7 +215,7 @@ def first_reaching(x: Sequence[float], y: Sequence[float], level: float) -> floa
 
 
 def spread(values: Sequence[float]) -> str:
-    """Median, least and greatest, as text; of a single value just that, and a dash of none.
+    """Median, least and greatest as text. A single value is shown alone, and no value as a dash.
 
     >>> spread([0.7, 0.8, 0.75]), spread([0.7])
     ('.750 (.700 to .800)', '.700')
@@ -223,7 +227,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def points(value: float) -> str:
-    """Three digits of an accuracy; a dash where there is none."""
+    """An accuracy with three digits. A dash if there is none."""
     if isnan(value):
         return "–"
     return f"{value:.3f}".removeprefix("0") if value < 1 else f"{value:.3f}"

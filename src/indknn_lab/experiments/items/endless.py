@@ -1,4 +1,7 @@
-"""Queries without end: goals of this package, not of the paper. The models, long streams, records that come and go."""
+"""Items for queries without end: models, long streams, records that come and go.
+
+Their goals are goals of this package, not claims of the paper.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ _ROLES = {
     "kernel": "ceiling_kernel",
 }
 MOST, LONGEST = 10_000, 100_000
-"""Queries of a usual stream, if there are so many distinct ones, and of a long one."""
+"""The number of queries in a usual stream, if there are enough distinct ones, and in a long stream."""
 _QUICK_T, _QUICK_LONGEST = 400, 2500
 TUNED = (
     "Algorithm 3 was tuned for that T on held-out private records: τ from the vote without privacy and below it, σ2 "
@@ -57,7 +60,7 @@ Shown = tuple[list[Panel], list[Table], list[Finding]]
 
 
 def accuracy(result: Result, start: int, stop: int) -> float:
-    """Of the queries from `start` to `stop`, both multiples of a block (the end of the stream counts as one)."""
+    """The accuracy on queries `start` to `stop`. Both must be multiples of a block, or the end of the stream."""
     block, right = result["block"], result["right"]
     asked = min(stop, result["length"]) - start
     return float(sum(right[start // block : -(-stop // block)]) / asked)
@@ -68,18 +71,18 @@ def _median(scores: list[float]) -> float:
 
 
 def _whole(curves: Iterable[Series]) -> list[Series]:
-    """Those curves that have all of their points."""
+    """The curves that have all of their points."""
     return [curve for curve in curves if not any(map(isnan, curve.y))]
 
 
 def _with_seeds(label: str, runs: list[list[float]]) -> str:
-    """A label that says of how many runs the least cell is made, where it is more than one."""
+    """A label with the smallest number of runs behind any value, if it is more than one."""
     least = min((len(run) for run in runs if run), default=0)
     return f"{label} ({least} seeds)" if least > 1 else label
 
 
 class EndlessItem(Item):
-    """What the three items share: runs of some methods over a stream, at some epsilons, under some seeds."""
+    """The base of the items: runs of several methods over a stream, at several epsilons, with several seeds."""
 
     needs: ClassVar[tuple[str, ...]] = ("agnews", "dbpedia", "cifar10", "fmnist")
     in_part = True
@@ -87,19 +90,19 @@ class EndlessItem(Item):
     usual_epsilons: ClassVar[tuple[float, ...]] = (0.25, 0.5, 1.0, 2.0)
     methods: ClassVar[tuple[str, ...]]
     close: ClassVar[tuple[str, ...]] = ()
-    """Methods that are so close to each other that one run of each would not tell: they have `usual_seeds`."""
+    """Methods that are so close to each other that one run cannot separate them. They run with `usual_seeds`."""
     usual_seeds: ClassVar[int] = 5
     ceilings = ("ridge", "kernel")
     notes: ClassVar[tuple[str, ...]]
 
     @property
     def present(self) -> list[str]:
-        """The data sets that are there; what only stands in for another has no goals."""
+        """The data sets that are present. A data set that only stands in for another one has no goals."""
         return [name for name in super().present if name not in self.setting.stand_in]
 
     @property
     def epsilons(self) -> tuple[float, ...]:
-        """The usual ones, or those of them that were asked for; the largest one in a rehearsal."""
+        """The usual epsilons, or those of them that were asked for. A quick run uses only the largest."""
         usual, only = self.usual_epsilons, self.setting.only
         wanted = tuple(e for e in usual if only is None or e in only)
         if not wanted:
@@ -113,15 +116,15 @@ class EndlessItem(Item):
 
     @property
     def middle(self) -> float:
-        """The epsilon of the panels: 1, or the nearest."""
+        """The epsilon of the panels: 1, or the nearest one that is run."""
         return min(self.epsilons, key=lambda e: abs(e - 1.0))
 
     def length(self, name: str, method: str) -> int:
-        """How many queries are asked of a method."""
+        """How many queries a method is asked."""
         return min(_QUICK_T if self.setting.quick else MOST, self.setting.sources[name][0].public)
 
     def runs(self, part: Part, name: str, method: str, epsilon: float | None) -> list[Unit]:
-        """One method on one stream, under every seed; what is not private has one run."""
+        """One method on one stream, with every seed. A method without privacy has one run."""
         usual = self.usual_seeds if method in self.close and not self.setting.quick else 1
         seeds = range(1 if epsilon is None else self.setting.seeds or usual)
         return [self.trial(part, name, method, epsilon, i) for i in seeds]
@@ -135,7 +138,7 @@ class EndlessItem(Item):
         return Trial(*base, records=records, method=method, **more)
 
     def ways(self) -> list[tuple[float | None, str]]:
-        """Every epsilon with every method, then the ceilings."""
+        """Every epsilon with every private method, then the methods without privacy."""
         return [*((e, m) for e in self.epsilons for m in self.compared), *((None, m) for m in self.ceilings)]
 
     def lines(self) -> dict[Any, list[Unit]]:
@@ -147,7 +150,7 @@ class EndlessItem(Item):
         """What each stream shows."""
         shown = [self.show(part, name) for part in self.parts for name in self.present]
         panels, tables, findings = ([x for many in column for x in many] for column in zip(*shown, strict=True))
-        findings = [finding for finding in findings if finding.agrees is not None]  # of what was run
+        findings = [finding for finding in findings if finding.agrees is not None]  # only about what was run
         return Body(panels, tables, findings=findings, notes=[NOT_PAID_FOR, *self.notes])
 
     @abstractmethod
@@ -155,22 +158,22 @@ class EndlessItem(Item):
         """What one stream shows."""
 
     def scores(self, part: Part, name: str, method: str, e: float | None, start: int, stop: int) -> list[float]:
-        """The accuracy of queries `start` to `stop`, one for each seed that was run."""
+        """The accuracy on queries `start` to `stop`, for each seed that was run."""
         found = (self.results.get(unit) for unit in self.runs(part, name, method, e))
         return [accuracy(result, start, stop) for result in found if result is not None]
 
     def score(self, part: Part, name: str, method: str, e: float | None, start: int, stop: int) -> float:
-        """The median of these over the seeds; nan if there was none."""
+        """The median of these accuracies over the seeds. NaN if no seed was run."""
         return _median(self.scores(part, name, method, e, start, stop))
 
     def curve(self, part: Part, name: str, method: str, e: float | None, width: int) -> Series:
-        """The accuracy along the stream, in windows of so many queries."""
+        """The accuracy along the stream, in windows of `width` queries."""
         ends = range(width, self.length(name, method) + 1, width)
         y = [self.score(part, name, method, e, end - width, end) for end in ends]
         return Series(LABELS[method], [float(end) for end in ends], y, role=_ROLES[method])
 
     def table(self, part: Part, name: str, title: str, windows: dict[str, tuple[int, int]]) -> Table:
-        """The accuracy of every method in some windows, blank where it was not asked so much."""
+        """The accuracy of every method in some windows. A cell is empty if the method was not asked so many queries."""
 
         def cell(e: float | None, m: str, start: int, stop: int) -> str:
             return points(self.score(part, name, m, e, start, stop)) if stop <= self.length(name, m) else ""
@@ -181,7 +184,7 @@ class EndlessItem(Item):
 
 
 class EndlessFigures(EndlessItem):
-    """Ind-KNN beside its parts, its rivals and what the features allow."""
+    """Ind-KNN compared with its parts, with other private methods, and with methods without privacy."""
 
     name = "endless_figures"
     title = "Queries without end: Ind-KNN, its parts and its rivals"
@@ -194,7 +197,7 @@ class EndlessFigures(EndlessItem):
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """Also somebody's own."""
+        """All private methods, and the user's own methods."""
         return (*self.methods, *self.setting.roles)
 
     def show(self, part: Part, name: str) -> Shown:
@@ -240,7 +243,7 @@ class EndlessFigures(EndlessItem):
 
 
 class Tables(EndlessFigures):
-    """The same on tables as people have them, each through a schema from public rows."""
+    """The same on ordinary tables, each encoded with a schema from public rows."""
 
     name = "tables"
     title = "Tables through a schema: Ind-KNN, its parts and its rivals"
@@ -254,7 +257,7 @@ class Tables(EndlessFigures):
 
 
 class EndlessStreams(EndlessItem):
-    """What becomes of the accuracy after many times as many queries as were planned."""
+    """How the accuracy changes after many times as many queries as were planned."""
 
     name = "endless_streams"
     title = "Queries without end: long streams"
@@ -271,13 +274,13 @@ class EndlessStreams(EndlessItem):
     )
 
     def once(self, name: str) -> int:
-        """1x: what Algorithm 3 is tuned for. Five times as many distinct queries are there."""
+        """1x: the number of queries that Algorithm 3 is tuned for. There are five times as many distinct queries."""
         source = self.setting.sources[name][0]
         n = streams.distinct(self.setting.records(source), source.public)
         return max((min(_QUICK_LONGEST, n) if self.setting.quick else n) // 500, 1) * 100
 
     def length(self, name: str, method: str) -> int:
-        """1x for a ceiling, 5x for Algorithm 3, all of it for the others."""
+        """1x for a method without privacy, 5x for Algorithm 3, the whole stream for the others."""
         if method in self.ceilings:
             return self.once(name)
         most = _QUICK_LONGEST if self.setting.quick else LONGEST
@@ -317,7 +320,7 @@ class EndlessStreams(EndlessItem):
 
 
 class EndlessChange(EndlessItem):
-    """Records leave and arrive every 100 queries; in a second part new classes arrive in a batch at half time."""
+    """Records leave and arrive every 100 queries. In a second part, new classes arrive in one batch at half time."""
 
     name = "endless_change"
     title = "Queries without end: records that come and go"
@@ -331,11 +334,11 @@ class EndlessChange(EndlessItem):
     )
 
     def length(self, name: str, method: str) -> int:
-        """A multiple of the step between changes, so that halves are whole."""
+        """A multiple of the step between changes, so that the stream can be divided into halves."""
         return max(super().length(name, method) // (2 * streams.EVERY), 1) * 2 * streams.EVERY
 
     def show(self, part: Part, name: str) -> Shown:
-        """Both halves, and a curve where classes arrive."""
+        """The accuracy in both halves, and a curve if classes arrive."""
         T, e, title, drift = self.length(name, ""), self.middle, self.setting.title(name), part == "drift"
         change = "the same, and new classes at half time" if drift else f"one leaves or arrives every {streams.EVERY}"
         heading = f"{title}, {T:,} queries: {change}"

@@ -1,4 +1,4 @@
-"""Table 2: the feature extractor. One column per file cifar10-*.npz that is there."""
+"""Table 2, which compares feature extractors. It has one column for each file cifar10-*.npz that is present."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ PAPER = {
 
 
 class Table2(Item):
-    """The least and the greatest epsilon, and none, with every extractor."""
+    """Accuracy with every extractor, at the least epsilon, at the greatest, and without privacy."""
 
     name = "table2"
     title = "Table 2: feature extractors"
 
     def sources(self) -> tuple[Source, ...]:
-        """The feature files; small copies only where there is nothing else."""
+        """The feature files. Small copies are used only if there are no others."""
         files = self.setting.sources["cifar10"]
         return tuple(s for s in files if not s.stem.endswith("-mini")) or files
 
     def cell(self, source: Source, role: str, epsilon: float | None) -> Unit:
-        """One cell."""
+        """The unit for one cell."""
         if epsilon is None:
             return self.setting.unit("plain", "cifar10", T, source=source, method=PLAIN[role])
         return self.setting.unit(role, "cifar10", T, epsilon, source=source)
 
     def lines(self) -> dict[str, list[Unit]]:
-        """By role: all cells."""
+        """All cells, by role."""
         cells = [(source, e) for source in self.sources() for e in self._levels()]
         return {role: [self.cell(source, role, e) for source, e in cells] for role in NAMES}
 
     def body(self) -> Body:
-        """The table beside the paper's."""
+        """The table, with the paper's numbers."""
         sources, rows = self.sources(), []
         first: dict[tuple[float | None, str], float] = {}
         for e in self._levels():

@@ -24,19 +24,19 @@ def _hashed(name: str, tables: int | None) -> dict[str, Any]:
 
 
 class Figure4(Item):
-    """Epsilon against accuracy with 10, 20 and 30 tables."""
+    """Accuracy over epsilon with 10, 20 and 30 hash tables."""
 
     name = "figure4"
     title = "Figure 4: hashing, accuracy"
     needs = tuple(BITS)
 
     def line(self, name: str, tables: int | None) -> list[Unit]:
-        """Over epsilon; `tables=None` is the exact search."""
+        """The units over epsilon. `tables=None` is the exact search."""
         more = _hashed(name, tables)
         return [self.setting.unit("indknn", name, T, e, **more) for e in self.setting.epsilons]
 
     def lines(self) -> dict[tuple[str, int | None], list[Unit]]:
-        """By data set and number of tables."""
+        """All units, by data set and number of hash tables."""
         return {(name, L): self.line(name, L) for name in self.present for L in (None, *TABLES)}
 
     def body(self) -> Body:
@@ -88,12 +88,12 @@ class Table3(Item):
     }
 
     def lines(self) -> dict[str, list[Unit]]:
-        """By data set: three numbers of tables, and the exact search."""
+        """For each data set, units with three numbers of hash tables and with the exact search."""
         ways, unit = (*TABLES, None), self.setting.unit
         return {n: [unit("timing", n, T, 1.0, method="indknn", **_hashed(n, L)) for L in ways] for n in self.present}
 
     def body(self) -> Body:
-        """The table beside the paper's."""
+        """The table, with the paper's numbers."""
         rows, findings = [], []
         for name, units in self.lines().items():
             times = [self.results[unit] for unit in units]
@@ -121,20 +121,20 @@ class Table3(Item):
 
 
 class Figure3a(Item):
-    """Computing time per query against the frequency of retraining."""
+    """Computing time per query over the frequency of retraining."""
 
     name = "figure3a"
     title = "Figure 3a: computing time against the frequency of retraining"
     frequencies = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 
     def lines(self) -> dict[str, list[Unit]]:
-        """One training and one answer of each method."""
+        """Units that measure one training and one answer of each method."""
         hashed = {"method": "indknn", **_hashed("cifar10", TABLES[-1])}
         ways: dict[str, Any] = {"noisy_sgd": {"method": "noisy_sgd"}, "indknn": {"method": "indknn"}, "hash": hashed}
         return {role: [self.setting.unit("timing", "cifar10", T, 1.0, **way)] for role, way in ways.items()}
 
     def body(self) -> Body:
-        """Curves, and where they cross."""
+        """The curves, and where they cross."""
         times = {role: self.results[unit] for role, (unit,) in self.lines().items()}
         training, answer = times["noisy_sgd"]["training"], times["noisy_sgd"]["per_query"]
         ours, x = times["indknn"], [float(q) for q in self.frequencies]

@@ -1,4 +1,4 @@
-"""What retraining costs at equal accuracy: Table 1 and Figure 3b."""
+"""The cost of retraining at equal accuracy: Table 1 and Figure 3b."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ DELTA = 1e-5
 TARGET = 2.0
 """The epsilon of Ind-KNN in the paper's Table 1."""
 MOST = 10_000
-"""Retrainings up to which a crossover is looked for."""
+"""The largest number of retrainings in the search for a crossover."""
 _MARGIN = 0.003
 _POWER = 0.55
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """An accuracy, the epsilons that reach it, and the price of NoisySGD after r retrainings.
+    """An accuracy, the epsilons at which the methods reach it, and the cost of NoisySGD after r retrainings.
 
-    `ours` and `sgd` are infinite where a method does not reach the accuracy at any epsilon that was tried. `at_most`
-    says that NoisySGD reaches it already at the least epsilon that was tried, so needs that or less.
+    `ours` or `sgd` is infinite if the method does not reach the accuracy at any epsilon that was tried. `at_most` is
+    true if NoisySGD reaches it at the least epsilon that was tried. Then it needs that epsilon or less.
     """
 
     accuracy: float
@@ -40,9 +40,9 @@ class Aligned:
     retrained: Callable[[int], float]
 
     def crossover(self) -> int | None:
-        """The least number of retrainings after which NoisySGD costs more than Ind-KNN; None if there is none.
+        """The least number of retrainings after which NoisySGD costs more than Ind-KNN. None if there is none.
 
-        The cost grows about like a power of the number of trainings, so every probe tells where to look next.
+        The cost is about a power of the number of trainings, so each value that is computed shows where to look next.
         """
         low, high, probe, cost = 0, MOST, 0, self.retrained(0)
         if isinf(self.ours):
@@ -61,30 +61,30 @@ class AlignedItem(Item):
     """An item that compares methods at equal accuracy."""
 
     def line(self, role: str, data: str, full: tuple[float, ...], quick: tuple[float, ...], **more: Any) -> list[Unit]:
-        """One method over epsilon."""
+        """The units of one method over epsilon."""
         return [self.unit(role, data, T, e, **more) for e in (quick if self.setting.quick else full)]
 
     def ours(self, data: str) -> list[Unit]:
-        """Ind-KNN."""
+        """The units of Ind-KNN."""
         return self.line("indknn", data, (0.25, 0.5, 1.0, 2.0), (1.0, 2.0))
 
     def sgd(self, data: str) -> list[Unit]:
-        """NoisySGD, on the same test sets."""
+        """The units of NoisySGD, on the same test sets."""
         full = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 4.0)
         return self.line("noisy_sgd", data, full, (0.1, 0.5, 2.0))
 
     def reaching(self, units: list[Unit], level: float) -> float:
-        """The epsilon at which these units reach an accuracy; infinite if they do not."""
+        """The epsilon at which these units reach an accuracy. Infinite if they do not."""
         return first_reaching([unit.promise[0] for unit in units], self.medians(units), level)
 
     def align(self, data: str) -> Aligned:
-        """Align to what Ind-KNN reaches at epsilon = 2, or a little below NoisySGD's best where that is less."""
+        """Compare at the accuracy of Ind-KNN at epsilon = 2, or slightly below NoisySGD's best if that is less."""
         best = self.medians(self.ours(data))[-1]
         level = min(best, max(self.medians(self.sgd(data))) - _MARGIN)
         return self.aligned(data, level, TARGET if level == best else self.reaching(self.ours(data), level))
 
     def aligned(self, data: str, level: float, ours: float) -> Aligned:
-        """Align to this accuracy, which Ind-KNN reaches at epsilon = `ours`."""
+        """Compare at this accuracy, which Ind-KNN reaches at epsilon = `ours`."""
         sgd, needed = self.medians(self.sgd(data)), self.reaching(self.sgd(data), level)
         trained = self.results[self.sgd(data)[0]]
         rate, steps = trained["sampling_rate"], trained["steps"]
@@ -113,16 +113,16 @@ class Table1(AlignedItem):
     )
 
     def rival(self) -> list[Unit]:
-        """Private-kNN."""
+        """The units of Private-kNN."""
         return self.line("private_knn", "cifar10", (1.0, 2.0, 4.0, 8.0, 16.0), (2.0, 8.0))
 
     def hashed(self) -> list[Unit]:
-        """Ind-KNN-Hash."""
+        """The units of Ind-KNN-Hash."""
         more = {"tables": TABLES[-1], "bits": BITS["cifar10"]}
         return self.line("indknn", "cifar10", (1.0, 2.0, 4.0, 8.0), (2.0, 8.0), **more)
 
     def timings(self) -> dict[str, list[Unit]]:
-        """Those of Figure 3a, and Private-kNN."""
+        """The timings of Figure 3a, and those of Private-kNN."""
         rival = self.setting.unit("timing", "cifar10", 1000, 1.0, method="private_knn")
         return Figure3a(self.setting, self.results).lines() | {"private_knn": [rival]}
 
@@ -132,7 +132,7 @@ class Table1(AlignedItem):
         return {"ours": ours, "sgd": sgd, "rival": self.rival(), "hashed": self.hashed(), **self.timings()}
 
     def body(self) -> Body:
-        """The table beside the paper's."""
+        """The table, with the paper's numbers."""
         a = self.align("cifar10")
         queries = self.ours("cifar10")[0].T
         times = {role: self.results[unit] for role, (unit,) in self.timings().items()}
@@ -195,10 +195,10 @@ class Figure3b(AlignedItem):
     title = "Figure 3b: privacy cost of a stream with retraining, at equal accuracy"
     needs = ("cifar10", "agnews")
     every = (("noisy_sgd", 100), ("noisy_sgd_slow", 200))
-    """A retraining after so many queries, by role."""
+    """After how many queries the model is retrained, by role."""
 
     def lines(self) -> dict[str, list[Unit]]:
-        """By data set: two methods over epsilon."""
+        """For each data set, the units of two methods over epsilon."""
         return {name: [*self.ours(name), *self.sgd(name)] for name in self.present}
 
     def body(self) -> Body:

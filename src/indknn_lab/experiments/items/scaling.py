@@ -1,4 +1,4 @@
-"""Accuracy against the number of queries (Figure 1b) and against the size of the private set (appendix)."""
+"""Accuracy over the number of queries (Figure 1b) and over the size of the private set (appendix)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ EPSILON = 1.0
 
 
 class Figure1b(Item):
-    """The number of queries, with and without reuse."""
+    """Accuracy over the number of queries, with and without reuse."""
 
     name = "figure1b"
     title = "Figure 1b: number of queries against accuracy on CIFAR-10"
 
     def lines(self) -> dict[str, list[Unit]]:
-        """By role, over T."""
+        """All units over T, by role."""
         lengths = (500, 2000) if self.setting.quick else (500, 1000, 1500, 2000, 2500, 3000)
         roles = ("indknn", "indknn_reuse", "private_knn", "noisy_sgd")
         return {role: [self.unit(role, "cifar10", T, EPSILON) for T in lengths] for role in roles}
@@ -40,7 +40,8 @@ class Figure1b(Item):
         return Body([panel], findings=[_falls(x, y), self._reuse(x, y), _against_sgd(x, y)], notes=notes)
 
     def _reuse(self, x: list[float], y: dict[str, list[float]]) -> Finding:
-        """`private` and `near`: on average over the longest stream, private neighbours and released answers nearby."""
+        """Whether reuse helps. `private` and `near` are the mean numbers of private neighbours and of released answers
+        nearby, over the longest stream."""
         without, reusing = y["indknn"], y["indknn_reuse"]
         gains = ", ".join(f"{b - a:+.3f} at {T:g}" for a, b, T in zip(without, reusing, x, strict=True))
         short = [(T, accuracy) for T, accuracy in zip(x, without, strict=True) if T <= 2000]
@@ -87,13 +88,13 @@ def _against_sgd(x: list[float], y: dict[str, list[float]]) -> Finding:
 
 
 class Size(Item):
-    """The size of the private set, from 50,000 to 400,000 by replication."""
+    """Accuracy over the size of the private set, from 50,000 to 400,000 by copying records."""
 
     name = "size"
     title = "Appendix: size of the private set"
 
     def lines(self) -> dict[str, list[Unit]]:
-        """By role, over the number of copies; delta is one over the number of records."""
+        """All units over the number of copies, by role. delta is 1 divided by the number of records."""
         n = self.setting.records(self.setting.sources["cifar10"][0])
         more = [{"copies": c, "delta": 1.0 / (c * n)} for c in ((1, 4) if self.setting.quick else (1, 2, 4, 6, 8))]
         return {r: [self.unit(r, "cifar10", 2000, EPSILON, **m) for m in more] for r in ("indknn", "private_knn")}

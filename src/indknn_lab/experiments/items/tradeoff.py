@@ -1,4 +1,4 @@
-"""Epsilon against accuracy, for every method: Figure 1a, Figure 2, and the table of the best hyper-parameters."""
+"""Accuracy over epsilon for every method: Figure 1a, Figure 2, and the table of the best hyper-parameters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAIR = (
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """One data set at one T; and by how much Ind-KNN may be below NoisySGD, where the paper compares the two."""
+    """One data set at one T. If the paper compares Ind-KNN with NoisySGD, also by how much Ind-KNN may be below it."""
 
     data: str
     T: int
@@ -38,38 +38,39 @@ class Tradeoff:
 
 
 class TradeoffItem(Item):
-    """A figure with one such panel for each data set."""
+    """A figure with one panel for each data set."""
 
     in_part = True
     tradeoffs: ClassVar[tuple[Tradeoff, ...]]
     claim: ClassVar[str]
-    """What the paper says about NoisySGD, where a trade-off has a tolerance."""
+    """The paper's claim about NoisySGD, for trade-offs that have a tolerance."""
 
     def here(self) -> list[Tradeoff]:
-        """Those whose data are there."""
+        """The trade-offs whose data are present."""
         return [t for t in self.tradeoffs if t.data in self.present]
 
     def done(self) -> list[Tradeoff]:
-        """Those of them of which all units are done."""
+        """The trade-offs whose data are present and whose units are all done."""
         lines = ((t, [self.line(t, role) for role in (*self.roles(t), "plain")]) for t in self.here())
         return [t for t, many in lines if all(self.results.get(unit) is not None for line in many for unit in line)]
 
     def roles(self, t: Tradeoff) -> tuple[str, ...]:
-        """All methods that are compared, also somebody's own."""
+        """All methods that are compared, also the user's own."""
         return (*t.roles, *self.setting.roles)
 
     def line(self, t: Tradeoff, role: str) -> list[Unit]:
-        """One method over epsilon; for `plain` two methods without privacy, a linear model and the kernel vote."""
+        """The units of one method over epsilon. `plain` has two methods without privacy: a linear model and the kernel
+        vote."""
         if role == "plain":
             return [self.setting.unit("plain", t.data, t.T, method=m) for m in ("linear", "kernel")]
         return [self.unit(role, t.data, t.T, e, delta=t.delta) for e in self.setting.epsilons]
 
     def lines(self) -> dict[tuple[str, str], list[Unit]]:
-        """By data set and role."""
+        """All units, by data set and role."""
         return {(t.data, role): self.line(t, role) for t in self.here() for role in (*self.roles(t), "plain")}
 
     def body(self) -> Body:
-        """Panels, the same as numbers, and the claims."""
+        """The panels, tables with the same numbers, and the findings about the paper's claims."""
         here = self.done()
         findings = [self._beats_private_knn(t) for t in here]
         findings += [self._rbf(t) for t in here if t.data == "cifar10"]
@@ -142,7 +143,7 @@ class TradeoffItem(Item):
 
 
 def _chosen(result: Result) -> str:
-    """The parameters of a result, in words."""
+    """The parameters of a result, as text."""
     names = {"sigma2": "σ2", "tau": "τ", "p": "p", "k": "k", "rate": "rate"}
     text = ", ".join(f"{short} = {result[key]:g}" for key, short in names.items() if key in result)
     return text + (f" (grid extended: {', '.join(result['extended'])})" if result["extended"] else "")
@@ -172,7 +173,7 @@ class Figure2(TradeoffItem):
 
 
 class Hyperparameters(Item):
-    """The hyper-parameters that were best, and how τ goes with epsilon. All units are shared with the figures."""
+    """The best hyper-parameters, and how τ changes with epsilon. All units are shared with the figures."""
 
     name = "hyperparameters"
     title = "Appendix: best hyper-parameters, and τ by epsilon"
@@ -193,7 +194,7 @@ class Hyperparameters(Item):
     )
 
     def lines(self) -> dict[tuple[str, str], list[Unit]]:
-        """By kernel and data set, over epsilon."""
+        """All units over epsilon, by kernel and data set."""
         here = self.setting, self.results
         figures, hashed = Figure1a(*here).lines() | Figure2(*here).lines(), Figure4(*here)
         kernels = {"indknn": "cosine", "indknn_rbf": "RBF"}
@@ -201,7 +202,7 @@ class Hyperparameters(Item):
         return lines | {("hash, 30 tables", name): hashed.line(name, 30) for name in hashed.present}
 
     def body(self) -> Body:
-        """The best (σ2, τ), and whether they move as in the paper."""
+        """The best (σ2, τ), and whether they change with epsilon as in the paper."""
         rows: list[list[Any]] = []
         curves: list[Series] = []
         extended: set[str] = set()

@@ -1,4 +1,4 @@
-"""How each method is tuned and measured: one class per method, all of them in `METHODS`."""
+"""How each method is tuned and measured. Each method is a class, and all are in `METHODS`."""
 
 from indknn_lab.experiments.methods import endless, indknn, noisy_sgd, plain, private_knn, timing  # noqa: F401
 from indknn_lab.experiments.methods.base import METHODS, Method, Tuned, method_of

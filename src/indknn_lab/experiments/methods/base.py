@@ -1,4 +1,4 @@
-"""What a method is: something that turns a unit and its data into a result."""
+"""Defines a method. It turns a unit and its data into a result."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from indknn_lab.experiments.search import Axis, Point, search
 from indknn_lab.experiments.units import Result, Unit, seed_for
 
 METHODS: dict[tuple[str, str], type[Method]] = {}
-"""By the `kind` and `method` of a unit."""
+"""The methods, by the `kind` and `method` of a unit."""
 
 
 class Method(ABC):
     """One method on one unit. A subclass with a `kind` is added to `METHODS`."""
 
     shared: ClassVar[tuple[str, ...]] = ("name",)
-    """Fields of a unit. Units that agree in all of them share most of their work: one process does them in turn."""
+    """Names of fields of a unit. Units that agree in all of them share most of their work, so one process does them."""
     alone: ClassVar[bool] = False
     """Whether nothing else may run at the same time."""
 
@@ -34,22 +34,22 @@ class Method(ABC):
 
     @cached_property
     def sets(self) -> QuerySets:
-        """The queries to tune on, and those to be judged by."""
+        """The validation queries and the test queries."""
         return query_sets(self.unit.data, len(self.data.truth), self.unit.T, self.unit.effort.sets)
 
     @classmethod
     def group(cls, unit: Unit) -> tuple[Any, ...]:
-        """What `shared` says, of one unit."""
+        """The values of the `shared` fields of a unit."""
         return unit.kind, *(getattr(unit, name) for name in cls.shared)
 
     @classmethod
     def code(cls) -> str:
-        """How the product behaves, where this method depends on that: see `units.Trial`."""
+        """A digest of the product's behaviour, if this method depends on it. See `units.Trial`."""
         return ""
 
     @abstractmethod
     def measure(self) -> Result:
-        """Do the unit."""
+        """Do the unit and return its result."""
 
 
 class Tuned(Method):
@@ -72,11 +72,11 @@ class Tuned(Method):
 
     @abstractmethod
     def axes(self) -> list[Axis]:
-        """What is searched, from where to where."""
+        """The parameters to search, with their ranges."""
 
     @abstractmethod
     def answers(self, rows: IntArray, point: Point, seed: int) -> IntArray:
-        """What is answered to these queries with these parameters."""
+        """The answers to these queries with these parameters."""
 
     def accuracy(self, rows: IntArray, point: Point, seed: int) -> float:
         """The share of right answers."""
@@ -91,11 +91,11 @@ class Tuned(Method):
         return self.accuracy(self.sets.validation, point, self.seed("validation", 0))
 
     def confirm(self, point: Point, first: float) -> float:
-        """A better score than the first one, for the few best points."""
+        """A more reliable score than the first one, for the few best points."""
         return first
 
     def test(self, point: Point) -> Result:
-        """What is to be kept of the test sets: the accuracies, and more where a method has more to say."""
+        """The results on the test sets: the accuracies, and for some methods more."""
         runs = enumerate(self.sets.tests)
         return {"accuracies": [self.accuracy(rows, point, self.seed("test", i)) for i, rows in runs]}
 

@@ -1,6 +1,7 @@
-"""One run over a stream: the product, a rival, or a ceiling. What comes back is how often it was right, in blocks.
+"""Runs one method over a stream: the product, another private method, or a method without privacy.
 
-Rivals are tuned on held-out *private* records, never on the queries asked; nobody pays for this search.
+The result is how many answers were right in each block of queries. Other methods are tuned on held-out *private*
+records, never on the queries of the stream. No budget covers this search.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from indknn_lab.experiments.units import Result, Trial, seed_for
 
 BLOCK = 100
 REFITS = 4
-"""How often models that are trained anew really are, in a stream with changes; see `StreamSGD`."""
+"""How often models are really retrained in a stream with changes. See `StreamSGD`."""
 _BATCH = 500
 _DROWNED = 1000.0
-"""So much noise on votes that they are never worth asking for."""
+"""So much noise on votes that they are never used."""
 _TAU_OFFSETS, _QUICK_OFFSETS = (-0.1, -0.05, 0.0), (-0.05,)
 _FACTORS = (0.5, 0.7, 1.0, 1.4)
 _RATES, _QUICK_RATES, _EPOCHS, _QUICK_EPOCHS = (5.0, 20.0, 80.0), (40.0,), 10, 2
 _RATIOS, _QUICK_RATIOS = (0.05, 0.2, 1.0), (0.2,)
 _KS, _QUICK_KS = (25.0, 50.0, 100.0, 200.0, 400.0, 800.0, 1600.0), (100.0,)
 _NEAREST, _ANSWERED = 12_000, 4000
-"""Of Private-kNN: how many of the nearest records are put in order, and how many queries of a stream are answered."""
+"""For Private-kNN: how many of the nearest records are sorted, and how many queries of a stream are answered."""
 _FOUND: dict[tuple[Any, ...], Any] = {}
 
 Fit = Callable[[Rows, IntArray], Callable[[Rows], npt.ArrayLike]]
@@ -55,7 +56,7 @@ Fit = Callable[[Rows, IntArray], Callable[[Rows], npt.ArrayLike]]
 class StreamMethod(Method):
     """A method that answers a whole stream."""
 
-    shared = ("data", "tuned_on", "epsilon")  # what is tuned; seeds have it in common
+    shared = ("data", "tuned_on", "epsilon")  # tuning depends on these, and all seeds share it
     unit: Trial
 
     def __init__(self, unit: Trial, data: Data):
@@ -64,7 +65,7 @@ class StreamMethod(Method):
         self.seed = seed_for("endless", unit.part, unit.method, unit.seed)
 
     def blocks(self, answers: IntArray) -> Result:
-        """How many answers of each block were right."""
+        """How many answers in each block were right."""
         right = answers == self.stream.truth
         counts = [int(right[i : i + BLOCK].sum()) for i in range(0, len(right), BLOCK)]
         return {"block": BLOCK, "right": counts, "length": len(right)}
@@ -77,9 +78,9 @@ class StreamMethod(Method):
         return {"block": BLOCK, "right": counts, "length": n}
 
     def parts(self, most: int | None = None) -> list[Data]:
-        """What is there at the start of each part of the stream, with the first queries of that part, `most` in all.
+        """The records present at the start of each part of the stream, and the first queries of that part.
 
-        A stream without changes is one part.
+        There are at most `most` queries in total. A stream without changes is one part.
         """
         stream, times = self.stream, REFITS if self.stream.changes else 1
         n = len(stream.Q) // times
@@ -90,7 +91,7 @@ class StreamMethod(Method):
         return found
 
     def tuned(self, find: Callable[[Stream], Any], *more: Any) -> Any:
-        """What `find` finds on the stream that is tuned on: the same for all seeds, so it is found once."""
+        """The result of `find` on the stream for tuning. It is the same for all seeds, so it is computed once."""
         u = self.unit
         key = u.digest, u.records, u.tuned_on, u.T, u.effort, u.promise, *more
         if key not in _FOUND:
@@ -98,10 +99,10 @@ class StreamMethod(Method):
         return _FOUND[key]
 
     def refitted(self, times: int, fit: Fit) -> IntArray:
-        """Answers of a model that is fitted to what is there at the start of each of so many parts of the stream."""
+        """Answers of a model that is fitted `times` times, each time to the records that are then present."""
         stream = self.stream
         edges = np.arange(times) * (len(stream.Q) // times // BLOCK * BLOCK)
-        if times > 1:  # a batch of arrivals is fitted at once
+        if times > 1:  # after a batch of arrivals, the model is fitted at once
             edges[times // 2] = max((c.at for c in stream.changes if len(c.arrive) > 1), default=edges[times // 2])
         answers = []
         for start, stop in zip(edges, [*edges[1:], len(stream.Q)], strict=True):
@@ -111,23 +112,23 @@ class StreamMethod(Method):
 
 
 class Models(StreamMethod, kind="endless", methods=("open", "model")):
-    """The product with its shared model as it comes, and the model alone, which asks nobody."""
+    """The product with its shared model and default settings, and the model alone, without votes."""
 
     models: ClassVar[bool] = True
 
     @classmethod
     def code(cls) -> str:
-        """How the product behaves."""
+        """A digest of the product's behaviour."""
         return behaviour(models=cls.models)
 
     def settings(self) -> dict[str, Any]:
-        """What distinguishes the ways to answer."""
+        """The settings in which the methods differ."""
         method = self.unit.method
         told = {"prior": "model", "max_queries": None if method == "open" else self.unit.T}
         return told | {"sigma2": _DROWNED} if method == "model" else told
 
     def measure(self) -> Result:
-        """Let an engine answer, and tell it of every change."""
+        """Let an engine answer the stream, and apply every change to it."""
         stream, told = self.stream, self.settings()
         began = time.perf_counter()
         told |= {"n_features": stream.X.shape[1], "classes": tuple(range(stream.n_classes))}
@@ -154,12 +155,12 @@ class Models(StreamMethod, kind="endless", methods=("open", "model")):
 
 
 class Votes(Models, kind="endless", methods=("votes",)):
-    """Algorithm 3: votes alone, tuned for the length of the stream; of a long one, for a fifth of it."""
+    """Algorithm 3: only votes, tuned for the length of the stream, or for a fifth of a long stream."""
 
     models = False
 
     def settings(self) -> dict[str, Any]:
-        """τ and σ2, and nothing but votes."""
+        """τ and σ2, and only votes."""
         T = self.unit.T // 5 if self.unit.part == "streams" else self.unit.T
         tau, sigma2 = self.tuned(lambda stream: self.search(stream.held_out(), T), "votes", T)
         return {"tau": tau, "sigma2": sigma2, "max_queries": T, "reuse": "none", "prior": "none"}
@@ -167,8 +168,8 @@ class Votes(Models, kind="endless", methods=("votes",)):
     def search(self, data: Data, T: int) -> tuple[float, float]:
         """(τ, σ2) for T queries.
 
-        There are fewer held-out records than T. Asked V queries with V/T of the budget and the noise of T, people
-        run out at the same point of the stream, so that is what is scored.
+        There are fewer held-out records than T. So the score uses V queries with V/T of the budget and the noise for T
+        queries. Then people run out of budget at the same point of the stream.
         """
         near, rows = KernelNeighbours(data, threads=1), np.arange(len(data.truth))
         B = accounting.budget(*self.unit.promise, "gdp")
@@ -190,11 +191,13 @@ class Votes(Models, kind="endless", methods=("votes",)):
 
 
 class StreamSGD(StreamMethod, kind="endless", methods=("noisy_sgd", "noisy_sgd_retrained")):
-    """Linear NoisySGD: trained once, or again after every change; where nothing changes, as often as if it did.
+    """Linear NoisySGD, trained once, or again after every change.
 
-    Every training is paid for. Of the trainings after changes only a few are carried out, evenly over the
-    stream, each answering for those after it: between them a few records of thousands change, which no model
-    can show, and 100 trainings would take minutes.
+    A stream without changes has as many trainings as one with changes.
+
+    The noise covers every training. But only a few of the trainings after changes are really done, evenly over the
+    stream, because 100 trainings would take minutes. Each stands for the trainings after it. In between, only a few of
+    thousands of records change, which makes no visible difference to a model.
     """
 
     def __init__(self, unit: Trial, data: Data):
@@ -216,7 +219,8 @@ class StreamSGD(StreamMethod, kind="endless", methods=("noisy_sgd", "noisy_sgd_r
         }
 
     def search(self, stream: Stream) -> float:
-        """The learning rate that is best on a tenth of the records, in steps of four: it is flat around the best."""
+        """The learning rate that is best on a tenth of the records. Rates differ by a factor of four, because the
+        accuracy hardly changes near the best rate."""
         data, quick = stream.held_out(len(stream.first)), self.unit.effort.quick
 
         def score(point: Point) -> float:
@@ -227,7 +231,7 @@ class StreamSGD(StreamMethod, kind="endless", methods=("noisy_sgd", "noisy_sgd_r
         return search([axis], score, max_growths=6).best[0]
 
     def untrained(self, stream: Stream, rate: float, random: np.random.Generator) -> LinearNoisySGD:
-        """A model that has not seen anything, priced for all its trainings together."""
+        """An untrained model whose noise covers all its trainings together."""
         return LinearNoisySGD(
             *self.unit.promise,
             learning_rate=rate,
@@ -240,7 +244,7 @@ class StreamSGD(StreamMethod, kind="endless", methods=("noisy_sgd", "noisy_sgd_r
 
 
 class StreamKNN(StreamMethod, kind="endless", methods=("private_knn",)):
-    """Private-kNN with the noise of the whole stream. All its answers have the same noise, so a part stands for all."""
+    """Private-kNN with the noise for the whole stream. All answers have the same noise, so a part represents all."""
 
     def measure(self) -> Result:
         """Search (p, k) on held-out private records, then answer."""
@@ -252,7 +256,7 @@ class StreamKNN(StreamMethod, kind="endless", methods=("private_knn",)):
         return {**self.level_blocks(shares), "p": p, "k": k}
 
     def answers(self, labels: Any, data: Data, point: Point, seed: int) -> IntArray:
-        """The argmax of noisy votes of the k nearest in a sample."""
+        """The answers: argmax of noisy votes of the k nearest in a sample."""
         p, k = point
         votes = sampled_votes(labels, p, int(k), data.n_classes, 1, seed)
         z = noise_multiplier(*self.unit.promise, rate=p, steps=len(self.stream.Q))
@@ -275,7 +279,7 @@ class StreamKNN(StreamMethod, kind="endless", methods=("private_knn",)):
 
 
 class StreamRidge(StreamMethod, kind="endless", methods=("ridge",)):
-    """A ceiling: least squares on unit rows with a penalty of 1, without privacy, refitted as NoisySGD is."""
+    """Least squares without privacy, on unit rows with a penalty of 1. It is refitted as often as NoisySGD."""
 
     def measure(self) -> Result:
         """Fit and answer."""
@@ -290,10 +294,10 @@ class StreamRidge(StreamMethod, kind="endless", methods=("ridge",)):
 
 
 class StreamKernel(StreamMethod, kind="endless", methods=("kernel",)):
-    """A ceiling: the kernel vote without noise or budgets, over what is there at four points of the stream."""
+    """The kernel vote without noise or budgets, with the records present at four points of the stream."""
 
     def measure(self) -> Result:
-        """How many answers between two of the points were right, on average."""
+        """The accuracy between two of these points."""
         data = self.stream.held_out()
         tau = KernelNeighbours(data, threads=1).plain_tau(np.arange(len(data.truth)))
         shares = []

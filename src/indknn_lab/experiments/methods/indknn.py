@@ -1,4 +1,4 @@
-"""Ind-KNN: σ1 from T and B, then τ without privacy, then (τ, σ2) with it, then the test sets."""
+"""Ind-KNN. σ1 follows from T and B. Then τ is searched without privacy, and (τ, σ2) with it, before the test sets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LEAST_TAU, _MOST_TAU = 0.02, 0.98
 
 @lru_cache(maxsize=1)
 def _neighbours(data: Data, kernel: KernelName, tables: int | None, bits: int) -> KernelNeighbours:
-    """Kept for the next unit of the same kind."""
+    """The neighbours, which are kept for the next unit of the same kind."""
     options = {} if tables is None else {"n_tables": tables, "n_bits": bits, "seed": 1}
     return KernelNeighbours(data, kernel, "exact" if tables is None else "lsh", threads=1, **options)
 
@@ -42,7 +42,7 @@ class IndKNN(Tuned, kind="indknn"):
         self._latest: tuple[bytes, float, list[Near], list[Selection] | None] | None = None
 
     def axes(self) -> list[Axis]:
-        """τ around the best one without privacy, and σ2."""
+        """τ near the best value without privacy, and σ2."""
         quick, star = self.unit.effort.quick, self.near.plain_tau(self.sets.validation)
         offsets = _QUICK_OFFSETS if quick else TAU_OFFSETS
         taus = sorted({round(star + d, 4) for d in offsets if _LEAST_TAU <= star + d <= _MOST_TAU})
@@ -53,7 +53,7 @@ class IndKNN(Tuned, kind="indknn"):
         ]
 
     def run(self, rows: IntArray, point: Point, seed: int, accountant: Accountant = "rdp") -> Answered:
-        """One stream, in order, from full budgets."""
+        """Answer one stream in order, starting with full budgets."""
         tau, sigma2 = point
         B = accounting.budget(*self.unit.promise, accountant)
         plan = Plan(tau, sigma1_for(B, len(rows)), sigma2, self.data.n_classes)
@@ -65,7 +65,7 @@ class IndKNN(Tuned, kind="indknn"):
         return answer(near, people, B, plan, noise, copies=self.unit.copies, released=released)
 
     def answers(self, rows: IntArray, point: Point, seed: int) -> IntArray:
-        """Under the paper's filter."""
+        """The answers under the paper's filter."""
         return self.run(rows, point, seed).answers
 
     def confirm(self, point: Point, first: float) -> float:

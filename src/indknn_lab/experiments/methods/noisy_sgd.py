@@ -1,4 +1,4 @@
-"""Linear NoisySGD: the learning rate on the validation set, then as many trainings as there are test sets."""
+"""Linear NoisySGD. The learning rate is chosen on the validation set. Then there is one training per test set."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _QUICK_EPOCHS = 3
 
 
 def rate_axis(rates: Sequence[float], *, grows: bool) -> Axis:
-    """Learning rates, doubled and halved where the best sits on an edge."""
+    """The learning rates to try. If the best is at an edge, the range is extended by doubling or halving."""
     if not grows:
         return Axis("rate", list(rates))
     return Axis("rate", list(rates), lambda r: r / 2, lambda r: 2 * r, (0.15, 1300.0))
 
 
 def fit_quietly(model: LinearNoisySGD, X: npt.NDArray[np.float32], y: IntArray) -> LinearNoisySGD:
-    """Train without the warning about seeds: they are on purpose here."""
+    """Train without the warning about seeds, which are used on purpose here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyWarning)
         return model.fit(X, y)
 
 
 class NoisySGD(Tuned, kind="noisy_sgd"):
-    """`indknn_lab.baselines.LinearNoisySGD`; every test set gets a training of its own, as an independent run."""
+    """`indknn_lab.baselines.LinearNoisySGD`. Every test set gets its own training, as an independent run."""
 
     def axes(self) -> list[Axis]:
         """The learning rate."""
@@ -43,18 +43,18 @@ class NoisySGD(Tuned, kind="noisy_sgd"):
         return [rate_axis(_QUICK_RATES if quick else RATES, grows=not quick)]
 
     def train(self, rate: float, seed: int) -> LinearNoisySGD:
-        """A model."""
+        """A trained model."""
         more: dict[str, Any] = {"epochs": _QUICK_EPOCHS} if self.unit.effort.quick else {}
         more |= {"learning_rate": rate, "random_state": seed % (1 << 31), "classes": np.arange(self.data.n_classes)}
         X, y, copies = self.data.X, self.data.labels, self.unit.copies
         return fit_quietly(LinearNoisySGD(*self.unit.promise, **more), np.tile(X, (copies, 1)), np.tile(y, copies))
 
     def answers(self, rows: IntArray, point: Point, seed: int) -> IntArray:
-        """Of a model trained for this."""
+        """The answers of a model that is trained for this."""
         return np.asarray(self.train(point[0], seed).predict(self.data.Q[rows]))
 
     def seed(self, role: str, i: int) -> int:
-        """Of one training."""
+        """The seed of one training."""
         return seed_for("sgd", self.unit.name, role, *((i,) if role == "test" else ()))
 
     def test(self, point: Point) -> Result:

@@ -1,4 +1,4 @@
-"""Methods of your own in the same comparison: subclass `OwnMethod` in a file, and give the file to `--method`."""
+"""Adds your own methods to the comparison. Subclass `OwnMethod` in a file, and give the file to `--method`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from indknn_lab.experiments.units import Result, seed_for
 
 
 class OwnMethod(ABC):
-    """A classifier that keeps (epsilon, delta) for `n_queries` answers, by whatever means.
+    """The base of your own classifier. It must keep (epsilon, delta) for `n_queries` answers.
 
-    A subclass is registered by being defined. Labels are 0, 1, ..., n_classes - 1, and `rng` has all randomness.
-    `grid` lists parameters with the values to try; each becomes an attribute. They are searched as those of other
-    methods are, on validation queries or held-out records, and nobody pays for it.
+    A subclass is registered when it is defined. Labels are 0, 1, ..., n_classes - 1. Take all randomness from `rng`.
+    `grid` lists parameters with the values to try. Each becomes an attribute. They are searched like those of other
+    methods, on validation queries or held-out records, and no budget covers the search.
 
     >>> class Guess(OwnMethod):
     ...     label = "a guess"
@@ -43,7 +43,7 @@ class OwnMethod(ABC):
 
     label: ClassVar[str]
     kind: ClassVar[str]
-    """Given to every subclass. It changes with its file: results of older code are never taken for those of this."""
+    """Set for every subclass. It changes if the file changes, so results of older code are never used for new code."""
     grid: ClassVar[Mapping[str, Sequence[float]]] = {}
 
     def __init_subclass__(cls, **more: Any):
@@ -64,7 +64,7 @@ class OwnMethod(ABC):
 
     @abstractmethod
     def fit(self, X: Rows, y: IntArray) -> object:
-        """See the private records."""
+        """Learn from the private records."""
 
     @abstractmethod
     def predict(self, Q: Rows) -> npt.ArrayLike:
@@ -72,7 +72,7 @@ class OwnMethod(ABC):
 
     @classmethod
     def axes(cls) -> list[Axis]:
-        """The grid as the searches have it."""
+        """The grid in the form that the search uses."""
         return [Axis(name, [float(value) for value in values]) for name, values in cls.grid.items()]
 
 
@@ -92,7 +92,7 @@ class _OwnTuned(Tuned):
 
 
 class _OwnStream(StreamMethod):
-    """The method on a stream: it sees the records once, at the start."""
+    """The method on a stream. It gets the records once, at the start."""
 
     own: ClassVar[type[OwnMethod]]
 
@@ -104,7 +104,7 @@ class _OwnStream(StreamMethod):
         }
 
     def fitted(self, X: Rows, y: IntArray, point: Point, seed: int) -> OwnMethod:
-        """One that has seen these records."""
+        """An object of the method that was fitted to these records."""
         named, stream = dict(zip(self.own.grid, point, strict=True)), self.stream
         model = self.own(self.unit.promise, stream.n_classes, len(stream.Q), seed, named)
         model.fit(X, y)

@@ -1,4 +1,4 @@
-"""The three methods without privacy: what the features allow."""
+"""Three methods without privacy. They show what accuracy the features allow."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Accuracies = Callable[[IntArray], list[float]]
 
 
 class Plain(Method, kind="plain", methods=("kernel", "knn", "linear")):
-    """The kernel vote, the vote of the k nearest, or logistic regression; each tuned on the validation set."""
+    """The kernel vote, the vote of the k nearest, or logistic regression, each tuned on the validation set."""
 
     def measure(self) -> Result:
-        """Take the best setting of the validation set."""
+        """Answer with the setting that is best on the validation set."""
         kinds = {
             "kernel": (TAU_GRID, self._kernel),
             "knn": (_K, self._knn),
@@ -51,6 +51,6 @@ class Plain(Method, kind="plain", methods=("kernel", "knn", "linear")):
         X, y, Q, truth = self.data.X, self.data.labels, self.data.Q, self.data.truth
         tried = _INVERSE_PENALTIES[: 1 if self.unit.effort.quick else None]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # whatever 100 steps reach is judged by validation
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the validation set judges the result of 100 steps
             models = [LogisticRegression(C=C, max_iter=100).fit(X, y) for C in tried]
         return lambda rows: [share_right(model.predict(Q[rows]), truth[rows]) for model in models]

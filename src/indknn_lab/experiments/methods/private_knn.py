@@ -1,7 +1,7 @@
-"""Private-kNN: (p, k) on the validation set, then the test sets.
+"""Private-kNN. (p, k) is chosen on the validation set. Then it answers the test sets.
 
-The records nearest to a query are put in order once. A Poisson sample is then one row of coins, and the vote of
-the k nearest in it the first k heads: the same walk as `indknn_lab.baselines.topk.nearest_in_sample`.
+The records nearest to each query are sorted once. A Poisson sample is then one row of coins, and the k nearest in the
+sample are the first k heads. `indknn_lab.baselines.topk.nearest_in_sample` works in the same way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from indknn_lab.experiments.units import Unit, seed_for
 RATIOS, _QUICK_RATIOS = (0.02, 0.05, 0.1, 0.2), (0.05, 0.2)
 PAPER_K, _QUICK_K = {"cifar10": 400, "fmnist": 500, "agnews": 600, "dbpedia": 600}, (50.0, 200.0)
 """The largest k of the paper's ranges {100, 200, ...}."""
-_LENGTH = 40_000  # of the nearest records are kept in order: 600 of a sample of 2% reach so far
+_LENGTH = 40_000  # how many of the nearest records are kept; 600 neighbours in a sample of 2% need this many
 
 
 def sampled_votes(
@@ -44,18 +44,18 @@ def sampled_votes(
 
 
 def reach(p: float, k: int) -> int:
-    """How many of the nearest records contain k of a sample, but for one chance in a billion."""
+    """How many of the nearest records are needed to find k in a sample. It fails with probability one in a billion."""
     return int(k / p + 6.0 * sqrt(k) / p) + 1
 
 
 @lru_cache(maxsize=1)
 def _nearest_labels(data: Data) -> NearestLabels:
-    """Kept for the next unit on the same data."""
+    """The nearest labels, which are kept for the next unit on the same data."""
     return NearestLabels(data, _LENGTH)
 
 
 class PrivateKNN(Tuned, kind="private_knn"):
-    """`indknn_lab.baselines.PrivateKNN`, fast for many settings on the same data."""
+    """The same as `indknn_lab.baselines.PrivateKNN`, but fast for many settings on the same data."""
 
     shared = ("data", "records")
 
@@ -64,7 +64,7 @@ class PrivateKNN(Tuned, kind="private_knn"):
         self.nearest = _nearest_labels(data)
 
     def axes(self) -> list[Axis]:
-        """p and k, from the paper's ranges onwards."""
+        """p and k. The search starts with the paper's ranges."""
         if self.unit.effort.quick:
             return [Axis("p", list(_QUICK_RATIOS)), Axis("k", list(_QUICK_K))]
         largest = PAPER_K.get(self.unit.data.split("-", maxsplit=1)[0], 600)
@@ -75,7 +75,7 @@ class PrivateKNN(Tuned, kind="private_knn"):
         ]
 
     def answers(self, rows: IntArray, point: Point, seed: int) -> IntArray:
-        """The argmax of noisy votes. The votes are kept, since they depend neither on epsilon nor on the noise."""
+        """The argmax of noisy votes. Votes are kept, because they depend neither on epsilon nor on the noise."""
         p, k, kept, copies = point[0], int(point[1]), self.nearest.votes, self.unit.copies
         key = rows.tobytes(), p, k, copies, seed
         if key not in kept:
@@ -86,7 +86,7 @@ class PrivateKNN(Tuned, kind="private_knn"):
         return np.asarray(np.argmax(kept[key] * GRID + noise.reshape(kept[key].shape), axis=1))
 
     def score(self, point: Point) -> float:
-        """The mean of a few runs; nothing where too few of the nearest records were put in order."""
+        """The mean accuracy of a few runs. The lowest score if too few of the nearest records were sorted."""
         held, walked = self.nearest.length, reach(point[0], int(point[1]))
         if held < len(self.data.labels) and walked > held * self.unit.copies:
             return 0.0
@@ -94,6 +94,6 @@ class PrivateKNN(Tuned, kind="private_knn"):
         return float(np.mean([self.accuracy(self.sets.validation, point, s) for s in seeds]))
 
     def seed(self, role: str, i: int) -> int:
-        """The same samples for every epsilon, since they do not depend on it."""
+        """The seed. It is the same for every epsilon, because samples do not depend on epsilon."""
         u = self.unit
         return seed_for("private_knn", u.digest, u.T, u.records, u.copies, role, i)

@@ -1,6 +1,6 @@
-"""Seconds per query, or per training, by the clock: on one core, with nothing else running beside it.
+"""Measures seconds per query or per training, on one core, while nothing else runs.
 
-The exact seconds belong to one machine on one day. What is compared are ratios, measured in the same run.
+The seconds depend on the machine and the day. Only ratios from the same run are compared.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _RATIO, _K, _RATE = 0.2, 200, 80.0
 
 
 class Timing(Method, kind="timing", methods=("indknn", "private_knn", "noisy_sgd")):
-    """A method as a user would call it, with secure noise where it answers queries."""
+    """A method as a user would call it, with secure noise for answers to queries."""
 
     alone = True
 
     def measure(self) -> Result:
-        """With one thread."""
+        """Measure with one thread."""
         clocks = {"indknn": self._indknn, "private_knn": self._private_knn, "noisy_sgd": self._noisy_sgd}
         with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)
@@ -53,7 +53,7 @@ class Timing(Method, kind="timing", methods=("indknn", "private_knn", "noisy_sgd
         }
 
     def _settings(self) -> Settings:
-        """Algorithm 3, exact or hashed. The threshold is about what searches choose; elsewhere queries set it."""
+        """Algorithm 3, exact or hashed. The threshold is about the one that searches choose."""
         unit, data = self.unit, self.data
         lsh = {} if unit.tables is None else {"n_tables": unit.tables, "n_bits": unit.bits, "seed": 1}
         return Settings(
@@ -83,12 +83,12 @@ class Timing(Method, kind="timing", methods=("indknn", "private_knn", "noisy_sgd
             model = LinearNoisySGD(*self.unit.promise, learning_rate=_RATE, random_state=0, epochs=epochs)
             return model.fit(self.data.X, self.data.labels)
 
-        model = train()  # also fills the cache of prices
+        model = train()  # this also fills the cache of noise multipliers
         return {"training": _shortest(train, 3), "per_query": _shortest(lambda: model.predict(Q)) / len(Q)}
 
 
 def _shortest(work: Callable[[], object], rounds: int = _ROUNDS) -> float:
-    """The shortest of some rounds: what else the machine did only ever adds."""
+    """The shortest time of some rounds, because other work on the machine can only add time."""
     times = []
     for _ in range(rounds):
         began = time.perf_counter()
