@@ -1,12 +1,13 @@
-"""What an honest analyst notices of 200 hostile clients: a real server process, on loopback.
+"""Measures how much 200 hostile clients disturb an honest analyst, with a real server process on loopback.
 
 python benchmarks/abuse.py                 n = 20,000, d = 64; each kind alone, then all together
 python benchmarks/abuse.py --clients 50 --seconds 5
 
-The honest analyst keeps four connections busy with new queries, each durably charged, with a witness. The hostile ones
-have a key of another analyst, without limits unless said otherwise, or no key. Each sends, reads what it is told, and
-comes back after a pause. They run at a lower priority, since in earnest they have machines of their own. Reported are
-the honest analyst's times beside the undisturbed ones, and the memory of the server with its reader.
+The honest analyst keeps four connections busy with new queries. Each query is durably charged, with a witness. A
+hostile client has no key, or a key of another analyst, which has no limits unless stated otherwise. It sends a request,
+reads the answer, and comes back after a pause. Hostile clients run at a lower priority, because real ones would use
+other machines. The report shows the honest analyst's times with and without them, and the memory of the server and its
+reader process.
 """
 
 from __future__ import annotations

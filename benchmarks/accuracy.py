@@ -1,11 +1,12 @@
-"""Accuracy of the default beside private training, on feature sets with all of their test queries.
+"""Compares the accuracy of the default with private training, on feature sets with all of their test queries.
 
     python benchmarks/accuracy.py --data ../shared/data
     python benchmarks/accuracy.py --data ../shared/data --sets cifar10-r50 digits --epsilon 1 --rival
 
-FOLDER holds npz files with X_train, scale_train, y_train and the same of the queries. `digits` is scikit-learn's, 1,300
-records. Queries go through `predict` in one call, so the first of them serve as public rows. Nothing is tuned.
-`--rival` trains LinearNoisySGD at three learning rates and shows the best, which nobody pays for.
+The folder holds npz files with X_train, scale_train, y_train and the same for the queries. `digits` is the data set of
+scikit-learn, with 1,300 records. All queries go through `predict` in one call, so the first of them are used as public
+rows. Nothing is tuned. `--rival` trains LinearNoisySGD at three learning rates and shows the best. No budget covers
+this choice.
 """
 
 import argparse

@@ -1,15 +1,16 @@
-"""Measure what `indknn advise` knows: Ind-KNN, Private-kNN and NoisySGD on the same stores and streams.
+"""Makes the measurements for `indknn advise`: Ind-KNN, Private-kNN and NoisySGD on the same stores and streams.
 
     python benchmarks/advise.py --data FOLDER
 
-FOLDER holds `agnews-*.npz` and `cifar10-*.npz` (docs/features.md). All rows of a file are shuffled; the first n play
-the store, the next ones validate the rivals' parameters, the rest are the stream. A stream that is longer than the
-data starts again, and a repeated query is charged as a new one. The endless mode runs as it comes, untuned; Algorithm 3
-gets the best of three σ2, and the rivals the best of a small grid, on the validation rows, which nobody pays for.
+FOLDER holds `agnews-*.npz` and `cifar10-*.npz` (docs/features.md). All rows of a file are shuffled. The first n are the
+records of the store, the next ones are for validation, and the rest are the stream of queries. A stream that is longer
+than the data starts again, and a repeated query is charged as a new one. The endless mode is not tuned. Algorithm 3
+gets the best of three σ2, and the other methods the best of a small grid, on the validation rows. No budget covers
+these searches.
 
-Every point is kept in `--cache` as soon as it is there, and a run that was stopped goes on. The file that ships with
-the package is written from the points, by this script alone; `--only-write` does just that. Points of methods that were
-not measured this time (`--methods`) stay as they are in that file.
+Every point is kept in `--cache` at once, and a run that was stopped continues. Only this script writes the file in the
+package, from these points. `--only-write` does only that. Points of methods that were not measured this time
+(`--methods`) stay unchanged in that file.
 """
 
 from __future__ import annotations

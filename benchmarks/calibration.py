@@ -1,9 +1,10 @@
-"""How far `predict_proba` is from what comes true: the expected calibration error, on held-out training records.
+"""Measures the expected calibration error of `predict_proba` on held-out training records.
 
     python benchmarks/calibration.py --data ../shared/data
 
-The error (15 bins of equal width by the largest probability) is the mean over bins of |how sure - how often right|,
-weighted by how many queries a bin has. Test sets are not looked at, so constants may be chosen by this.
+Answers are put into 15 bins of equal width by their largest probability. The error is the mean over bins of |mean
+probability - share of right answers|, weighted by the number of queries in a bin. Test sets are not used, so constants
+may be chosen with these results.
 """
 
 import argparse

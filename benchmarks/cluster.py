@@ -1,4 +1,4 @@
-"""What shards in other processes cost and gain: ratios to the plain store, measured in one run.
+"""Measures how much faster or slower shards in other processes are, as ratios to the plain store in the same run.
 
 python benchmarks/cluster.py            n = 400,000 x 384, 1.5% selected; 1, 2 and 4 shards, and 2 on Ray
 python benchmarks/cluster.py --quick    n = 50,000

@@ -1,4 +1,4 @@
-"""Large stores on one machine: `fit` from an array or a memory map, one query, and a batch, as ratios.
+"""Measures large stores on one machine, as ratios: `fit` from an array or a memory map, one query, and a batch.
 
 python benchmarks/large.py --n 1000000 --kind float32 --in-memory
 python benchmarks/large.py --n 20000000 --kind int8 --folder DIR      # makes a file of n*d bytes there, and removes it

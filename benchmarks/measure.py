@@ -1,4 +1,4 @@
-"""Timing and data for the benchmarks: contestants take turns, and medians are compared."""
+"""Timing and data for the benchmarks. The programs that are compared take turns, and their medians are compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from indknn.records.indexes.scanner_native import cores
 from indknn.types import FloatArray, Vectors
 
 _RANK = 64
-_PAUSE = 0.02  # thread pools of BLAS and OpenMP spin for a while after their turn, on our cores
+_PAUSE = 0.02  # seconds; thread pools of BLAS and OpenMP keep using the cores for a while after their turn
 _AT_LEAST = 0.004  # seconds per turn; a shorter call is repeated
 
 
@@ -46,7 +46,7 @@ def medians(contestants: Mapping[str, Callable[[], object]], rounds: int = 9) ->
             name = names[at]
             call = contestants[name]
             time.sleep(_PAUSE)
-            call()  # not timed: whoever came before has filled the caches with his data, or with ours
+            call()  # not timed, because the caches still hold the data of the turn before
             start = time.perf_counter()
             for _ in range(repeats[name]):
                 call()

@@ -1,4 +1,4 @@
-"""What a draw of exact noise costs, beside NumPy's inexact normal and the raw entropy it consumes.
+"""Measures the time of a draw of exact noise, compared with NumPy's inexact normal and with reading the entropy.
 
 python benchmarks/noise.py [--draws N]
 """

@@ -1,4 +1,4 @@
-"""Results as JSON, as Markdown tables and as a picture."""
+"""Writes the results as JSON, as Markdown tables and as a picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search side by side with faiss, scikit-learn, NumPy and a plain read of memory.
+"""Compares the speed of the search with faiss, scikit-learn, NumPy and a plain read of memory.
 
 python benchmarks/scan.py [--quick] [--only single,batch,...] [--out out/bench]
 """

@@ -1,4 +1,4 @@
-"""What is measured, one function per section; each returns rows for a table."""
+"""The measurements of the scan benchmark, one function per section. Each returns rows for a table."""
 
 from __future__ import annotations
 

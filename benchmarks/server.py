@@ -1,16 +1,16 @@
-"""What the HTTP service answers per second: a real server process, a lean client in another, on loopback.
+"""Measures queries per second of the HTTP service, with a real server process and a fast client process on loopback.
 
 python benchmarks/server.py                  n = 50,000 at d = 64 and d = 768, 16 connections, 20 seconds each
 python benchmarks/server.py --seconds 5      quick
 python benchmarks/server.py --mode endless   the default of `indknn init`, instead of Algorithm 3
 python benchmarks/server.py --mode endless --fresh
-                                             from the first second of a store that was never asked: the shared model is
-                                             trained meanwhile
+                                             measured from the first query of a new store, while the shared model is
+                                             being trained
 python benchmarks/server.py --json           for machines
 
-Every query is new, one per request, and is durably charged before it is answered. Meanwhile records are added and
-people forgotten, one a second. Beside it, in the same run: the store alone asked one query after another, and the
-same client on /v2/health/live, which costs the server nothing but HTTP. In the end `indknn verify`.
+Every request has one new query, which is durably charged before it is answered. Every second, a person is added and
+another one is forgotten. For comparison, the same run measures the store without HTTP, one query after another, and the
+same client on /v2/health/live, which shows the cost of HTTP alone. At the end it runs `indknn verify`.
 """
 
 from __future__ import annotations

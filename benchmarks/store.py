@@ -1,4 +1,4 @@
-"""What durability costs: ratios measured in one run, beside the same work in memory.
+"""Measures the cost of durability, as ratios to the same work in memory, in one run.
 
 python benchmarks/store.py            n = 50,000 x 64 for queries, 1,000,000 x 384 for opening and forgetting
 python benchmarks/store.py --quick    the big store with 100,000 records

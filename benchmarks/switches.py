@@ -1,7 +1,8 @@
-"""How often one prediction changes from one file of the package to another: how far a reader has to jump.
+"""Counts how often one prediction moves from one file of the package to another, as a reader of the code would.
 
-Follows the functions of `indknn` in the order in which they are called, and counts how often a call is in another file
-than the call before it. One warm query in each mode, through the estimator, the store and HTTP.
+It follows the functions of `indknn` in the order in which they are called, and counts how often a call is in another
+file than the call before it. It does this for one query, after some others, in each mode, through the estimator, the
+store and HTTP.
 
     python benchmarks/switches.py            a table
     python benchmarks/switches.py --trace    with every call, file by file

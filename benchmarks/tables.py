@@ -1,11 +1,11 @@
-"""Accuracy on tables as people have them, by a schema and the estimator's defaults; and how fast rows are encoded.
+"""Measures accuracy on ordinary tables with a schema and the estimator's defaults, and how fast rows are encoded.
 
     python benchmarks/tables.py --data ../shared/data/tabular            answers of the estimator at epsilon = 1
     python benchmarks/tables.py --data ../shared/data/tabular --paid     the same, with a schema that people paid for
     python benchmarks/tables.py --data ../shared/data/tabular --plain    without privacy: schema against usual pipeline
 
-1,000 rows are public and make the schema. Queries are public too; all other rows are private. `--plain` never looks at
-the queries: it holds out rows of the private part, and so may be used to choose how rows are encoded.
+1,000 rows are public and make the schema. Queries are public too. All other rows are private. `--plain` does not use
+the queries. It holds out rows of the private part, so its results may be used to choose how rows are encoded.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Updates, memory, and the whole private query beside the bare scan."""
+"""Measures updates, memory, and a whole private query compared with the scan alone."""
 
 from __future__ import annotations
 
