@@ -23,7 +23,7 @@ def test_a_key_is_made_shown_once_rotated_and_revoked(house, visit):
     expect(page.locator("#keys-error")).to_have_text("Queries in all must be a number, or empty.")
     page.get_by_label("Queries in all").fill("250")
     page.get_by_role("button", name="Make a key").click()
-    expect(page.locator("#keys-words")).to_contain_text("newcomer, analyst. It is shown this once")
+    expect(page.locator("#keys-words")).to_contain_text("newcomer, analyst. It is shown only once")
     first = page.locator("#keys-text").inner_text()
     expect(row(page, "newcomer")).to_contain_text("250 in all")
     expect(page.locator("#analysts-rows tr", has_text="newcomer")).to_contain_text("250")
@@ -56,12 +56,12 @@ def test_a_key_of_an_owner_wants_the_owner(house, visit):
     opened = visit(house.url)
     opened.statuses = {422}
     page = opened.sign_in(house.keys["admin"])
-    expect(page.get_by_label("Owner that it is for")).to_be_hidden()
+    expect(page.get_by_label("Owner that the key is for")).to_be_hidden()
     page.get_by_label("Role").select_option("owner")
     page.get_by_label("Name of the holder").fill("patient-9 herself")
     page.get_by_role("button", name="Make a key").click()
     expect(page.locator("#keys-error")).to_contain_text("owner")
-    page.get_by_label("Owner that it is for").fill("patient-9")
+    page.get_by_label("Owner that the key is for").fill("patient-9")
     page.get_by_role("button", name="Make a key").click()
     expect(row(page, "patient-9 herself")).to_contain_text("owner patient-9")
 
@@ -82,13 +82,13 @@ def test_an_owner_is_found_by_a_part_of_the_name(house, visit):
     expect(page.locator("#statement")).to_contain_text("ward/7 ü")
     page.get_by_label("Name of the owner").fill("nobody at all")
     page.get_by_role("button", name="Search", exact=True).click()
-    expect(page.locator("#owner-found")).to_have_text("Nobody has that in their name.")
+    expect(page.locator("#owner-found")).to_have_text("No owner has this text in their name.")
 
 
 def test_the_store_is_verified_and_the_trail_is_a_file(house, visit):
     page = visit(house.url).sign_in(house.keys["auditor"])
     page.get_by_role("button", name="Verify the store").click()
-    expect(page.locator("#audit-result")).to_contain_text("All is well")
+    expect(page.locator("#audit-result")).to_contain_text("No problems found")
     with page.expect_download() as download:
         page.get_by_role("button", name="Download the trail").click()
     entries = [json.loads(line) for line in download.value.path().read_text().splitlines()]

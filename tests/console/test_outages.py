@@ -98,5 +98,5 @@ def test_a_lost_answer_is_not_guessed_at(house, visit):
     page.get_by_role("button", name="Forget", exact=True).click()
     expect(page.locator("#forget-error")).to_contain_text("It is not known whether they were forgotten.")
     look.click()
-    expect(page.locator("#statement")).to_contain_text("kept on the books")
+    expect(page.locator("#statement")).to_contain_text("kept in the ledger")
     expect(page.locator("#forget-form")).to_be_hidden()

@@ -86,7 +86,7 @@ def test_a_query_gets_a_label(house, visit):
     expect(page.locator("#query-cost")).to_contain_text("spends budget")
     page.locator("#query-text").fill("1, 2")
     page.get_by_role("button", name="Ask, and spend").click()
-    expect(page.locator("#query-error")).to_have_text("A query has 4 numbers here, and this is 2.")
+    expect(page.locator("#query-error")).to_have_text("A query must have 4 numbers, got 2.")
     before = house.ask("v1/status")["answers"]
     page.locator("#query-text").fill("1, 0 0;0")
     page.keyboard.press("Tab")
@@ -153,7 +153,7 @@ def test_a_statement_is_rounded_and_names_its_observers(house, visit):
     shown = page.locator("#statement")
     for words in (
         f"Spent, one analyst{share}",
-        f"Spent, all analysts together{together['spent']:.4g}; nothing bounds it",
+        f"Spent, all analysts together{together['spent']:.4g}; no limit",
         f"ε so far, one analyst{one['epsilon_so_far']:.4g} of 1 promised, at δ = 1e-5, filter gdp",
         "rounded up to a whole 1/50 of B",
     ):

@@ -47,11 +47,11 @@ export function mount(page) {
 
   async function verify() {
     const { ok, problems, entries } = await call("POST", "/v1/verify");
-    if (ok) tell(result, `All is well: ${many(entries, "entry", "entries")} of the trail, the answers, the budgets and the records check out.`);
-    else tell(error, `Something is wrong: ${problems.join("; ")}.`);
+    if (ok) tell(result, `No problems found in ${many(entries, "entry", "entries")} of the trail, the answers, the budgets and the records.`);
+    else tell(error, `Problems found: ${problems.join("; ")}.`);
   }
 
-  // Page by page, one entry a line, with all hashes: whoever has the file can check the chain.
+  // Page by page, one entry per line, with all hashes. So the chain can be checked with the file alone.
   async function download() {
     const lines = [];
     for (let next = 0; next !== null;) {
@@ -73,7 +73,7 @@ export function mount(page) {
     rows.replaceChildren(...entries.map(row));
     const first = entries[0]?.position ?? 0, bottom = entries.at(-1)?.position ?? 0;
     tell(find("#audit-range"), `Entries ${count(first)} to ${count(bottom)} of ${count(last)}.`);
-    // Not `disabled`: that would throw the focus of whoever pages with the keyboard.
+    // Not `disabled`, because keyboard users would lose the focus.
     newer.setAttribute("aria-disabled", top === null);
     older.setAttribute("aria-disabled", bottom <= 1);
     if (top === null && entries[0]) {
@@ -102,15 +102,15 @@ function words({ kind, body }) {
       ? `Answered query ${count(facts.first)}.`
       : `Answered ${count(facts.count)} queries, ${count(facts.first)} to ${count(facts.last)}.`;
     case "public": return `Declared ${many(facts.rows, "public row")} that the shared model may use.`;
-    case "purge": return "Purged all that was released. Everybody who asks again can see it.";
-    case "budget": return `Gave an analyst less: ε = ${figure(facts.epsilon)}${facts.was === null ? "" : `, after ${figure(facts.was)}`}.`;
+    case "purge": return "Purged all answers and the shared model. Everybody who asks again can see it.";
+    case "budget": return `Limited an analyst to ε = ${figure(facts.epsilon)}${facts.was === null ? "" : `, before ${figure(facts.was)}`}.`;
     case "keys": return "First key made.";
-    case "names": return `All names became text: ${many(facts.renamed, "name")} renamed, ${many(facts.joined, "person", "people")} joined who had two.`;
-    case "prune": return `Dropped the ids of ${many(facts.requests, "old request")}.`;
+    case "names": return `All names became text: ${many(facts.renamed, "name")} renamed, ${many(facts.joined, "person", "people")} with two names joined.`;
+    case "prune": return `Deleted the ids of ${many(facts.requests, "old request")}.`;
     case "repeats": return `Repeated ${many(facts.requests, "request")}, at no charge.`;
-    case "fold": return "Folded debits into balances.";
-    case "witness": return "First seen by a witness.";
-    case "upgrade": return `The file became one of version ${facts.schema}.`;
+    case "fold": return "Added earlier charges to the balances.";
+    case "witness": return "A witness was used for the first time.";
+    case "upgrade": return `The file was upgraded to version ${facts.schema}.`;
     default: return `${kind} ${JSON.stringify(facts)}`;
   }
 }

@@ -1,19 +1,19 @@
-// The guarantee, in words that an officer can hold somebody to.
+// The guarantee, in words that a privacy officer can rely on.
 
 import { find, make, pairs } from "./dom.js";
 import { count, figure, percentUp } from "./format.js";
 
 const FILTERS = {
   gdp: "gdp, Gaussian differential privacy: exact for this mechanism.",
-  rdp: "rdp, Rényi differential privacy: the paper's, a little stricter than needed.",
+  rdp: "rdp, Rényi differential privacy: the paper's filter, slightly stricter than necessary.",
 };
 
-const POOLING = "That analysts who pool their answers learn no more: the bound is for each analyst.";
+const POOLING = "A limit for analysts who pool their answers. The bound is for each analyst separately.";
 const NOT_PROMISED = [
-  "That nothing is learned about people in general: what is true of everybody shows with or without any one person.",
-  "Anything against the operator, who holds the records, or against whoever reads the server's disk or memory.",
-  "That the questions stay secret: the store keeps every query with its answer.",
-  "Protection of a person who is here under several names: each name has a budget of its own.",
+  "That nothing is learned about people in general. What is true of many people can be learned with or without any one person.",
+  "Protection from the operator, who has the records, or from anybody who can read the server's disk or memory.",
+  "That queries stay secret. The store keeps every query with its answer.",
+  "One budget for a person who has several names. Each name has a separate budget.",
 ];
 
 export function mount(page) {
@@ -25,7 +25,7 @@ export function mount(page) {
       const state = JSON.stringify(promise);
       if (state === shown) return;
       shown = state;
-      body.replaceChildren(...(promise ? words(promise) : [make("p", {}, "The server did not say what it promises.")]));
+      body.replaceChildren(...(promise ? words(promise) : [make("p", {}, "The server did not send its guarantee.")]));
     },
   };
 }
@@ -35,9 +35,9 @@ function words({ observer, epsilon, delta, filter, budget, words: said }) {
   return [
     make("p", { class: "lead" }, said),
     pairs([
-      [`ε = ${figure(epsilon)}`, `bounds what answers to ${observer} tell about one person. ${odds(epsilon, delta, filter, budget)}`],
+      [`ε = ${figure(epsilon)}`, `bounds what the answers to ${observer} can reveal about one person. ${odds(epsilon, delta, filter, budget)}`],
       [`δ = ${figure(delta)}`, `is the chance, for each person, that this bound fails: ${inWords(delta)}.`],
-      ["The filter", `keeps each owner's account, and stops their records from taking part before the budget is overdrawn. It is ${FILTERS[filter] ?? filter}`],
+      ["The filter", `counts what each owner has spent. It stops using their records before their budget is exceeded. It is ${FILTERS[filter] ?? filter}`],
     ], { class: "facts" }),
     make("h3", {}, "What it does not promise"),
     make("ul", {}, ...[...more, ...NOT_PROMISED].map((line) => make("li", {}, line))),
@@ -46,16 +46,16 @@ function words({ observer, epsilon, delta, filter, budget, words: said }) {
 
 const inWords = (chance) => `1 in ${count(Math.floor(1 / chance + 1e-6))}`;
 
-// The best guesser at even odds is right with chance (1 + TV) / 2. By (ε, δ) alone TV <= (e^ε - 1 + 2δ) / (e^ε + 1);
-// μ-GDP gives TV = 2Φ(μ/2) - 1 exactly, with μ = sqrt(2B).
+// At even odds, the best guess is right with probability (1 + TV) / 2, where TV is the total variation distance.
+// (ε, δ) alone gives TV <= (e^ε - 1 + 2δ) / (e^ε + 1). μ-GDP gives TV = 2Φ(μ/2) - 1 exactly, with μ = sqrt(2B).
 function odds(epsilon, delta, filter, budget) {
   const plain = Math.min(1, (Math.exp(epsilon) + delta) / (1 + Math.exp(epsilon)));
   const exact = filter === "gdp" && budget > 0 ? normal(Math.sqrt(2 * budget) / 2) : plain;
-  return "Somebody who knows everything else, and would guess by a coin whether a person is here, is right at most "
-    + `${percentUp(Math.min(plain, exact))} of the time after all of these answers.`;
+  return "Suppose that somebody knows everything else, and without answers could only toss a coin to guess whether a person is in the data. "
+    + `With all of these answers, they guess right at most ${percentUp(Math.min(plain, exact))} of the time.`;
 }
 
-// Φ by Abramowitz and Stegun 26.2.17; off by less than 1e-7, which is added.
+// Φ by Abramowitz and Stegun 26.2.17. The error is below 1e-7, which is added.
 function normal(x) {
   const t = 1 / (1 + 0.2316419 * x);
   const series = t * (0.31938153 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))));

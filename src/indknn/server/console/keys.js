@@ -1,4 +1,4 @@
-// Keys and who uses them: make, rotate, revoke. A new key is shown once, and this page keeps no copy.
+// Keys and their users: make, rotate and revoke keys. A new key is shown once, and this page keeps no copy.
 
 import { call } from "./api.js";
 import { busy, find, make, tell } from "./dom.js";
@@ -35,14 +35,14 @@ export function mount(page) {
     await attempt("POST", "/v1/keys", body, () => { for (const [name, field] of fields) if (name !== "role") field.value = ""; });
   }
 
-  // A key is shown until it is hidden by hand; looking at other things must not lose it.
+  // A key is shown until the user hides it. Looking at other panels must not lose it.
   async function attempt(method, path, body, done) {
     tell(error, "");
     try {
       const key = await call(method, path, body);
       done?.();
       if (key.key) {
-        tell(find("#keys-words"), `The key of ${key.name}, ${key.role}. It is shown this once: copy it now.`);
+        tell(find("#keys-words"), `The key of ${key.name}, ${key.role}. It is shown only once. Copy it now.`);
         find("#keys-text").textContent = key.key;
         fresh.hidden = false;
         find("#keys-hide").focus();
@@ -65,7 +65,7 @@ export function mount(page) {
     if (!page.may("keys")) return;
     const { keys } = await call("GET", "/v1/keys");
     const state = JSON.stringify(keys);
-    if (state === shown) return; // else the focus on a button would be lost at every refresh
+    if (state === shown) return; // otherwise every refresh would take the focus from a button
     shown = state;
     rows.replaceChildren(...keys.sort((a, b) => Boolean(a.revoked) - Boolean(b.revoked)).map(row));
   }
@@ -110,7 +110,7 @@ export function mountAnalysts(page) {
     const { analysts } = await call("GET", "/v1/analysts");
     rows.replaceChildren(...analysts.map(({ name, answers, keys, queries_left: left, epsilon }) => make("tr", { role: "row" },
       ...[name ?? "without a name", count(answers), count(keys), left === null ? "no limit" : count(left), figure(epsilon)].map((text) => make("td", { role: "cell" }, text)))));
-    tell(find("#analysts-none"), analysts.length === 0 ? "Nobody has a key to ask with, and nobody has asked." : "");
+    tell(find("#analysts-none"), analysts.length === 0 ? "No analyst has a key, and nobody has asked yet." : "");
   }
   return { load };
 }

@@ -1,4 +1,4 @@
-// The page: who is signed in, which panels they see, and keeping what is shown fresh.
+// The page: who is signed in, which panels they see, and regular refreshes.
 
 import { call } from "./api.js";
 import { mount as audit } from "./audit.js";
@@ -29,7 +29,7 @@ const panels = [guarantee, overview, mountAnswers, mountSpent, query, owner, rec
 const signIn = mountSignIn(enter);
 let updated = null, running = null;
 
-// Without keys the server lets everybody on this machine in; otherwise it wants one, and the field is shown.
+// Without keys, the server lets in everybody on this machine. Otherwise it needs a key, and the field is shown.
 async function boot() {
   try {
     const { needs_key: closed } = await call("GET", "/v1/sign-in");
@@ -37,7 +37,7 @@ async function boot() {
     if (closed) signIn.open("");
     else await enter(await call("GET", "/v1/session"));
   } catch (failure) {
-    if (failure.kind === "key") { // the first key was made this moment
+    if (failure.kind === "key") { // the first key was made just now
       tell(find("#banner"), "");
       signIn.open("");
     } else {
@@ -58,7 +58,7 @@ async function enter(session) {
 function arrange() {
   const { session } = page;
   tell(find("#model"), `model ${session.model}`);
-  tell(find("#who"), session.open ? "Open: no keys are set, and whoever is on this machine may do everything." : `${session.name}, ${session.role}`);
+  tell(find("#who"), session.open ? "Open: no keys are set, so everybody on this machine may do everything." : `${session.name}, ${session.role}`);
   const links = [];
   for (const section of document.querySelectorAll("#panels > section")) {
     section.hidden = section.dataset.needs !== undefined && !page.may(section.dataset.needs);
@@ -70,7 +70,7 @@ function arrange() {
   list.replaceChildren(...links.map(([id, title]) => make("li", {}, make("a", { href: `#${id}` }, title))));
 }
 
-// One at a time; whoever asks while one runs waits for that one, and then gets a fresh one.
+// One refresh at a time. A call during a refresh waits for it, and then gets a new one.
 async function refresh() {
   while (running) await running;
   running = fetchAll().finally(() => { running = null; });
@@ -90,7 +90,7 @@ async function fetchAll() {
     if (!find("#banner").hidden) tell(find("#news"), "The server answers again.");
     tell(find("#banner"), "");
   } catch (failure) {
-    if (!failure.kind) throw failure; // a mistake of ours, and no sentence would help
+    if (!failure.kind) throw failure; // a bug in this page, which no message would explain
     failed(failure);
     if (failure.kind !== "key") tell(find("#banner"), stale(failure));
   }
@@ -101,7 +101,7 @@ function stale(failure) {
   return `${failure.message}${from} Trying again every ${EVERY / 1000} seconds.`;
 }
 
-// Typed text stays where it is, so that a new key can go on with it. Signing out by hand wipes everything.
+// Typed text stays, so that work can continue after signing in with a new key. Signing out deletes everything.
 function failed(failure) {
   if (failure.kind !== "key" || page.session === null) return;
   page.session = page.status = null;
@@ -119,7 +119,7 @@ function tick() {
 }
 
 find("#refresh").addEventListener("click", () => busy(find("#refresh"), refresh));
-find("#sign-out").addEventListener("click", () => location.reload()); // memory, key and all
+find("#sign-out").addEventListener("click", () => location.reload()); // this clears the memory, with the key
 document.addEventListener("visibilitychange", tick);
 setInterval(tick, EVERY);
 boot();

@@ -1,4 +1,4 @@
-// The numbers: who is here, what was answered, who is exhausted, how long it lasts.
+// The numbers: records and owners, answers, owners whose budget is spent, and how many queries are left.
 
 import { find, make, tell } from "./dom.js";
 import { count, figure, percent } from "./format.js";
@@ -17,8 +17,8 @@ export function mount(page) {
 }
 
 function emptiness(session, facts) {
-  if (!session.n_features) return "This store is new. The first records that are added fix the number of features, and the labels where they were not named.";
-  return facts.records === 0 ? "This store is empty: answers are noise alone until records are added." : "";
+  if (!session.n_features) return "This store is new. The first records set the number of features, and also the labels if none were given.";
+  return facts.records === 0 ? "This store is empty. Until records are added, answers are only noise." : "";
 }
 
 const epsilon = ({ epsilon_so_far: value }) => (value === null ? "too large to compute" : figure(value));
@@ -32,7 +32,7 @@ function numbers(facts) {
     ["Answers", count(facts.answers), "queries that were charged"],
     ["Exhausted owners", count(facts.exhausted), facts.exhausted > 0 ? `${percent(share)} of owners; they no longer take part` : ""],
     ["Queries left, forecast", left == null ? "not known yet" : left === 0 ? "none" : `about ${count(left)}`,
-      left == null ? "the median owner has spent nothing" : "for the median owner, if all analysts go on as so far"],
+      left == null ? "the median owner has spent nothing" : "for the median owner, if all analysts continue as before"],
     ["Largest ε so far", epsilon(facts.one_analyst), `to one analyst; ${epsilon(facts.together)} to all analysts together; at δ = ${figure(facts.together.delta)}, filter ${facts.together.filter}`],
   ];
 }

@@ -48,7 +48,7 @@ export function mount(page) {
     }
     try {
       const { owners, more } = await call("GET", `/v1/owners?search=${encodeURIComponent(name.value)}`);
-      tell(found, owners.length === 0 ? "Nobody has that in their name." : more ? `The first ${count(owners.length)}; type more of the name.` : many(owners.length, "owner"));
+      tell(found, owners.length === 0 ? "No owner has this text in their name." : more ? `The first ${count(owners.length)}; type more of the name.` : many(owners.length, "owner"));
       list.replaceChildren(...owners.map((one) => {
         const choose = make("button", { type: "button", class: "quiet" }, one);
         choose.addEventListener("click", () => { name.value = one; busy(choose, look); });
@@ -128,7 +128,7 @@ export function mount(page) {
 
 function lines(facts) {
   const accounts = [facts.one_analyst, facts.together].flatMap((account) => [
-    [`Spent, ${account.observer}`, `${spent(account)}${facts.records > 0 ? "" : ", kept on the books"}`],
+    [`Spent, ${account.observer}`, `${spent(account)}${facts.records > 0 ? "" : ", kept in the ledger"}`],
     [`ε so far, ${account.observer}`, soFar(account)],
   ]);
   const { rounding } = facts;
@@ -139,7 +139,7 @@ function lines(facts) {
 }
 
 const spent = ({ spent: rho, budget }) =>
-  (budget === null ? `${figure(rho)}; nothing bounds it` : `${percent(rho / budget)} of the budget`);
+  (budget === null ? `${figure(rho)}; no limit` : `${percent(rho / budget)} of the budget`);
 
 function soFar({ epsilon, epsilon_so_far: value, delta, filter }) {
   const promised = epsilon === null ? "" : ` of ${figure(epsilon)} promised`;

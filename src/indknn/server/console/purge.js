@@ -1,4 +1,4 @@
-// Purge what was released: a public event, so it wants a word typed and says what everybody can see.
+// Purge what was released. It is a public event, so the page says what others can notice and asks to type a word.
 
 import { call } from "./api.js";
 import { busy, find, tell } from "./dom.js";

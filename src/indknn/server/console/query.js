@@ -1,4 +1,4 @@
-// Try a query. It costs people something, so the page says so before, and asking again after a lost answer is free.
+// Try a query. It spends people's budget, so the page says so first. Asking again after a lost answer is free.
 
 import { call } from "./api.js";
 import { number } from "./csv.js";
@@ -8,7 +8,7 @@ import { many } from "./format.js";
 export function mount(page) {
   const panel = find("#query"), form = find("form", panel), button = find("button", form);
   const text = find("#query-text"), error = find("#query-error"), result = find("#query-result");
-  let pending = null; // the request whose answer never came: the same id gets the same answer at one charge
+  let pending = null; // a request whose answer was lost; the same id gets the same answer and is charged once
 
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -51,7 +51,7 @@ export function mount(page) {
       const { n_features: n } = page.session;
       tell(find("#query-hint"), n
         ? `${many(n, "number")}.`
-        : "The store has never held records, so it is not known yet how many numbers a query has.");
+        : "The store has never held records, so the number of features is not known yet.");
     },
   };
 }
@@ -61,12 +61,12 @@ function parse(text, expected) {
   const parts = text.trim().split(/[\s,;]+/).filter((part) => part !== "");
   const values = parts.map((part, i) => number(part, `place ${i + 1}`));
   if (values.length !== expected) {
-    throw new Error(`A query has ${many(expected, "number")} here, and this is ${values.length}.`);
+    throw new Error(`A query must have ${many(expected, "number")}, got ${values.length}.`);
   }
   return values;
 }
 
-// randomUUID is missing where a page comes over plain HTTP from another machine.
+// Browsers have no randomUUID for pages that come over plain HTTP from another machine.
 function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return `console-${Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;

@@ -1,11 +1,11 @@
-// Add records. The text stays until the server has taken it: an error costs nobody their work.
+// Add records. The text stays until the server has accepted it, so that an error loses no work.
 
 import { call } from "./api.js";
 import { parseRecords } from "./csv.js";
 import { busy, find, tell } from "./dom.js";
 import { count, many } from "./format.js";
 
-const LARGEST = 2_000_000; // characters; above this a text field crawls, and the command line does it better
+const LARGEST = 2_000_000; // characters; a text field is slow above this, and the command line is better
 
 export function mount(page) {
   const form = find("#records form"), button = find("button", form);
@@ -56,7 +56,7 @@ export function mount(page) {
       tell(result, [`Added ${many(answer.ids.length, "record")}.`, now, ...answer.warnings.map((line) => `Note: ${line}.`)].join(" "));
       text.value = "";
       file.value = "";
-      text.focus(); // the button is about to be disabled, and would drop the focus
+      text.focus(); // the button will be disabled and would lose the focus
       read();
       page.refresh();
     } catch (failure) {
@@ -72,7 +72,7 @@ export function mount(page) {
 }
 
 function describe(records) {
-  // Nobody guesses who somebody is: a row without a name might be a person who is here already.
+  // Owners are never guessed. A row without a name could belong to a person who has records already.
   const nameless = records.filter((record) => record.owner === undefined && record.id === undefined).length;
   if (nameless > 0) throw new Error(`${many(nameless, "record names no owner", "records name no owner")}. Add a column "owner".`);
   const owners = records.map((record) => record.owner ?? `record ${record.id}`);

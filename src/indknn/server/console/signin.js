@@ -14,7 +14,7 @@ export function mountSignIn(enter) {
   async function submit() {
     tell(error, "");
     const key = field.value.trim();
-    if (!/^[\x21-\x7e]+$/.test(key)) { // anything else cannot stand in a header
+    if (!/^[\x21-\x7e]+$/.test(key)) { // other characters are not allowed in a header
       tell(error, key === "" ? "Type or paste a key." : "This cannot be a key: it has spaces or special characters in it.");
       field.focus();
       return;

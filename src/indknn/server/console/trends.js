@@ -1,10 +1,10 @@
-// The two pictures: answers over time, and how spent budgets are distributed.
+// Two charts: answers over time, and how much of their budgets owners have spent.
 
 import { bars, chart, steps } from "./charts.js";
 import { find, table, tell } from "./dom.js";
 import { count, many, percent, stamp } from "./format.js";
 
-const ROWS = 100; // of the table of answers; the newest
+const ROWS = 100; // the most rows in the table of answers, newest first
 
 export function mountAnswers(page) {
   const panel = find("#answers"), show = chart(find(".chart", panel), steps);
@@ -35,17 +35,17 @@ export function mountSpent(page) {
       const values = facts.spent_share_histogram;
       find(".chart", panel).hidden = find("details", panel).hidden = facts.owners === 0;
       if (facts.owners === 0) return tell(find(".sentence", panel), "There are no owners yet.");
-      const sentence = `The median owner has spent ${percent(facts.spent_share_median)} of their fullest ledger; `
+      const sentence = `The median owner has spent ${percent(facts.spent_share_median)} of the budget in their most used ledger; `
         + `${many(facts.exhausted, "owner is", "owners are")} exhausted.`;
       tell(find(".sentence", panel), sentence);
       const labels = values.map((_, i) => `${(100 * i) / values.length} to ${(100 * (i + 1)) / values.length} %`);
-      show({ title: `Owners by share of budget spent. ${sentence}`, values, labels, axis: "share spent of the fullest ledger; height: owners" });
+      show({ title: `Owners by share of budget spent. ${sentence}`, values, labels, axis: "share spent in the most used ledger; height: number of owners" });
       tabulate(["Share spent", "Owners"], values.map((value, i) => [labels[i], count(value)]));
     },
   };
 }
 
-// The table is replaced only when it differs, so that a selection or a reader's place in it survives.
+// The table is replaced only when it differs, so that a selection or the reading position is not lost.
 function tables(panel) {
   let shown = "";
   return (head, rows) => {
