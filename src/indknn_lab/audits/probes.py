@@ -36,7 +36,7 @@ PROBES: list[Scenario] = [
 class Verdict:
     """What was found wrong with a mutant, by the name of the check or probe.
 
-    `caught` is true if every check and probe that must see the mutant did.
+    `caught` is true if at least one check found it, and every probe that the mutant names.
     """
 
     mutant: str

@@ -58,7 +58,7 @@ def _floats(found: list[dict[str, Any]]) -> str:
 
 def _timing(found: list[dict[str, Any]]) -> str:
     if not found:
-        return "Attacks by the clock were not tried in this run."
+        return "Timing attacks were not tried in this run."
     worst = max(found, key=lambda t: float(t["open_success"]))
     return (
         f"By the time of an answer alone an attacker was right in up to {worst['open_success']:.0%} of cases if "

@@ -24,9 +24,9 @@ th{background:#f4f4f4} caption{text-align:left;font-weight:600;padding:4px 0} im
 .note{color:#555;font-size:13px} details{margin:.6em 0} b.v{white-space:nowrap}
 """
 _CLASSES = {True: "agrees", False: "differs", None: "open"}
-_QUICK = """<p><b>A quick rehearsal:</b> few records, few queries, coarse grids. It shows that everything runs; its
+_QUICK = """<p><b>A quick rehearsal:</b> few records, few queries, coarse grids. It shows that everything runs. Its
 numbers mean nothing.</p>"""
-_STAND_IN = "<p><b>Stand-in:</b> there were no features of {}; the packaged Fashion-MNIST plays it.</p>"
+_STAND_IN = "<p><b>Stand-in:</b> there were no features of {}, so the packaged Fashion-MNIST is used instead.</p>"
 
 
 def write_report(out: Path) -> Path:

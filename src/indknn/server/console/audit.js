@@ -103,7 +103,7 @@ function words({ kind, body }) {
       : `Answered ${count(facts.count)} queries, ${count(facts.first)} to ${count(facts.last)}.`;
     case "public": return `Declared ${many(facts.rows, "public row")} that the shared model may use.`;
     case "purge": return "Purged all answers and the shared model. Everybody who asks again can see it.";
-    case "budget": return `Limited an analyst to ε = ${figure(facts.epsilon)}${facts.was === null ? "" : `, before ${figure(facts.was)}`}.`;
+    case "budget": return `Limited an analyst to ε = ${figure(facts.epsilon)}${facts.was === null ? "" : ` (${figure(facts.was)} before)`}.`;
     case "keys": return "First key made.";
     case "names": return `All names became text: ${many(facts.renamed, "name")} renamed, ${many(facts.joined, "person", "people")} with two names joined.`;
     case "prune": return `Deleted the ids of ${many(facts.requests, "old request")}.`;

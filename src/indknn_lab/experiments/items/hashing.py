@@ -14,8 +14,8 @@ BITS = {"cifar10": 8, "agnews": 9}
 TABLES = (10, 20, 30)
 T = 1000
 SECONDS = (
-    "Seconds are of one core of the machine that ran this, the shortest of seven rounds; only their ratios mean "
-    "anything elsewhere. The paper used a GPU for training and Python loops over the store."
+    "Seconds are the shortest of seven rounds, on one core of the machine that ran this. On other machines only the "
+    "ratios are comparable. The paper used a GPU for training and Python loops over the store."
 )
 
 

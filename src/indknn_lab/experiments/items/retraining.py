@@ -160,7 +160,7 @@ class Table1(AlignedItem):
             self._retraining(a, retrained),
             self._time(seconds),
         ]
-        notes = [NOT_PAID_FOR, SECONDS, "Epsilons are read off the measured medians, by a straight line in log ε."]
+        notes = [NOT_PAID_FOR, SECONDS, "Epsilons are interpolated between the measured medians, linearly in log ε."]
         return Body([], [table], [self.paper], findings, notes)
 
     def _retraining(self, a: Aligned, retrained: float) -> Finding:
@@ -216,8 +216,8 @@ class Figure3b(AlignedItem):
             "The paper aligns to 96.0%, which these features do not allow. Here the accuracy is the one that Ind-KNN "
             f"reaches at ε = {TARGET:g}, or NoisySGD's best less .003 where that is lower, and each method is given "
             "the ε that it needs for it (a straight line in log ε between the measured medians).",
-            "A retraining is priced as one more training with the noise of the first, by privacy loss distributions. "
-            "Records that come and go cost Ind-KNN nothing, so its line stays where it is.",
+            "A retraining costs as much as one more training with the same noise, by privacy loss distributions. "
+            "Records that come and go cost Ind-KNN nothing, so its line does not change.",
         ]
         return Body(panels, tables, findings=findings, notes=notes)
 
@@ -284,5 +284,5 @@ class Figure3b(AlignedItem):
             f"{self.setting.title(name)}: the median person has spent ε = {spent:.2f} of {epsilon:g} after {unit.T} "
             f"queries, {result['median_share']:.0%} of B; {result['exhausted']:.0%} can no longer take part.",
             spent < 0.9 * epsilon,
-            "A lower τ asks more people per query: most are near to many queries.",
+            "With a lower τ, more people vote on each query, and most people are near many queries.",
         )

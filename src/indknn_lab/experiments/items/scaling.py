@@ -34,8 +34,8 @@ class Figure1b(Item):
         notes = [
             NOT_PAID_FOR,
             EXACT,
-            "Every T is a plan of its own: noise and parameters are chosen for that T. From T = 2,000 on the five test "
-            "sets are drawn independently from all rows outside the validation set and overlap each other.",
+            "Noise and parameters are chosen separately for each T. From T = 2,000 on, the five test sets are drawn "
+            "independently from all rows outside the validation set, so they overlap.",
         ]
         return Body([panel], findings=[_falls(x, y), self._reuse(x, y), _against_sgd(x, y)], notes=notes)
 
@@ -68,8 +68,8 @@ def _falls(x: list[float], y: dict[str, list[float]]) -> Finding:
         f"From T = {x[0]:g} to {x[-1]:g} Private-kNN loses {their_loss:.3f} and Ind-KNN {lost:.3f}; the lead of "
         f"Ind-KNN goes from {ours[0] - theirs[0]:+.3f} to {ours[-1] - theirs[-1]:+.3f}.",
         lost < their_loss,
-        "Private-kNN is tuned for each T here with an exact accountant: with more queries it turns to more "
-        "neighbours, and what remains of its loss is no larger than that of Ind-KNN, whose budgets run out as well.",
+        "Private-kNN is tuned for each T here, with an exact accountant. With more queries it uses more neighbours. "
+        "What remains of its loss is no larger than that of Ind-KNN, whose budgets also run out.",
     )
 
 
@@ -115,7 +115,7 @@ class Size(Item):
         )
         notes = [
             NOT_PAID_FOR,
-            "As in the paper every record is repeated, each copy with an owner of its own. Copies bring no new "
-            "information, only more votes against the noise: without privacy the accuracy would not change.",
+            "As in the paper, every record is copied, and each copy has a different owner. Copies bring no new "
+            "information, only more votes against the noise. Without privacy the accuracy would not change.",
         ]
         return Body([Panel(title, "private records N", "accuracy", curves)], findings=[finding], notes=notes)

@@ -220,8 +220,8 @@ class Hyperparameters(Item):
                 "The best τ increases with ε, on all data sets and kernels.",
                 f"τ at the largest ε is at least that at the smallest on {rising} of {n} lines.",
                 rising >= n - 1,
-                "The accuracy is flat around the best τ: a lower threshold with less noise on the votes does about as "
-                "well as a higher one with more, and which of them wins on one validation set is chance.",
+                "The accuracy hardly changes near the best τ. A lower threshold with less noise on the votes is about "
+                "as good as a higher one with more noise. Which of them wins on one validation set is chance.",
             ),
             Finding(
                 "In the paper's table the best σ2 falls as ε rises.",
@@ -233,7 +233,7 @@ class Hyperparameters(Item):
             NOT_PAID_FOR,
             "σ1 = sqrt(T/6B) throughout. τ was first chosen without privacy from .05, .1, ..., .95, then searched "
             "within 0.05 of that in steps of 0.025, with σ2 in 0.1, 0.2, ..., 0.9.",
-            f"Where the best value sat on an edge the grid was extended: {', '.join(sorted(extended)) or 'nowhere'}.",
+            f"The grid was extended if the best value was at its edge: {', '.join(sorted(extended)) or 'nowhere'}.",
             "Thresholds depend on the features and cannot be compared with the paper's; RBF is exp(-|x - q|²/ν²) with "
             "ν² = e^1.5.",
         ]
