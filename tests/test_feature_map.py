@@ -177,6 +177,14 @@ def test_a_card_reads_counts():
     assert worse.overall == pytest.approx(0.94, abs=0.005)
 
 
+def test_a_small_model_can_hardly_learn_its_records_by_heart():
+    """So its card is taken at its word; that of a large one flatters the plain model by a little."""
+    nearly_level = counts(50, 10, 10 + 500 * OPTIMISM, 930)
+    assert Card.read(nearly_level, 0.05, smoothable=True).smooth
+    assert Card.read(nearly_level, 0.05, smoothable=True, parameters=1000.0).smooth
+    assert not Card.read(nearly_level, 0.05, smoothable=True, parameters=10.0).smooth
+
+
 def test_noise_alone_never_looks_like_a_crowd_that_is_right():
     rng = np.random.default_rng(0)
     cards = [Card.read(1e4 * rng.normal(size=CELLS), 1e4, smoothable=True) for _ in range(400)]

@@ -9,6 +9,7 @@ needs to vote.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -21,9 +22,10 @@ SURE = 0.9
 HOPE, DOUBT = 0.01, 0.02
 """The expected gain from smoothing before there is a card, and its uncertainty. They decide when a card is mostly
 noise."""
-OPTIMISM, OF_ERRORS = 0.003, 0.03
+OPTIMISM, OF_ERRORS, ENOUGH_PARAMETERS = 0.002, 0.03, 0.05
 """How much a card flatters the plain model, which was trained on the same records: the smaller of this number and this
-share of its errors. Both were chosen on held-out training records, see `feature_map`."""
+share of its errors, for a model with so many parameters per record; less for a smaller model, which can fit less of
+the chance in its records. They were chosen on held-out training records, see `feature_map`."""
 
 
 def edges(scores: FloatArray) -> FloatArray:
@@ -62,8 +64,10 @@ class Card:
     overall_error: float
 
     @staticmethod
-    def read(cells: FloatArray, sigma: float, *, smoothable: bool) -> Card:
+    def read(cells: FloatArray, sigma: float, *, smoothable: bool, parameters: float = inf) -> Card:
         """Read noisy counts with noise `sigma`. `smoothable` is true if public rows made the bins.
+
+        `parameters` is the number of free parameters of the model.
 
         Errors are computed for the smallest number of records that is plausible. Otherwise a bin with only noise in it
         could look like a bin with many records.
@@ -75,7 +79,7 @@ class Card:
         gain = float((counts[:, 0, 1] - counts[:, 1, 0]).sum()) / everything
         doubt = min(sigma * np.sqrt(2.0 * BINS) / least_of_all, 1e3)
         errors = float(np.clip(counts[:, 0, :].sum() / everything, 0.0, 1.0))
-        flattered = min(OPTIMISM, OF_ERRORS * errors)
+        flattered = min(OPTIMISM, OF_ERRORS * errors) * min(parameters / (ENOUGH_PARAMETERS * everything), 1.0)
         smooth = smoothable and (gain + flattered) / doubt**2 + HOPE / DOUBT**2 > 0.0
         right = counts[:, :, 1].sum(axis=1) if smooth else counts[:, 1, :].sum(axis=1)
         share = np.clip(right / np.maximum(total, 1.0), 0.0, 1.0)

@@ -167,7 +167,8 @@ class SharedModel:
         elif isinstance(release, TallyRelease):
             self._card_due = False
             sigma, counts = release.scale / GRID, release.cells / GRID
-            self.card = Card.read(counts, sigma, smoothable=self._neighbours is not None)
+            free = self.map.width * (self.terms.n_classes - 1.0)
+            self.card = Card.read(counts, sigma, smoothable=self._neighbours is not None, parameters=free)
             if self._neighbours is not None and self.public is not None:
                 self.power = fitting_power(self.scores(self.public)[0], self.card.overall)
         else:
@@ -217,7 +218,7 @@ class SharedModel:
         gradients in the round stands out more from their known noise.
         """
         rate = (1.0 - MOMENTUM) * min(self._signal / (CLIP * STEPS), _LARGEST_RATE)
-        rate *= float(np.clip(sqrt(self.terms.n_classes / 10.0), 0.5, 2.0))
+        rate *= float(np.clip(sqrt(self.terms.n_classes / 10.0), 0.8, 2.0))
         rate *= min(self._signal / (ENOUGH_SIGNAL * self.terms.n_classes), 1.0)
         if not self.rounds:
             return np.full(self.terms.n_classes, rate)
