@@ -39,7 +39,7 @@ export function mountSpent(page) {
         + `${many(facts.exhausted, "owner is", "owners are")} exhausted.`;
       tell(find(".sentence", panel), sentence);
       const labels = values.map((_, i) => `${(100 * i) / values.length} to ${(100 * (i + 1)) / values.length} %`);
-      show({ title: `Owners by share of budget spent. ${sentence}`, values, labels, axis: "share spent in the most used ledger; height: number of owners" });
+      show({ title: `Owners by share of budget spent. ${sentence}`, values, labels, axis: "share of the budget spent; height: owners" });
       tabulate(["Share spent", "Owners"], values.map((value, i) => [labels[i], count(value)]));
     },
   };
