@@ -178,7 +178,7 @@ class Table1(AlignedItem):
         ratios = [f"{name} {s / seconds[3]:.2g}" for name, s in zip(self.columns[1:], seconds, strict=True)]
         return Finding.explained(
             "Time per query, Ind-KNN being 1: NoisySGD .03, retrained .64, Private-kNN .48, hashing .16.",
-            f"Here: {', '.join(ratios)}.",
+            f"{', '.join(ratios)}.",
             seconds[1] < seconds[3],
             "Ind-KNN is a compiled scan here and answers in a fraction of a millisecond; retraining is the dearest.",
         )
