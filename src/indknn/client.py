@@ -132,7 +132,7 @@ class _Routes(ABC):
         return self._run(self._json("DELETE", _owner(owner), repeatable=False))
 
     def purge(self) -> Any:
-        """Delete all answers and the shared model. Analysts who repeat a query can notice it."""
+        """Delete all answers and the shared model. Everybody who asks again can see it."""
         return self._run(self._json("POST", "/v1/purge", repeatable=False))
 
     def status(self) -> Any:

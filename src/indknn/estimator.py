@@ -200,7 +200,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
     def purge(self) -> None:
         """Delete all answers and the shared model. New ones are made when needed, and people pay again.
 
-        Analysts who repeat a query can notice the purge. So purge on a schedule, and never because one person was
+        Everybody who asks again can see the purge. So purge on a schedule, and never because one person was
         forgotten: that would show that somebody left.
         """
         check_is_fitted(self)

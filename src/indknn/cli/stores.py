@@ -282,7 +282,7 @@ def forget(store: Place, owners: tuple[str, ...], receipt: Path | None, witness:
 def purge(store: Place, witness: Path | None, in_json: bool) -> None:
     """Delete all answers and the shared model, for all analysts. People pay again for new ones.
 
-    Analysts who repeat a query can notice the purge. So purge on a schedule, and never because one person was
+    Everybody who asks again can see the purge. So purge on a schedule, and never because one person was
     forgotten: that would show that somebody left.
 
     \b

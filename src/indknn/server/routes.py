@@ -175,7 +175,7 @@ async def delete_records(service: Served, body: RequestBody) -> dict[str, Any]:
 async def purge(service: Served) -> dict[str, Any]:
     """Delete all answers and the shared model, for all analysts. People pay again for new ones.
 
-    Analysts who repeat a query can notice the purge. So purge on a schedule, and never because one person was
+    Everybody who asks again can see the purge. So purge on a schedule, and never because one person was
     forgotten: that would show that somebody left.
     """
     return await service.worker.run(service.store.purge)

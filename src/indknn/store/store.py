@@ -285,7 +285,7 @@ class Store(HeldStore):
     def purge(self) -> dict[str, Any]:
         """Delete all answers and the shared model, for all analysts. Returns a receipt.
 
-        People pay again for new ones. **A purge is a public event**: analysts who repeat a query can notice it.
+        People pay again for new ones. **A purge is a public event**: everybody who asks again can see it.
         So purge on a schedule, and never because one person was forgotten (rule 14).
         """
         with self._exclusive():
