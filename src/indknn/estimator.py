@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -15,13 +14,13 @@ from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
 from indknn.cluster import shard_maker
 from indknn.core import inputs
-from indknn.core.advice import Profile, about_answers, about_delta, about_labels, tell
+from indknn.core.advice import Profile, about_answers, about_delta, about_labels, about_seed, tell
 from indknn.core.noise import Noise, noise_from
 from indknn.core.parameters import numpydoc
 from indknn.engine import Engine
-from indknn.errors import InvalidInputError, PrivacyError, PrivacyWarning
+from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger.figures import guarantee, statement
-from indknn.place import Place, place_of
+from indknn.place import Place, unchanged_place
 from indknn.settings import PARAMETERS, Settings
 from indknn.tables.advice import about_queries
 from indknn.tables.schema import Schema, records_of, vectors_of
@@ -335,12 +334,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
                     "or use a new object if these are other people"
                 )
         if not noise.secure and (old is None or old.noise.secure):
-            warnings.warn(
-                f"random_state={self.random_state!r} makes the noise reproducible: good for experiments, "
-                "but the answers are not private. Use random_state=None for secure noise.",
-                PrivacyWarning,
-                stacklevel=3,
-            )
+            tell(about_seed(self.random_state))
         self._engine = self._opened(settings, noise, old)
         validate_data(self, X, reset=True, skip_check_array=True)
         self.classes_ = settings.class_array
@@ -360,14 +354,8 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         return profile.advice(settings.center_) + about_delta(settings.delta, people, now)
 
     def _store_place(self) -> Place | None:
-        """Where the records are kept. None in memory. It must not change after this object was fitted."""
-        if not isinstance(self.store, str | Path | None):
-            raise InvalidInputError(f"store must be a path or None, got {self.store!r}")
-        path, old = None if self.store is None else place_of(self.store), getattr(self, "_engine", None)
-        if old is not None and path != getattr(old, "path", None):
-            before = getattr(old, "path", None)
-            raise InvalidInputError(f"store must stay {before} once this object was fitted, got {self.store!r}")
-        return path
+        """Where the records are kept. None in memory."""
+        return unchanged_place(self.store, getattr(self, "_engine", None))
 
     def _opened(self, settings: Settings, noise: Noise, old: Engine | Store | None) -> Engine | Store:
         """The engine in memory, or the store, which is made or opened."""

@@ -67,6 +67,16 @@ def place_of(where: str | Path | Address) -> Place:
     return Path(where).resolve()
 
 
+def unchanged_place(given: object, held: object) -> Place | None:
+    """The place that somebody gives; None for memory. It must be where `held` is, if records are held already."""
+    if not isinstance(given, str | Path | None):
+        raise InvalidInputError(f"store must be a path or None, got {given!r}")
+    place, before = None if given is None else place_of(given), getattr(held, "path", None)
+    if held is not None and place != before:
+        raise InvalidInputError(f"store must stay {before} once this object was fitted, got {given!r}")
+    return place
+
+
 def is_address(text: str) -> bool:
     """Whether this names a database and not a file."""
     return text.startswith(_SCHEMES)

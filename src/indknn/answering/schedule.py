@@ -129,6 +129,7 @@ class Scheduled:
             self._looks = 0
 
     def _look_noted(self) -> None:
+        """A look began, now or in an earlier process. Later queries are compared with those up to here."""
         unnamed = self._advisers.get(None)
         if unnamed is not None:
             self._looks, self._looked = self._looks + 1, unnamed.answered

@@ -49,6 +49,15 @@ def about_labels() -> list[Warning]:
     return [PrivacyWarning(text)]
 
 
+def about_seed(seed: object) -> list[Warning]:
+    """A warning that answers can be reproduced, and so are not private."""
+    text = (
+        f"random_state={seed!r} makes the noise reproducible: good for experiments, but the answers are not private. "
+        "Use random_state=None for secure noise."
+    )
+    return [PrivacyWarning(text)]
+
+
 def about_delta(delta: float, before: int, now: int) -> list[Warning]:
     """A warning at the moment when the number of people reaches 1/delta.
 

@@ -11,6 +11,7 @@ from math import sqrt
 
 import numpy as np
 
+from indknn.core.quantise import root_norms
 from indknn.types import Float32Array, FloatArray, Int8Array
 
 LATEST = 256
@@ -55,6 +56,4 @@ class Earlier:
 
 def unit_rows(values: Int8Array) -> Float32Array:
     """Rows of length 1. The model only sees directions."""
-    rows = values.astype(np.float32)
-    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    return np.asarray(rows / np.maximum(lengths, 1.0)[:, None], dtype=np.float32)
+    return np.asarray(values / np.maximum(root_norms(values), 1.0)[:, None], dtype=np.float32)

@@ -13,10 +13,11 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
+from indknn.core.advice import about_seed
 from indknn.core.inputs import encode_labels
 from indknn.core.noise import Noise, noise_from
 from indknn.core.quantise import quantise
-from indknn.errors import PrivacyError, PrivacyWarning
+from indknn.errors import PrivacyError
 from indknn.types import FloatArray, IntArray, Vectors
 
 RandomState = int | np.random.Generator | np.random.RandomState | None
@@ -76,12 +77,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         """Secure noise, or seeded noise. Seeded answers are not private, so the first fit gives a warning."""
         noise = noise_from(self.random_state)
         if not (noise.secure or hasattr(self, "classes_")):
-            warnings.warn(
-                f"random_state={self.random_state!r} makes the noise reproducible: good for experiments, "
-                "but the answers are not private. Use random_state=None for secure noise.",
-                PrivacyWarning,
-                stacklevel=3,
-            )
+            for warning in about_seed(self.random_state):
+                warnings.warn(warning, stacklevel=3)
         return noise
 
     def __sklearn_tags__(self) -> Any:
