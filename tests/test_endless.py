@@ -8,9 +8,9 @@ from indknn.answering import schedule as answering
 from indknn.answering.requests import Request
 from indknn.core.accounting import from_units
 from indknn.core.noise import SeededNoise
-from indknn.core.releases import Gradient, ModelOnly, PublicRows, TallyRelease, Votes, decode, encode
+from indknn.core.releases import Gradient, ModelOnly, ModelShown, PublicRows, TallyRelease, Votes, decode, encode
 from indknn.engine import Engine
-from indknn.models import SharedModel
+from indknn.models.shared_model import ShownModel
 from indknn.settings import Settings
 from people import ASKING, LABELS, NAMES, QUERIES, RECORDS, SETTINGS, TRUTH, X, Y, engine, shared, train
 
@@ -47,7 +47,7 @@ def test_the_first_query_trains_the_model_and_a_second_analyst_finds_it_there():
 def test_whom_the_model_gets_right_pays_less():
     model = engine()
     train(model)
-    says = model.predictor.model.scores(SETTINGS.quantise(RECORDS, "X").values)[0].argmax(axis=1)
+    says = model.predictor.model.shown.scores(SETTINGS.quantise(RECORDS, "X").values)[0].argmax(axis=1)
     right = says == LABELS
     assert 0.85 < right.mean() < 0.99
     assert np.median(shared(model)[right]) < 0.8 * np.median(shared(model)[~right])
@@ -89,7 +89,7 @@ def test_votes_are_asked_only_where_the_model_is_unsure_and_they_are_charged_to_
     model.predict(QUERIES[:100], "ann")
     adviser, paid = model.predictor.adviser("ann"), shared(model)
     assert 0 < adviser.asked < adviser.answered == 100
-    sure = model.predictor.model.scores(ASKING.quantise(QUERIES[100:150], "Q").values)[1]
+    sure = model.predictor.model.shown.scores(ASKING.quantise(QUERIES[100:150], "Q").values)[1]
     assert 0 < sure.sum() < 50
     before = model.spent(analyst="ann")
     model.predict(QUERIES[100:150][sure], "ann")
@@ -217,9 +217,10 @@ def test_releases_survive_being_written():
     for release in (
         ModelOnly(),
         Votes(5 << 20, 7, 0, 0.25, 0.5, np.array([3, -1, -2])),
-        PublicRows(True, np.array([[1, -2], [3, 4]], dtype=np.int8)),
-        PublicRows(False, np.zeros((0, 5), dtype=np.int8)),
-        Gradient(3, 28, 2, 99, np.array([5, -6])),
+        PublicRows(True, 3, np.array([[1, -2], [3, 4]], dtype=np.int8)),
+        PublicRows(False, 1, np.zeros((0, 5), dtype=np.int8)),
+        Gradient(3, 28, 99, np.array([5, -6])),
+        ModelShown(),
         TallyRelease(1, 9, np.arange(20)),
     ):
         again = decode(encode(release))
@@ -232,8 +233,8 @@ def test_requests_of_several_analysts_share_one_look_of_the_model(settings, monk
     """The model says the same of a row in any company, so all who wait share a call, and nothing else changes."""
     vectors = settings.quantise(QUERIES, "the queries")
     requests = [Request(vectors[slice(i, i + 1 + i % 3)], f"analyst-{i % 4}") for i in range(0, 90, 3)]
-    looks, seen, scores = [], [], SharedModel.scores
-    monkeypatch.setattr(SharedModel, "scores", lambda model, values: looks.append(1) or scores(model, values))
+    looks, seen, scores = [], [], ShownModel.scores
+    monkeypatch.setattr(ShownModel, "scores", lambda model, values: looks.append(1) or scores(model, values))
     for groups in ([requests], [[request] for request in requests]):
         model = engine(settings)
         model.declare_public(QUERIES[1000:1200])

@@ -1,5 +1,7 @@
 """A gradient that is computed some people at a time is the gradient, whatever happens in between."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,17 +11,21 @@ from conftest import blobs
 from indknn.core import training
 from indknn.core.kernels import Cosine
 from indknn.core.quantise import quantise
+from indknn.core.statistics import tally_scale
 from indknn.core.training import Weights, step_scale
 from indknn.ledger import SHARED, MemoryLedger
 from indknn.records import slices
 from indknn.records.derived import Derived
 from indknn.records.indexes import make_index
 from indknn.records.shard import Shard
+from indknn.records.slices import Arguments
+from indknn.types import Cohort
 
 CLIP, SCALE = 0.25, step_scale(0.25, 4, 0.1)
 WEIGHTS = Weights.of(np.random.default_rng(5).normal(size=(5, 3)))
 X, Y = blobs(400, 3, 4)
-STEP = WEIGHTS, CLIP, SCALE, 1000, SHARED
+COHORT = Cohort(before=1, most=1000)
+STEP = Arguments(WEIGHTS, CLIP, SCALE, 1000, COHORT), SHARED
 
 
 def twins():
@@ -27,7 +33,7 @@ def twins():
     pair = [Shard(make_index("exact", Cosine(), 4), MemoryLedger(1 << 47, shared_budget=1 << 46)) for _ in range(2)]
     for shard in pair:
         shard.add(quantise(X[:120]), Y[:120], [f"p{i * i % 47}" for i in range(120)])
-    return [(shard, Derived(shard, lambda values, labels: values)) for shard in pair]
+    return [(shard, Derived(shard, lambda values, labels: values, COHORT)) for shard in pair]
 
 
 @pytest.fixture
@@ -84,7 +90,7 @@ def test_each_piece_is_short_and_nothing_is_computed_twice(short, monkeypatch):
 def test_what_was_prepared_for_another_step_is_not_used(short):
     (shard, rows), (whole, others) = twins()
     shard.prepare_gradient(rows, *STEP)
-    other = (Weights.of(-WEIGHTS.whole), *STEP[1:])
+    other = replace(STEP[0], weights=Weights.of(-WEIGHTS.whole)), SHARED
     assert np.array_equal(shard.gradient(rows, *other), whole.gradient(others, *other))
     assert rows.slices is None
 
@@ -109,6 +115,42 @@ def test_many_changes_are_looked_for_once_more_in_pieces(short):
 
 def test_no_records():
     shard = Shard(make_index("exact", Cosine(), 4), MemoryLedger(1000))
-    rows = Derived(shard, lambda values, labels: values)
+    rows = Derived(shard, lambda values, labels: values, COHORT)
     assert not shard.prepare_gradient(rows, *STEP)
     assert not shard.gradient(rows, *STEP).any()
+
+
+def crowded(earlier):
+    """The gradient of somebody with 60 records of which 10 may take part, and which slots those are in."""
+    shard = Shard(make_index("exact", Cosine(), 4), MemoryLedger(1 << 47, shared_budget=1 << 46))
+    if earlier:  # others were here and left, so that the records lie in other slots, in another order
+        shard.add(quantise(X[:50]), Y[:50], [f"p{i}" for i in range(50)])
+        for slot in (31, 4, 17, 48, 2, 40):
+            shard.forget(np.array([slot]))
+    shard.add(quantise(X[100:160]), Y[100:160], ["many"] * 60)
+    shard.forget(shard.slots_of_owners([name for name in shard.ledger.owners() if name != "many"]))
+    cohort = Cohort(before=1, most=10)
+    rows = Derived(shard, lambda values, labels: values, cohort)
+    step = replace(STEP[0], cohort=cohort)
+    bodies = {shard.values_of(slot[None]).tobytes() for slot in shard.taking_part(cohort)}
+    return shard.gradient(rows, step, SHARED), bodies, shard.ledger.spent(["many"], SHARED).tolist()
+
+
+def test_which_of_many_records_take_part_depends_on_nobody_else():
+    (alone, chosen, charge), (among, same, equal) = crowded(earlier=False), crowded(earlier=True)
+    assert len(chosen) == 10
+    assert chosen == same
+    assert (alone == among).all()
+    assert charge == equal
+
+
+def test_records_that_came_after_the_beginning_take_no_part():
+    (shard, rows), (whole, others) = twins()
+    shard.epoch = 1
+    shard.add(quantise(X[120:200]), Y[120:200], ["new"] * 40 + ["p1"] * 40)
+    assert np.array_equal(shard.gradient(rows, *STEP), whole.gradient(others, *STEP))
+    assert not shard.ledger.spent(["new"], SHARED).any()
+    for at in (shard, whole):
+        at.headcount(COHORT, 2, 0, tally_scale(0.01), 1 << 40, SHARED)
+    assert shard.ledger.spent(["p1"], SHARED) == whole.ledger.spent(["p1"], SHARED)
+    assert not shard.ledger.spent(["new"], SHARED).any()

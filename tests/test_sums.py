@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from indknn.core.accounting import UNIT, to_units
 from indknn.core.noise import SeededNoise
-from indknn.core.statistics import noisy_tally, tally, tally_scale
+from indknn.core.statistics import headcount, noisy_tally, tally, tally_scale
 from indknn.types import GRID
 
 
@@ -35,6 +35,35 @@ def test_a_tally_charges_the_cells_that_each_owner_fills(seed, n, n_cells, room,
         assert exact * UNIT <= charge <= int(limits[0])
         if theirs.sum() == 1 and room >= 1.01:
             assert alone.sums.sum() == GRID
+        total += alone.sums
+    assert (given.sums == total).all()
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(1, 15),
+    n_cells=st.integers(1, 8),
+    room=st.floats(0.0, 2.0),
+    price=st.floats(1e-6, 1.0),
+    most=st.sampled_from([15, 16, 256]),
+)
+def test_a_headcount_charges_what_each_owner_adds(seed, n, n_cells, room, price, most):
+    rng = np.random.default_rng(seed)
+    cells, owners = rng.integers(n_cells, size=n), rng.integers(5, size=n)
+    limits = np.full(n, to_units(price * room), dtype=np.int64)
+    scale = tally_scale(price)
+    given = headcount(cells, owners, limits, n_cells, scale, most)
+    total = np.zeros(n_cells + 1, dtype=np.int64)
+    for owner, charge in zip(given.owners.tolist(), given.charges.tolist(), strict=True):
+        theirs = owners == owner
+        alone = headcount(cells[theirs], owners[theirs], limits[theirs], n_cells, scale, most)
+        exact = Fraction(int((alone.sums.astype(object) ** 2).sum()), 2 * scale**2)
+        assert alone.charges.tolist() == [charge]  # whatever others add
+        assert exact * UNIT <= charge <= int(limits[0])
+        assert 0 <= alone.sums[:-1].sum() <= GRID
+        if room >= 2.0:
+            assert alone.sums[:-1].sum() == pytest.approx(GRID, rel=1e-4)
+            assert alone.sums[-1] == pytest.approx(GRID * theirs.sum() / most, rel=1e-4)
         total += alone.sums
     assert (given.sums == total).all()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from math import isclose
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +25,7 @@ from indknn.core.inputs import as_owner_list, as_owners, as_record_ids, says_eac
 from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
 from indknn.core.statistics import MAX_RECORDS
-from indknn.errors import InvalidInputError
+from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger import SHARED, MemoryLedger, Scope
 from indknn.models import SharedModel, shared_model
 from indknn.models.adviser import Adviser, Terms
@@ -59,8 +60,8 @@ def new_ledger(settings: Settings, key: bytes | None = None) -> MemoryLedger:
 
 def new_model(settings: Settings) -> SharedModel:
     """The shared model as it is before any release."""
-    classes = max(len(settings.class_array), 1)
-    return SharedModel(shared_model.Terms(settings.n_features, classes, settings.shared_budget))
+    classes, most = max(len(settings.class_array), 1), settings.max_records_per_round
+    return SharedModel(shared_model.Terms(settings.n_features, classes, settings.shared_budget, most_records=most))
 
 
 def new_adviser(settings: Settings, model: SharedModel, analyst: Scope = None) -> Adviser:
@@ -102,6 +103,7 @@ class Engine:
     ):
         self.settings = settings
         self.noise = noise
+        self._earlier: Int8Array | None = None  # public rows of the engine before a refit
         self.make_shard = new_shard if make_shard is None else make_shard
         self.ledger = new_ledger(settings) if ledger is None else ledger
         self.shard = self.make_shard(settings, self.ledger)
@@ -203,7 +205,7 @@ class Engine:
             self.predictor.start_round()
 
     def purge(self) -> None:
-        """Delete everything that was released. This is a public event, see `Store.purge`."""
+        """Delete everything that was released. This is a public event that begins a round, see `Store.purge`."""
         self.predictor.purge()
 
     def predict(self, Q: npt.ArrayLike, analyst: Scope = None) -> npt.NDArray[Any]:
@@ -236,7 +238,11 @@ class Engine:
     def restarted(self, settings: Settings, noise: Noise) -> Engine:
         """An empty engine with other settings for the same people. They keep what they have spent."""
         fresh = new_ledger(settings)
+        if self.ledger.used:
+            refuse_other_division(self.settings, settings)
         successor = Engine(settings, noise, self.ledger, make_shard=self.make_shard)  # may refuse: nothing changed yet
+        if self.predictor.model is not None and self.settings.n_features == settings.n_features:
+            successor._earlier = self.predictor.model.public
         with self.shard.lock:
             self.shard.forget(self.shard.slots())
             self.ledger.budget, self.ledger.global_budget = fresh.budget, fresh.global_budget
@@ -248,6 +254,22 @@ class Engine:
         nameless = owners is None or says_each_row(owners)
         names = as_owners(np.arange(len(vectors)) if nameless else owners, length=len(vectors))
         chosen = as_record_ids(record_ids, len(vectors))
-        with self.shard.lock:
+        with self.predictor.locked():
             self.shard.forget(self.shard.slots())
-            return self.put(vectors, labels, names, chosen)
+            numbers = self.put(vectors, labels, names, chosen)
+            if self.predictor.model is not None and self.ledger.used:  # then no query may begin the round (rule 17)
+                self.predictor.begin_round(self._earlier)
+            return numbers
+
+
+def refuse_other_division(old: Settings, new: Settings) -> None:
+    """Refuse to divide budgets in another way between what all analysts see and what each is told.
+
+    Otherwise what all see would have to depend on what single analysts were told before.
+    """
+    before, after = (one.shared_budget / one.budget for one in (old, new))
+    if not isclose(before, after, rel_tol=1e-9):
+        raise PrivacyError(
+            f"people have spent budget here, of which {before:.0%} was for the shared model, and the new settings give "
+            f"it {after:.0%}: keep prior and prior_share, or use a new object if these are other people"
+        )

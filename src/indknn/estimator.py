@@ -113,6 +113,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         classes: npt.ArrayLike | None = None,
         normalize: bool = True,
         max_records_per_query: int | None = None,
+        max_records_per_round: int = 256,
         free_repeats: bool = True,
         global_epsilon: float | None = None,
         n_tables: int = 30,

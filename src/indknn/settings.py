@@ -161,6 +161,12 @@ class Settings:
         at_least=1,
         none="all",
     )
+    max_records_per_round: int = parameter(
+        "How many of one person's records may take part in training the shared model. Which ones is decided by a hash "
+        "of the records. The others still vote.",
+        256,
+        at_least=1,
+    )
     free_repeats: bool = parameter(
         "Whether an analyst who repeats a query gets the same answer again, free of charge.", True
     )

@@ -46,6 +46,17 @@ class Vectors:
 
 
 @dataclass(frozen=True)
+class Cohort:
+    """Whose records take part in a shared release (rule 17).
+
+    `before`: those that came before this many rounds of training had begun. `most`: at most so many of one person.
+    """
+
+    before: int
+    most: int
+
+
+@dataclass(frozen=True)
 class Selection:
     """The record slots that a query selected, in ascending order, and their kernel values on the grid."""
 

@@ -10,8 +10,8 @@ from conftest import blobs
 from indknn.core.accounting import to_units
 from indknn.core.noise import SeededNoise
 from indknn.core.quantise import quantise
-from indknn.core.releases import Gradient, ModelOnly, PublicRows, TallyRelease, decode, encode
-from indknn.core.statistics import noisy_tally, tally, tally_scale
+from indknn.core.releases import Gradient, ModelOnly, ModelShown, PublicRows, TallyRelease, decode, encode
+from indknn.core.statistics import headcount, noisy_tally, tally, tally_scale
 from indknn.core.training import gradient, noisy_gradient
 from indknn.errors import StoreError
 from indknn.models import SharedModel
@@ -31,21 +31,25 @@ def data(n, seed=0):
 
 def trained(values, labels, public, noise, budget=B):
     """A first round over these records by the book, and its releases."""
-    model, told = SharedModel(Terms(D, C, budget)), [PublicRows(False, public)]
+    model, told = SharedModel(Terms(D, C, budget)), [PublicRows(False, 1, public)]
     model.absorb(told[0])
     who, rich = np.arange(len(values)), np.full(len(values), to_units(budget))
     for step in count():
         due = model.due()
         if due is None:
             return model, told
-        if due == "step":
+        if due == "show":
+            told.append(ModelShown())
+        elif due == "step":
             sums = gradient(model.map.apply(values), labels, who, rich, model.weights, CLIP, model.scale).sums
             noisy = noisy_gradient(sums, model.scale, noise).ravel()
-            told.append(Gradient(model.step, model.follow - 1, 1, model.scale, noisy))
+            told.append(Gradient(model.step, model.follow - 1, model.scale, noisy))
         else:
-            cells = model.cells(values, labels) if due == "card" else labels + C
             scale = tally_scale(model.price(due))
-            sums = tally(cells, who, rich, model.n_cells(due), scale).sums
+            if due == "card":
+                sums = tally(model.cells(values, labels), who, rich, model.n_cells(due), scale).sums
+            else:
+                sums = headcount(labels + C, who, rich, model.n_cells(due), scale, most=256).sums
             told.append(TallyRelease(int(due == "card"), scale, noisy_tally(sums, scale, noise)))
         model.absorb(told[-1])
         assert step < 2 * STEPS
@@ -53,7 +57,7 @@ def trained(values, labels, public, noise, budget=B):
 
 def counted(n, price=RECOUNT_PRICE):
     scale = tally_scale(price * B)
-    return TallyRelease(0, scale, np.array([6000, n]) * GRID)
+    return TallyRelease(0, scale, np.array([6000, n, (6000 + n) / 256]).astype(int) * GRID)
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +68,16 @@ def crowd():
 
 def test_releases_alone_make_a_good_model(crowd):
     model, told, queries, truth = crowd
-    assert [type(one).__name__ for one in told] == ["PublicRows", "TallyRelease", *["Gradient"] * 32, "TallyRelease"]
+    assert [type(one).__name__ for one in told] == [
+        "PublicRows",
+        "TallyRelease",
+        *["Gradient"] * 32,
+        "TallyRelease",
+        "ModelShown",
+    ]
     assert model.ready
     assert model.count == pytest.approx(6000, rel=0.05)
-    scores, sure = model.scores(queries)
+    scores, sure = model.shown.scores(queries)
     right = scores.argmax(axis=1) == truth
     assert right.mean() > 0.9
     assert scores.sum(axis=1) == pytest.approx(np.ones(len(queries)), abs=0.01)
@@ -82,16 +92,16 @@ def test_a_model_is_the_same_after_it_was_read_back(crowd):
     for release in told:
         again.absorb(decode(encode(release)))
     assert (again.weights.whole == model.weights.whole).all()
-    for mine, theirs in zip(model.scores(queries), again.scores(queries), strict=True):
+    for mine, theirs in zip(model.shown.scores(queries), again.shown.scores(queries), strict=True):
         assert (mine == theirs).all()
     assert (again.due(), again.since, again.count) == (model.due(), model.since, model.count)
 
 
 def test_what_it_says_of_a_row_does_not_depend_on_the_others(crowd):
     model, _, queries, truth = crowd
-    together, cells = model.scores(queries[:300])[0], model.cells(queries[:300], truth[:300])
+    together, cells = model.shown.scores(queries[:300])[0], model.cells(queries[:300], truth[:300])
     for i in range(0, 300, 30):
-        assert (model.scores(queries[i : i + 1])[0] == together[i]).all()
+        assert (model.shown.scores(queries[i : i + 1])[0] == together[i]).all()
         assert model.cells(queries[i : i + 1], truth[i : i + 1])[0] == cells[i]
 
 
@@ -99,7 +109,7 @@ def test_what_it_says_of_a_row_does_not_depend_on_the_others(crowd):
 def test_a_model_of_nobody_is_sure_of_nothing(seed):
     nobody = np.zeros((0, D), np.int8), np.zeros(0, np.int64)
     model, _ = trained(*nobody, data(200)[0], SeededNoise(seed), budget=0.01)
-    scores, sure = model.scores(data(200, seed=1)[0])
+    scores, sure = model.shown.scores(data(200, seed=1)[0])
     assert not sure.any()
     assert np.isfinite(scores).all()
 
@@ -109,12 +119,13 @@ def test_newcomers_call_for_another_round_only_above_the_noise(crowd):
         model = SharedModel(Terms(D, C, B))
         for release in crowd[1]:
             model.absorb(release)
-        model.absorb(PublicRows(False, np.zeros((0, D), np.int8)))  # those that there are stay
+        model.absorb(PublicRows(False, 2, np.zeros((0, D), np.int8)))  # those that there are stay
         assert model.due() == "count"
         assert len(model.public) == 400
         model.absorb(counted(n))
         assert model.follow == steps
-        assert model.ready != start
+        assert model.trained != start
+        assert model.ready  # what is shown stays
         assert model.due() == ("step" if steps else None)
 
 
@@ -122,15 +133,17 @@ def test_where_nothing_has_changed_a_later_round_hardly_moves_the_model(crowd):
     model = SharedModel(Terms(D, C, B))
     for release in crowd[1]:
         model.absorb(release)
-    model.absorb(PublicRows(False, np.zeros((0, D), np.int8)))
+    model.absorb(PublicRows(False, 2, np.zeros((0, D), np.int8)))
     model.absorb(counted(1500))
-    before = model.scores(crowd[2])[0].argmax(axis=1)
+    before = model.shown.scores(crowd[2])[0].argmax(axis=1)
     source = SeededNoise(9)
     for step in range(STEPS):
         noise = source.draw(model.scale, model.weights.whole.size)
-        model.absorb(Gradient(step, STEPS - 1 - step, 2, model.scale, noise))
+        model.absorb(Gradient(step, STEPS - 1 - step, model.scale, noise))
     assert model.due() == "card"
-    assert (model.scores(crowd[2])[0].argmax(axis=1) == before).mean() > 0.97
+    model.absorb(TallyRelease(1, model.scale, np.zeros(model.n_cells("card"), np.int64)))
+    model.absorb(ModelShown())
+    assert (model.shown.scores(crowd[2])[0].argmax(axis=1) == before).mean() > 0.97
 
 
 @pytest.mark.parametrize(("rows", "newcomers", "kept"), [(500, 0, 400), (900, 0, 900), (500, 1500, 500)])
@@ -138,7 +151,7 @@ def test_public_rows_that_come_later_are_taken_if_they_are_many_or_with_a_round(
     model = SharedModel(Terms(D, C, B))
     for release in crowd[1]:
         model.absorb(release)
-    model.absorb(PublicRows(True, crowd[2][:rows]))
+    model.absorb(PublicRows(True, 2, crowd[2][:rows]))
     model.absorb(counted(newcomers))
     assert model.due() == ("step" if newcomers else "card" if kept == rows else None)  # a card costs everybody
     assert len(model.public) == kept
@@ -162,5 +175,5 @@ def test_few_and_unbalanced_records_do_not_fall_below_the_commonest_label(seed):
     labels = (rng.random(1600) < 0.2).astype(np.int64)
     values = quantise(rng.normal(size=(1600, D)) + 0.1 * labels[:, None]).values  # next to nothing to learn
     model, _ = trained(values[:400], labels[:400], values[400:600], SeededNoise(seed), budget=0.1)
-    right = model.scores(values[600:])[0].argmax(axis=1) == labels[600:]
+    right = model.shown.scores(values[600:])[0].argmax(axis=1) == labels[600:]
     assert right.mean() > (labels[600:] == 0).mean() - 0.05

@@ -6,6 +6,7 @@ A batch of requests is answered together, with one scan if possible. The answers
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -20,12 +21,13 @@ from indknn.answering.by_vote import Counted, answer_by_vote, count_first
 from indknn.answering.requests import Journal, Reply, Request
 from indknn.answering.scans import ScansAhead, joined
 from indknn.answering.schedule import Scheduled
+from indknn.answering.training import Trainer
 from indknn.answering.transcript import Answer, Transcript, keys_of
 from indknn.core.calibrate import Crowd
 from indknn.core.kernels import tau_on_grid
 from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
-from indknn.core.releases import ModelOnly, NoisyVotes, Release, TableCounts, Votes
+from indknn.core.releases import ModelOnly, NoisyVotes, PublicRows, Release, TableCounts, Votes
 from indknn.ledger import SHARED, Scope
 from indknn.models import SharedModel
 from indknn.models.adviser import Adviser
@@ -86,6 +88,8 @@ class Predictor(Scheduled):
         self._make_crowd, self._plan_for = make_crowd, plan_for
         self.public = public
         self.model = None if make_model is None else make_model()
+        self._trainer: Trainer | None = None  # of the model in training
+        self.begun = time.monotonic()  # when the latest round of training began, or this process did
         self._scheduled, self._looks, self._looked = schedule.SCHEDULE_FIRST, 0, 0
         self._tau: int | None = None
         self._transcripts: dict[Scope, Transcript] = {}
@@ -137,9 +141,10 @@ class Predictor(Scheduled):
         The scores of a row do not depend on the other rows, and the model does not change before the queries are
         answered.
         """
-        if self.model is None or not self.model.ready or sum(map(len, parts)) > _TOGETHER:
+        shown = None if self.model is None else self.model.shown
+        if shown is None or sum(map(len, parts)) > _TOGETHER:
             return [None] * len(parts)
-        scores, sure = self.model.scores(joined(parts).values)
+        scores, sure = shown.scores(joined(parts).values)
         ends = np.cumsum([len(part) for part in parts]).tolist()
         return [
             (scores[end - len(part) : end], sure[end - len(part) : end]) for part, end in zip(parts, ends, strict=True)
@@ -280,8 +285,6 @@ class Predictor(Scheduled):
         """Restore a release of an earlier process. A sum over records has no query."""
         if query is None:
             if isinstance(release, TableCounts):  # these counts made the schema; the model does not use them
-                for shard in self.shards:
-                    shard.ledger.counts_only = True
                 return
             if analyst == SHARED and release is not None and self.model is not None:
                 self._absorb(release)
@@ -301,16 +304,19 @@ class Predictor(Scheduled):
         self._advisers.pop(analyst, None)
         self._transcripts.pop(analyst, None)
 
-    def purge(self) -> None:
-        """Delete everything that was released, and everything that was learned from it."""
-        with self.lock:
+    def purge(self) -> PublicRows | None:
+        """Delete everything that was released, and everything that was learned from it.
+
+        If there was a model, this begins a round (rule 17), with the same public rows. Returns the release that does.
+        """
+        with self.locked():
+            rows = None if self.model is None else self.model.public
             self._transcripts.clear()
             self._advisers.clear()
             self._scheduled, self._looks, self._looked = schedule.SCHEDULE_FIRST, 0, 0
-            for shard in self.shards:
-                shard.ledger.counts_only = False
             if self._make_model is not None:
-                self.model = self._make_model()
+                self.model, self._trainer = self._make_model(), None
+            return None if rows is None else self.begin_round(rows)
 
     def _transcript(self, analyst: Scope) -> Transcript:
         if analyst not in self._transcripts:
@@ -319,10 +325,10 @@ class Predictor(Scheduled):
         return self._transcripts[analyst]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "lock"}
+        return {name: value for name, value in self.__dict__.items() if name not in {"lock", "_trainer"}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, lock=RLock(), _process=os.getpid())
+        self.__dict__.update(state, lock=RLock(), _process=os.getpid(), _trainer=None)
 
 
 def _rows(queries: Vectors, positions: list[int]) -> Vectors:

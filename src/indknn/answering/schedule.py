@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import RLock
+from typing import TypeAlias
 
 import numpy as np
 
 from indknn.answering.requests import Journal, Request
-from indknn.answering.training import Progress, round_of_training
+from indknn.answering.training import Progress, Trainer
 from indknn.answering.transcript import Transcript
 from indknn.core.noise import Noise
-from indknn.core.releases import Gradient, PublicRows, Release
+from indknn.core.releases import PublicRows, Release
 from indknn.errors import PrivacyError
 from indknn.ledger import SHARED, Scope
 from indknn.models import SharedModel
@@ -31,6 +33,15 @@ MOST_EARLY = 1
 ones. Every check costs people a little, so an analyst must not be able to cause many."""
 
 
+MayShow: TypeAlias = Callable[[], bool]
+"""Says whether a finished model may be shown now. It must not depend on the records (rule 17)."""
+
+
+def at_once() -> bool:
+    """A finished model is shown at once, because whoever asks waits for it."""
+    return True
+
+
 class Scheduled:
     """Shards, the shared model over them, and the times at which it is trained."""
 
@@ -38,7 +49,9 @@ class Scheduled:
     noise: Noise
     journal: Journal | None
     model: SharedModel | None
+    begun: float
     public: Int8Array | None
+    _trainer: Trainer | None
     lock: RLock
     _process: int
     _scheduled: int
@@ -64,57 +77,76 @@ class Scheduled:
             yield
 
     def start_round(self, rows: Int8Array | None = None, *, by_queries: bool = False) -> None:
-        """Begin a round of training, or count newcomers to see whether one is needed. The caller must hold all locks.
+        """Begin a round of training, or count newcomers to see whether one is needed, unless one is running.
 
         The time of this must be public: a clock, an operator's decision, or the first query of all. `by_queries` means
-        that the unnamed analyst's queries, or their number, were the reason.
+        that the unnamed analyst's queries, or their number, were the reason. The caller must hold all locks.
         """
         assert self.model is not None
         if self.model.due() is None:
-            given = self.public if rows is None else rows
-            if given is None or (self.model.started and rows is None):
-                given = np.zeros((0, self.model.terms.n_features), dtype=np.int8)
-            self._released(PublicRows(by_queries, given[:MOST_ROWS]))
+            self._note(self.begin_round(rows, by_queries=by_queries))
 
-    def training(self) -> Iterator[Progress]:
-        """Run the current round, piece by piece. Each piece takes the locks, and may take some milliseconds."""
-        model = self.model
-        if model is None:
-            return
-        pieces = round_of_training(model, self.shards, self.noise, self._released)
-        while self.model is model:  # otherwise everything was purged
+    def begin_round(self, rows: Int8Array | None = None, *, by_queries: bool = False) -> PublicRows:
+        """Begin a round now, instead of one that is running. Returns the release, which is not written down yet.
+
+        The round is about the records that are here now (rule 17). The caller must hold all locks.
+        """
+        assert self.model is not None
+        given = self.public if rows is None else rows
+        if given is None or (self.model.started and rows is None):
+            given = np.zeros((0, self.model.terms.n_features), dtype=np.int8)
+        epoch = min(max(shard.epoch for shard in self.shards) + 1, self.shards[0].max_epoch)
+        release = PublicRows(by_queries, epoch, given[:MOST_ROWS])
+        self._absorb(release)
+        return release
+
+    def training(self, may_show: MayShow = at_once) -> Iterator[Progress]:
+        """Run the current round, piece by piece. Each piece takes the locks, and may take some milliseconds.
+
+        It ends if the model is finished and `may_show` says that it must not be shown yet.
+        """
+        while True:
             with self.locked():
-                progress = next(pieces, None)
+                finished = self.model is not None and self.model.due() == "show"
+                progress = None if finished and not may_show() else self._piece()
             if progress is None:
                 return
             yield progress
 
+    def _piece(self) -> Progress | None:
+        if self.model is None:
+            return None
+        if self._trainer is None:
+            self._trainer = Trainer(self.model, self.shards, self.noise, self._released)
+        return self._trainer.piece()
+
     def _train_if_due(self, requests: Sequence[Request]) -> None:
         """Start a round without an operator, because of the first query of all or the number of one analyst's queries.
 
-        Before the first query nobody was told anything, so the first query may be any analyst's. Later, only queries of
-        the unnamed analyst may start a round, and only if no other analyst asked before. From then on all analysts
-        spend from one ledger. A purge does not undo this: analysts still know what they were told, and the ledger knows
-        who asked.
+        Before the first query nobody was told anything, so the first query may be any analyst's. After a purge or a
+        refit, that event has started a round. Later, only queries of the unnamed analyst may start a round, and only if
+        no other analyst asked before. From then on all analysts spend from one ledger. A purge does not undo this:
+        analysts still know what they were told, and the ledger knows who asked.
         """
         assert self.model is not None
-        ledger = self.shards[0].ledger
-        told = {one for one, transcript in self._transcripts.items() if transcript.answers}
-        told |= set(ledger.scopes) - {None, SHARED if ledger.counts_only else None}
-        # An analyst who was given less must not see what the unnamed analyst's larger budget shaped.
-        alone = ledger.house or not (told - {None, SHARED} or ledger.budgets)
         if not self.model.started:
-            rows = _distinct(requests) if self.public is None and (alone or not told) else None
-            self.start_round(rows, by_queries=rows is not None and bool(told))
+            self.start_round(_distinct(requests) if self.public is None else None)
         else:
             unnamed = self._advisers.get(None)
-            if alone and unnamed is not None and self._look_due(unnamed):
+            if unnamed is not None and self._alone() and self._look_due(unnamed):
                 self._plan_beyond(unnamed.answered)
                 recent = unnamed.density.queries().values if self.public is None else None
                 self.start_round(recent, by_queries=True)
         if self.journal is None or not self.journal.background:
             for _ in self.training():
                 pass
+
+    def _alone(self) -> bool:
+        """Whether nobody but the unnamed analyst was told anything, or all analysts spend from one ledger."""
+        ledger = self.shards[0].ledger
+        told = {one for one, transcript in self._transcripts.items() if transcript.answers} | set(ledger.scopes)
+        # An analyst who was given less must not see what the unnamed analyst's larger budget shaped.
+        return ledger.house or not (told - {None, SHARED} or ledger.budgets)
 
     def _look_due(self, unnamed: Adviser) -> bool:
         """Whether it is time to look for newcomers: by the schedule, or early because other things are asked now."""
@@ -138,6 +170,9 @@ class Scheduled:
     def _released(self, release: Release) -> None:
         """Give a release of the shared model to the model, then write it down."""
         self._absorb(release)
+        self._note(release)
+
+    def _note(self, release: Release) -> None:
         if self.journal is not None:
             self.journal.note(SHARED, None, -1, release)
             self.journal.secure()
@@ -148,10 +183,10 @@ class Scheduled:
             if release.by_queries:
                 for shard in self.shards:
                     shard.ledger.house = True
-            self._look_noted()
-        if isinstance(release, Gradient):
             for shard in self.shards:
-                shard.epoch = min(max(shard.epoch, release.epoch), shard.max_epoch)
+                shard.epoch = max(shard.epoch, release.epoch)
+            self.begun = time.monotonic()
+            self._look_noted()
         self.model.absorb(release)
 
 

@@ -6,7 +6,7 @@ as it is made. A crash or a stop costs at most the release that was being made. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -14,13 +14,15 @@ import numpy as np
 
 from indknn.core import accounting, statistics, training
 from indknn.core.noise import Noise
-from indknn.core.releases import Gradient, Release, TallyRelease
+from indknn.core.releases import Gradient, ModelShown, Release, TallyRelease
 from indknn.ledger import SHARED
 from indknn.models import SharedModel
 from indknn.models.feature_map import FeatureMap
 from indknn.models.shared_model import CLIP, Due
 from indknn.records.derived import Derived
 from indknn.records.shard import Shard
+from indknn.records.slices import Arguments
+from indknn.types import Cohort
 
 _MOMENT = 0.002  # seconds
 
@@ -33,90 +35,91 @@ class Progress:
     follow: int
 
 
-def round_of_training(
-    model: SharedModel, shards: Sequence[Shard], noise: Noise, released: Callable[[Release], None]
-) -> Iterator[Progress]:
-    """Make all releases that are due, one after the other. The caller must hold all locks when it takes the next piece.
+class Trainer:
+    """Makes the releases of the shared model that are due, piece by piece.
 
-    `released` gives a release to the model and makes it durable.
+    Any number of callers may take pieces in turn. What is due is looked up anew for each piece (rule 18).
     """
-    made, derived = 0, _Derivations(model, shards)
-    while (due := model.due()) is not None:
-        if due == "step" and not model.mapped:
-            mapped = _beside(model.make_map)
-            while not wait([mapped], _MOMENT).done:
-                yield Progress(made, model.follow)
-            model.take_map(mapped.result())
-        while derived.incomplete(due):
-            yield Progress(made, model.follow)
-        if due == "step":
-            while _more_of_gradient(model, shards, derived.of(due)):
-                yield Progress(made, model.follow)
-            released(_gradient(model, shards, noise, derived.of(due)))
-            made += 1
-        else:
-            released(_tally(due, model, shards, noise, derived.of(due)))
-        yield Progress(made, model.follow)
 
+    def __init__(self, model: SharedModel, shards: Sequence[Shard], noise: Noise, released: Callable[[Release], None]):
+        self._model, self._shards, self._noise = model, shards, noise
+        self._released = released  # gives a release to the model and makes it durable
+        self._map: tuple[Cohort, Future[FeatureMap]] | None = None
+        self._derived: tuple[Due, Cohort, list[Derived]] | None = None
+        self._full: tuple[Due, Cohort, int] | None = None  # the step for which everything is there
 
-def _beside(work: Callable[[], FeatureMap]) -> Future[FeatureMap]:
-    """Run this in another thread, while answers are given."""
-    threads = ThreadPoolExecutor(1, "map")
-    made = threads.submit(work)
-    threads.shutdown(wait=False)  # it ends with its work
-    return made
-
-
-class _Derivations:
-    """What a release needs to know about every record: features for gradients, cells for a report card."""
-
-    def __init__(self, model: SharedModel, shards: Sequence[Shard]):
-        self._model, self._shards = model, shards
-        self._due: Due | None = None
-        self._found: list[Derived] = []
-
-    def of(self, due: Due) -> list[Derived] | None:
-        """For each shard. None if a release needs nothing."""
-        if due == "count":
+    def piece(self) -> Progress | None:
+        """Do some milliseconds of work. Returns None if nothing is due. The caller must hold all locks."""
+        model, due = self._model, self._model.due()
+        if due is None:
+            self._derived = None
             return None
-        if self._due != due:
+        if due == "show":
+            self._released(ModelShown())
+        elif due == "count":
+            self._released(self._headcount())
+        elif due == "step" and not model.mapped:
+            self._make_map()
+        elif self._filled(due):
+            if due == "card":
+                self._released(self._card())
+            elif not any(shard.prepare_gradient(rows, self._step, SHARED) for shard, rows in self._pairs(due)):
+                self._released(self._gradient())
+        return Progress(model.step, model.follow)
+
+    def _make_map(self) -> None:
+        """Make the map in another thread, while answers are given."""
+        if self._map is None or self._map[0] != self._model.cohort:
+            threads = ThreadPoolExecutor(1, "map")
+            self._map = self._model.cohort, threads.submit(self._model.make_map)
+            threads.shutdown(wait=False)  # it ends with its work
+        made = self._map[1]
+        if wait([made], _MOMENT).done:
+            self._map = None
+            self._model.take_map(made.result())
+
+    def _rows(self, due: Due) -> list[Derived]:
+        """What a release needs to know about every record, for each shard: features or cells."""
+        cohort = self._model.cohort
+        if self._derived is None or self._derived[:2] != (due, cohort):
             rule = self._model.rule(due)
-            self._due, self._found = due, [shard.derived(rule) for shard in self._shards]
-        return self._found
+            self._derived = due, cohort, [shard.derived(rule, cohort) for shard in self._shards]
+        return self._derived[2]
 
-    def incomplete(self, due: Due) -> bool:
-        """Process some more records. Returns whether there were any left."""
-        left = [derived.fill() for derived in self.of(due) or ()]
-        return any(left)
+    def _filled(self, due: Due) -> bool:
+        """Compute some more of it. Returns whether all was there. Later changes of records are computed when needed."""
+        step = due, self._model.cohort, self._model.step
+        if self._full != step:
+            left = [rows.fill() for rows in self._rows(due)]
+            self._full = None if any(left) else step
+        return self._full == step
 
+    def _pairs(self, due: Due) -> list[tuple[Shard, Derived]]:
+        return list(zip(self._shards, self._rows(due), strict=True))
 
-def _more_of_gradient(model: SharedModel, shards: Sequence[Shard], rows: list[Derived] | None) -> bool:
-    """Compute a part of the next gradient. Returns whether there was more to do."""
-    step = model.weights, CLIP, model.scale, accounting.to_units(model.reserve), SHARED
-    return any(shard.prepare_gradient(each, *step) for shard, each in zip(shards, rows or (), strict=True))
+    @property
+    def _step(self) -> Arguments:
+        model = self._model
+        return Arguments(model.weights, CLIP, model.scale, accounting.to_units(model.reserve), model.cohort)
 
+    def _gradient(self) -> Gradient:
+        model, step = self._model, self._step
+        parts = [shard.gradient(rows, step, SHARED) for shard, rows in self._pairs("step")]
+        noisy = training.noisy_gradient(np.sum(parts, axis=0), step.scale, self._noise)
+        return Gradient(model.step, model.follow - 1, step.scale, noisy.ravel())
 
-def _gradient(model: SharedModel, shards: Sequence[Shard], noise: Noise, rows: list[Derived] | None) -> Gradient:
-    epoch, scale, reserve = model.since, model.scale, accounting.to_units(model.reserve)
-    if model.step == 0:
-        epoch = max(shard.epoch for shard in shards) + 1  # records that are added from now on are newcomers
-        for shard in shards:
-            shard.epoch = min(epoch, shard.max_epoch)
-    parts = [
-        shard.gradient(each, model.weights, CLIP, scale, reserve, SHARED)
-        for shard, each in zip(shards, rows or (), strict=True)
-    ]
-    noisy = training.noisy_gradient(np.sum(parts, axis=0), scale, noise)
-    return Gradient(model.step, model.follow - 1, epoch, scale, noisy.ravel())
+    def _card(self) -> TallyRelease:
+        cells, scale, units = self._model.n_cells("card"), *self._price("card")
+        counts = [shard.tally(rows, cells, scale, units, SHARED) for shard, rows in self._pairs("card")]
+        return TallyRelease(1, scale, statistics.noisy_tally(np.sum(counts, axis=0), scale, self._noise))
 
+    def _headcount(self) -> TallyRelease:
+        model, (scale, units) = self._model, self._price("count")
+        cells, since = model.n_cells("count"), model.since if model.trained else 0
+        counts = [shard.headcount(model.cohort, cells, since, scale, units, SHARED) for shard in self._shards]
+        return TallyRelease(0, scale, statistics.noisy_tally(np.sum(counts, axis=0), scale, self._noise))
 
-def _tally(
-    due: Due, model: SharedModel, shards: Sequence[Shard], noise: Noise, cells: list[Derived] | None
-) -> TallyRelease:
-    price = model.price(due)
-    scale, units = statistics.tally_scale(price), accounting.to_units(price)
-    n_cells, since = model.n_cells(due), model.since if model.ready else 0
-    counts = [
-        shard.tally(cells[i] if cells else None, n_cells, since, scale, units, SHARED) for i, shard in enumerate(shards)
-    ]
-    return TallyRelease(int(due == "card"), scale, statistics.noisy_tally(np.sum(counts, axis=0), scale, noise))
+    def _price(self, due: Due) -> tuple[int, int]:
+        """The noise on the cells of a count or a card, and the most that anybody pays for it."""
+        price = self._model.price(due)
+        return statistics.tally_scale(price), accounting.to_units(price)

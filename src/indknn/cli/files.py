@@ -61,7 +61,7 @@ class Piece:
     record_ids: Any = None
 
 
-def pieces(path: Path, columns: Columns = Columns(), rows: int = ROWS) -> Iterator[Piece]:  # noqa: B008
+def pieces(path: Path, columns: Columns = Columns(), rows: int = ROWS) -> Iterator[Piece]:
     """The file in pieces of at most `rows` rows."""
     if not path.is_file():
         raise InvalidInputError(f"{path} does not exist")

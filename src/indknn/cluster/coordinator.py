@@ -18,15 +18,15 @@ import numpy as np
 from indknn.cluster.hosts import Hosts
 from indknn.cluster.messages import Ballot, Form, Limits, QueryBatch, Sums
 from indknn.core.mechanism import Group, Plan
-from indknn.core.training import Weights
 from indknn.errors import LedgerError, ShardError
 from indknn.ledger import MemoryLedger, Scope
 from indknn.records.derived import Derived, Rule
 from indknn.records.keys import KeyArray
 from indknn.records.shard import Admitted, Shard, bodies
+from indknn.records.slices import Arguments
 from indknn.records.slots import NO_SCALES, Slots
 from indknn.settings import Settings
-from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors
+from indknn.types import Cohort, FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors
 
 _ROWS = 1 << 14
 """How many records are sent in one message."""
@@ -258,9 +258,9 @@ class ClusterShard(Shard):
 
     # Training
 
-    def derived(self, rule: Rule) -> Derived:
+    def derived(self, rule: Rule, cohort: Cohort) -> Derived:
         """The values that a rule gives to each record. The hosts keep them, for one rule at a time."""
-        return DerivedElsewhere(self, rule)
+        return DerivedElsewhere(self, rule, cohort)
 
     def fill(self, derived: DerivedElsewhere) -> bool:
         """Let the hosts process some more records. Returns whether there were any left."""
@@ -271,23 +271,24 @@ class ClusterShard(Shard):
         """Nothing to do: hosts compute a gradient when it is requested, beside the thread that answers."""
         return False
 
-    def gradient(
-        self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope
-    ) -> IntArray:
-        """The gradient over all records, charged."""
+    def gradient(self, rows: Derived, step: Arguments, scope: Scope) -> IntArray:
+        """The gradient over all records that take part, charged."""
         self._hold(rows)
-        return self._pay_sums("gradient", (weights, clip, scale, reserve, scope), scope)
+        return self._pay_sums("gradient", (step, scope), scope)
 
-    def tally(self, cells: Derived | None, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
+    def tally(self, cells: Derived, n_cells: int, scale: int, price: int, scope: Scope) -> IntArray:
         """How many records are in each cell, charged."""
-        if cells is not None:
-            self._hold(cells)
-        return self._pay_sums("tally", (cells is not None, n_cells, since, scale, price, scope), scope)
+        self._hold(cells)
+        return self._pay_sums("tally", (n_cells, scale, price, scope), scope)
+
+    def headcount(self, cohort: Cohort, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
+        """How many people there are, charged."""
+        return self._pay_sums("headcount", (cohort, n_cells, since, scale, price, scope), scope)
 
     def _hold(self, derived: Derived) -> None:
         assert isinstance(derived, DerivedElsewhere)
         if derived is not self._held:
-            self._ask("derive", [(derived.rule,)] * self._n)
+            self._ask("derive", [(derived.rule, derived.cohort)] * self._n)
             self._held = derived
 
     _held: DerivedElsewhere | None = None
@@ -341,8 +342,8 @@ class ClusterShard(Shard):
 class DerivedElsewhere(Derived):
     """The values that a rule gives to the records of a cluster. The hosts keep them."""
 
-    def __init__(self, shard: ClusterShard, rule: Rule):
-        super().__init__(shard, rule)
+    def __init__(self, shard: ClusterShard, rule: Rule, cohort: Cohort):
+        super().__init__(shard, rule, cohort)
         self.rule = rule
         self._cluster = shard
 

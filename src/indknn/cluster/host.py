@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 
 from indknn.cluster.messages import Charges, Form, Limits, PackedDebits, QueryBatch, Sums
-from indknn.core.training import Weights
 from indknn.errors import ShardError
 from indknn.ledger import MemoryLedger, Scope
 from indknn.records.derived import Derived, Rule
 from indknn.records.indexes import make_index
 from indknn.records.shard import Admitted, Shard
-from indknn.types import FloatArray, Int8Array, IntArray, Vectors
+from indknn.records.slices import Arguments
+from indknn.types import Cohort, FloatArray, Int8Array, IntArray, Vectors
 
 _NOBODY: IntArray = np.zeros(0, dtype=np.int64)
 _RECORDS = ("expect", "place", "drop", "balances", "bodies", "status")
-CALLS = frozenset((*_RECORDS, "vote", "count", "settle", "derive", "fill", "gradient", "tally"))
+CALLS = frozenset((*_RECORDS, "vote", "count", "settle", "derive", "fill", "gradient", "tally", "headcount"))
 
 
 class Host:
@@ -126,25 +126,34 @@ class Host:
 
     # Training
 
-    def derive(self, rule: Rule | None) -> None:
-        """Set the rule for the gradients or tallies that follow."""
-        self._derived = None if rule is None else self._shard.derived(rule)
+    def derive(self, rule: Rule, cohort: Cohort) -> None:
+        """Set the rule and the records for the gradients or the report card that follow."""
+        self._derived = self._shard.derived(rule, cohort)
 
     def fill(self) -> bool:
         """Process some more records. Returns whether there were any left."""
         return self._derived is not None and self._derived.fill()
 
-    def gradient(self, terms: Limits, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope) -> Sums:
-        """The gradient over all records here."""
+    def gradient(self, terms: Limits, step: Arguments, scope: Scope) -> Sums:
+        """The gradient over the records here that take part."""
         assert self._derived is not None
         terms.hold_in(self._ledger)
-        total = self._shard.gradient(self._derived, weights, clip, scale, reserve, scope)
-        return Sums(total, PackedDebits.of([_merged(self._charges(scope), _NOBODY)]))
+        return self._paid(self._shard.gradient(self._derived, step, scope), scope)
 
-    def tally(self, terms: Limits, cells: bool, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> Sums:
-        """How many records, or people, are in each cell."""
+    def tally(self, terms: Limits, n_cells: int, scale: int, price: int, scope: Scope) -> Sums:
+        """How many records are in each cell."""
+        assert self._derived is not None
         terms.hold_in(self._ledger)
-        total = self._shard.tally(self._derived if cells else None, n_cells, since, scale, price, scope)
+        return self._paid(self._shard.tally(self._derived, n_cells, scale, price, scope), scope)
+
+    def headcount(
+        self, terms: Limits, cohort: Cohort, n_cells: int, since: int, scale: int, price: int, scope: Scope
+    ) -> Sums:
+        """How many people there are."""
+        terms.hold_in(self._ledger)
+        return self._paid(self._shard.headcount(cohort, n_cells, since, scale, price, scope), scope)
+
+    def _paid(self, total: IntArray, scope: Scope) -> Sums:
         return Sums(total, PackedDebits.of([_merged(self._charges(scope), _NOBODY)]))
 
     def _charges(self, scope: Scope) -> Charges:

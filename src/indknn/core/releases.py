@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from struct import calcsize, pack, unpack_from
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, get_args
 
 import numpy as np
 
@@ -84,47 +84,63 @@ class PublicRows:
     """The start of a round of the shared model, with these unlabelled public rows. Nobody is charged for it.
 
     `by_queries` means that the unnamed analyst's queries, or their number, started the round. From then on all analysts
-    spend from one ledger (rule 11).
+    spend from one ledger (rule 11). Records of `epoch` and later came after the round began, and take no part in it.
     """
 
     kind: ClassVar[bytes] = b"P"
     by_queries: bool
+    epoch: int
     values: Int8Array
 
     def body(self) -> bytes:
         """As bytes."""
-        return pack("<?i", self.by_queries, self.values.shape[1]) + self.values.tobytes()
+        return pack("<?ii", self.by_queries, self.epoch, self.values.shape[1]) + self.values.tobytes()
 
     @staticmethod
     def read(body: bytes) -> PublicRows:
         """The release that `body` wrote."""
-        by_queries, width = unpack_from("<?i", body)
-        return PublicRows(by_queries, np.frombuffer(body, np.int8, offset=calcsize("<?i")).reshape(-1, width))
+        by_queries, epoch, width = unpack_from("<?ii", body)
+        return PublicRows(by_queries, epoch, np.frombuffer(body, np.int8, offset=calcsize("<?ii")).reshape(-1, width))
 
 
 @dataclass(frozen=True)
 class Gradient:
     """One noisy step of the shared model: its number in the round, how many steps follow, and its noise.
 
-    `entries` and `scale` are in units of 1/STEP_GRID. Records of `epoch` and later came after the round began.
+    `entries` and `scale` are in units of 1/STEP_GRID.
     """
 
     kind: ClassVar[bytes] = b"G"
     step: int
     follow: int
-    epoch: int
     scale: int
     entries: IntArray
 
     def body(self) -> bytes:
         """As bytes."""
-        return pack("<iiiq", self.step, self.follow, self.epoch, self.scale) + _ints(self.entries)
+        return pack("<iiq", self.step, self.follow, self.scale) + _ints(self.entries)
 
     @staticmethod
     def read(body: bytes) -> Gradient:
         """The release that `body` wrote."""
-        step, follow, epoch, scale = unpack_from("<iiiq", body)
-        return Gradient(step, follow, epoch, scale, _array(body, calcsize("<iiiq")))
+        step, follow, scale = unpack_from("<iiq", body)
+        return Gradient(step, follow, scale, _array(body, calcsize("<iiq")))
+
+
+@dataclass(frozen=True)
+class ModelShown:
+    """The end of a round: from now on, queries are answered with the model that the round made."""
+
+    kind: ClassVar[bytes] = b"S"
+
+    def body(self) -> bytes:
+        """No bytes."""
+        return b""
+
+    @staticmethod
+    def read(body: bytes) -> ModelShown:
+        """The release that `body` wrote."""
+        return ModelShown()
 
 
 @dataclass(frozen=True)
@@ -146,7 +162,10 @@ class Retired:
 
 @dataclass(frozen=True)
 class TallyRelease:
-    """Noisy counts of cells in units of 1/GRID: the report card of the model (`tables` 1), or a number of records."""
+    """Noisy counts of cells in units of 1/GRID: the report card of the model (`tables` 1), or a number of people.
+
+    The last cell of a number of people is the number of their records, in units of the most that one may have.
+    """
 
     kind: ClassVar[bytes] = b"T"
     tables: int
@@ -185,10 +204,10 @@ class TableCounts:
         return TableCounts(scale, tuple(json.loads(body[start : start + length])), _array(body, start + length))
 
 
-Release: TypeAlias = ModelOnly | Votes | NoisyVotes | PublicRows | Gradient | TallyRelease | TableCounts | Retired
-_KINDS: dict[bytes, type[Release]] = {
-    kind.kind: kind for kind in (ModelOnly, Votes, NoisyVotes, PublicRows, Gradient, TallyRelease, TableCounts, Retired)
-}
+Release: TypeAlias = (
+    ModelOnly | Votes | NoisyVotes | PublicRows | Gradient | ModelShown | TallyRelease | TableCounts | Retired
+)
+_KINDS: dict[bytes, type[Release]] = {kind.kind: kind for kind in get_args(Release)}
 
 
 def encode(release: Release) -> bytes:

@@ -37,7 +37,6 @@ class Ledger(Protocol):
     budget: int
     budgets: dict[Scope, int]
     house: bool
-    counts_only: bool
     global_budget: int | None
     lock: RLock
 

@@ -72,7 +72,7 @@ class MemoryLedger:
         self.shared_budget = shared_budget  # the part of the budget for what every analyst sees
         self.budgets: dict[Scope, int] = {}  # budgets of analysts who were given less
         self.house = False  # whether all analysts spend from one ledger
-        self.counts_only = False  # whether only counts for a schema were ever released, which everybody saw
+        self.used = False  # whether anything was ever released, to anybody; whether anybody had to pay does not matter
         self.next_number = 0  # above every number that was ever an owner's name
         self.old_names = False  # whether tombstones may be stored under the hash of a number or of bytes
         self._key = secrets.token_bytes(32) if key is None else key
@@ -233,14 +233,14 @@ class MemoryLedger:
         # An analyst who is kept apart sees nothing that is shared. So neither side may depend on what the other cost.
         apart = self.apart(scope)
         shared, own = self._sum_of([] if apart else [SHARED], slots), self._sum_of([scope], slots)
+        room = self.limit(scope) - own
         if self.house and not apart:
             # What one analyst was told shapes what all see, now and later. So all together may spend no more than one.
-            own = self._sum_of(self._analysts, slots)
-        elif scope == SHARED:
-            own = np.max([self._spent[one][slots] for one in self._analysts], axis=0)
-        room = self.limit(scope) - (shared if scope == SHARED else own)
-        # This never binds, unless the budget was divided in another way when it was spent.
-        room = np.minimum(room, self.budget_of(scope) - shared - own)
+            analysts = self._sum_of(self._analysts, slots)
+            room = self.limit(scope) - (shared if scope == SHARED else analysts)
+            room = np.minimum(room, self.budget_of(scope) - shared - analysts)
+        elif scope != SHARED:  # what all see must not depend on what one analyst was told
+            room = np.minimum(room, self.budget_of(scope) - shared - own)  # binds only after the budget was lowered
         if self.global_budget is not None:
             room = np.minimum(room, self.global_budget - self._sum_of(self._spent, slots))
         result: IntArray = np.maximum(room, 0)  # below zero only if the budget was lowered after it was spent
@@ -248,6 +248,7 @@ class MemoryLedger:
 
     def charge(self, slots: IntArray, units: IntArray, scope: Scope, *, joining: bool = True) -> None:
         """Charge distinct slots, all or none. With `joining`, they took part in one more release."""
+        self.used = True
         if self._in_one_pass(scope):
             joined = self._queries if joining else np.zeros(0, dtype=np.int32)
             done = _votes.charge(*self._columns(slots, scope), native.whole(units), joined)

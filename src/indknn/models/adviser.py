@@ -124,10 +124,11 @@ class Adviser:
         """
         self._choose(queries)
         tau, n = self.tau or DEFAULT_TAU, len(queries)
-        if not self.model.ready:
+        shown = self.model.shown
+        if shown is None:
             return Advice(np.zeros((n, self.terms.n_classes)), np.ones(n, dtype=bool), tau)
-        scores, sure = self.model.scores(queries.values) if known is None else known
-        if self._weighed != self.model.rounds:
+        scores, sure = shown.scores(queries.values) if known is None else known
+        if self._weighed != shown.rounds:
             self._weigh()
         return Advice(scores - 1.0 / self.terms.n_classes, ~sure & self.worth_asking, tau)
 
@@ -138,8 +139,8 @@ class Adviser:
 
     def _weigh(self) -> None:
         """Decide whether the votes on a usual query would stand out above their noise."""
-        self._weighed = self.model.rounds
-        self.density.known = self.model.count or None
+        self._weighed = 0 if self.model.shown is None else self.model.shown.rounds
+        self.density.known = self._people
         K = self.density.records * self.density.usual_share * self.voting
         self.worth_asking = self.sigma2() <= MOST_NOISE * self.kappa * sqrt(K)
 
@@ -152,11 +153,11 @@ class Adviser:
         """Choose τ from public rows, or else from the first queries. A very large store gets a larger τ."""
         look = 0 < self.answered <= _TAU_SETTLED and self.answered % LOOK_EVERY == 0  # all pairs: some milliseconds
         if self.terms.tau is None and (self.tau is None or look):
-            public = self.model.public
+            public = self.model.public if self.model.shown is None else self.model.shown.public
             rows = self.density.queries() if self.answered else queries
             if public is not None and len(public) >= len(rows):
                 rows = as_vectors(public)
-            records = self.terms.expected_records or self.model.count or self.density.records
+            records = self.terms.expected_records or self._people or self.density.records
             share = near_share(NEAR_SHARE, records)
             tau = tau_from_queries(rows, self._kernel, share)
             if tau is not None:
@@ -193,8 +194,8 @@ class Adviser:
 
     def probabilities(self, queries: Vectors, votes: Sequence[Votes | NoisyVotes | None]) -> FloatArray:
         """The probability of each class for these queries, given the votes on them if there were any."""
-        c = self.terms.n_classes
-        model = self.model.scores(queries.values)[0] if self.model.ready else np.full((len(queries), c), 1.0 / c)
+        c, shown = self.terms.n_classes, self.model.shown
+        model = np.full((len(queries), c), 1.0 / c) if shown is None else shown.scores(queries.values)[0]
         scores = model - 1.0 / c
         for i, released in enumerate(votes):
             if isinstance(released, Votes):
@@ -203,12 +204,13 @@ class Adviser:
 
     def likely(self, scores: FloatArray) -> FloatArray:
         """Scores as probabilities in the same order. They are scaled to the accuracy that the report card shows."""
-        return sharpened(scores + 1.0 / self.terms.n_classes, self.model.power)
+        power = 1.0 if self.model.shown is None else self.model.shown.power
+        return sharpened(scores + 1.0 / self.terms.n_classes, power)
 
     def note(self, query: Vectors, release: Release | None) -> None:
         """Note an answer that was given."""
         self.answered += 1
-        self.density.known = self.model.count or None
+        self.density.known = self._people
         if isinstance(release, Votes):
             self.asked += 1
             self.kappa_sum += release.kappa
@@ -225,15 +227,20 @@ class Adviser:
 
     def _look(self) -> None:
         """Estimate how strong votes were lately."""
-        if self.model.ready and self.asked > self._looked_at:
+        if self.model.shown is not None and self.asked > self._looked_at:
             self._looked_at = self.asked
             values, shares = (np.array(column) for column in zip(*self._lately, strict=True))
-            scores = self.model.scores(values)[0] - 1.0 / self.terms.n_classes
+            scores = self.model.shown.scores(values)[0] - 1.0 / self.terms.n_classes
             agreed, expected = float((shares * scores).sum()), float((scores * scores).sum())
             self.strength = float(np.clip((agreed + _BELIEF) / (expected + _BELIEF), 0.02, 50.0))
             if self.asked <= LATELY:
                 self.first_strength = self.strength
         self._weigh()
+
+    @property
+    def _people(self) -> float | None:
+        """About how many people there are, as far as that was shown."""
+        return self.model.shown.count if self.model.shown is not None else None
 
     @property
     def kappa(self) -> float:

@@ -137,7 +137,7 @@ def advised_stream(adviser: Adviser, lately: FloatArray) -> Stream:
         max(adviser.left, 0.0),
         price if known else None,
         terms.max_queries,
-        models_of(adviser.model.card),
+        models_of(None if adviser.model.shown is None else adviser.model.shown.card),
         alone=True,
     )
 

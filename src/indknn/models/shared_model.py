@@ -8,13 +8,13 @@ file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from indknn.core.releases import Gradient, PublicRows, Release, TallyRelease
+from indknn.core.releases import Gradient, ModelShown, PublicRows, Release, TallyRelease
 from indknn.core.training import INTERCEPT, STEP_GRID, Weights, step_scale
 from indknn.errors import StoreError
 from indknn.models.card import BINS, CELLS, SURE, Card, bins, edges
@@ -22,11 +22,11 @@ from indknn.models.feature_map import LEAST_ROWS, FeatureMap, feature_map
 from indknn.models.neighbours import Neighbours
 from indknn.models.probabilities import fitting_power
 from indknn.models.rules import CardRule, FeatureRule
-from indknn.types import GRID, BoolArray, FloatArray, Int8Array, IntArray
+from indknn.types import GRID, BoolArray, Cohort, FloatArray, Int8Array, IntArray
 
 Scores: TypeAlias = tuple[FloatArray, BoolArray]
 """P(y | q) of some rows, and for each row whether the model may answer alone."""
-Due: TypeAlias = Literal["count", "step", "card"]
+Due: TypeAlias = Literal["count", "step", "card", "show"]
 
 STEPS = 32
 CLIP, MOMENTUM = 0.25, 0.5
@@ -50,25 +50,59 @@ _LARGEST_RATE = 2000.0
 
 @dataclass(frozen=True)
 class Terms:
-    """Public and fixed terms. `budget` is the shared budget, as ρ. `seed` is the seed of the Fourier features."""
+    """Public and fixed terms. `budget` is the shared budget, as ρ. `seed` is the seed of the Fourier features.
+
+    At most `most_records` records of one person take part in a round.
+    """
 
     n_features: int
     n_classes: int
     budget: float
     seed: int = 0
+    most_records: int = 256
+
+
+@dataclass(frozen=True)
+class ShownModel:
+    """The model with which queries are answered. It changes only at the end of a round, all at once.
+
+    `count` is about how many people there are. `power` is the power to which probabilities are raised, so that they
+    agree with the accuracy in the card.
+    """
+
+    rounds: int
+    count: float
+    rule: CardRule
+    card: Card | None
+    public: Int8Array
+    power: float = 1.0
+
+    def scores(self, values: Int8Array) -> Scores:
+        """P(y | q) of each row, and whether the report card says that this is right often enough to ask nobody."""
+        plain = self.rule.plain(values)
+        if self.card is None:
+            return plain, np.zeros(len(values), dtype=bool)
+        sure = (self.card.surely_right() >= SURE)[bins(plain, self.rule.edges)]
+        return (self.rule.smoothed(plain, values) if self.card.smooth else plain), sure
 
 
 @dataclass
 class SharedModel:
-    """Public rows, weights, and how reliable they are.
+    """The model in training: public rows, weights, and how reliable they are.
 
-    A round begins with public rows, which may be none. Then come a count, some gradients, and a report card.
+    A round begins with public rows, which may be none. Then come a count, some gradients, and a report card. At its end
+    the model is shown. Until then, queries are answered with the one that was shown before.
     """
 
     terms: Terms
+    shown: ShownModel | None = None
     public: Int8Array | None = None
     count: float = 0.0
     """About how many people there are. 0 before the first count."""
+    records: float = 0.0
+    """About how many records take part in this round."""
+    before: int = 0
+    """Records of this epoch and later came after the round began."""
     since: int = 0
     """Records of this epoch and later took part in no round yet."""
     step: int = 0
@@ -77,8 +111,6 @@ class SharedModel:
     """How many gradients are still due in this round."""
     rounds: int = 0
     card: Card | None = None
-    power: float = 1.0
-    """The power to which probabilities are raised, so that they agree with the accuracy in the card."""
     _map: FeatureMap | None = None
     _floats: FloatArray = field(default_factory=lambda: np.zeros(0))
     _common: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -90,6 +122,7 @@ class SharedModel:
     _offered: Int8Array = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int8))
     _counting: bool = False
     _card_due: bool = False
+    _show_due: bool = False
 
     # What is due, and what releases change
 
@@ -97,7 +130,7 @@ class SharedModel:
         """The release that must be made next in this round. It depends only on earlier releases."""
         if self._counting:
             return "count"
-        return "step" if self.follow else "card" if self._card_due else None
+        return "step" if self.follow else "card" if self._card_due else "show" if self._show_due else None
 
     @property
     def started(self) -> bool:
@@ -107,11 +140,26 @@ class SharedModel:
     @property
     def ready(self) -> bool:
         """Whether there is a model to answer with. True from the end of the first round on."""
+        return self.shown is not None
+
+    @property
+    def trained(self) -> bool:
+        """Whether all steps of a round were made with this model."""
         return self.rounds > 0
+
+    @property
+    def cohort(self) -> Cohort:
+        """Whose records take part in this round."""
+        return Cohort(self.before, self.terms.most_records)
+
+    @property
+    def work(self) -> float:
+        """About how many operations the steps of this round take. It follows from what was released."""
+        return self.records * STEPS * (self.map.width + 1) * (self.terms.n_classes + 8) if self.mapped else 0.0
 
     def price(self, due: Due) -> float:
         """The most that a person may be charged for a count or a card, as ρ."""
-        count = RECOUNT_PRICE if self.ready else COUNT_PRICE
+        count = RECOUNT_PRICE if self.trained else COUNT_PRICE
         return (count if due == "count" else CARD_PRICE) * self.terms.budget
 
     @property
@@ -155,31 +203,60 @@ class SharedModel:
         return self._weights
 
     def absorb(self, release: Release) -> None:
-        """Take in a release, made now or by an earlier process."""
+        """Take in a release, made now or by an earlier process. One that is not due is refused (rule 18)."""
+        self._refuse_unless_due(release)
         if isinstance(release, PublicRows):
-            self._counting, self._offered = True, release.values[:MOST_ROWS]
-            if self.public is None or len(self._offered) >= max(2 * len(self.public), 1):
-                self._take_rows()  # new rows need a new card: only if there are many more, or in a new round
+            self._begin(release)
         elif isinstance(release, TallyRelease) and not release.tables:
             self._absorb_count(release)
         elif isinstance(release, Gradient):
             self._absorb_gradient(release)
         elif isinstance(release, TallyRelease):
-            self._card_due = False
+            self._card_due, self._show_due = False, True
             sigma, counts = release.scale / GRID, release.cells / GRID
             free = self.map.width * (self.terms.n_classes - 1.0)
             self.card = Card.read(counts, sigma, smoothable=self._neighbours is not None, parameters=free)
-            if self._neighbours is not None and self.public is not None:
-                self.power = fitting_power(self.scores(self.public)[0], self.card.overall)
+        else:
+            self._show()
+
+    def _refuse_unless_due(self, release: Release) -> None:
+        """A public event may begin a round at any time. Everything else follows from the releases before it."""
+        if isinstance(release, PublicRows):
+            return
+        if isinstance(release, TallyRelease):
+            expected = "card" if release.tables else "count"
+        elif isinstance(release, Gradient | ModelShown):
+            expected = "show" if isinstance(release, ModelShown) else "step"
         else:
             raise StoreError(f"a release of kind {release.kind!r} is not one of the shared model")
+        due = self.due()
+        next_one = not isinstance(release, Gradient) or (release.step, release.follow) == (self.step, self.follow - 1)
+        if due != expected or not next_one:
+            raise StoreError(f"a release of kind {release.kind!r} came when {due or 'nothing'} was due")
+
+    def _begin(self, release: PublicRows) -> None:
+        """Begin a round, instead of one that was not finished if there is any."""
+        self._counting, self.before, self._offered = True, release.epoch, release.values[:MOST_ROWS]
+        self.step, self.follow, self._card_due = 0, 0, False
+        if self.public is None or len(self._offered) >= max(2 * len(self.public), 1):
+            self._take_rows()  # new rows need a new card: only if there are many more, or in a new round
+
+    def _show(self) -> None:
+        self._show_due = False
+        assert self.public is not None
+        shown = ShownModel(self.rounds, self.count, self._card_rule, self.card, self.public)
+        if self._neighbours is not None and self.card is not None:
+            shown = replace(shown, power=fitting_power(shown.scores(self.public)[0], self.card.overall))
+        self.shown = shown
 
     def _absorb_count(self, release: TallyRelease) -> None:
-        cells = release.cells.reshape(2, -1) / GRID
+        sigma, counts = release.scale / GRID, release.cells / GRID
+        cells = counts[:-1].reshape(2, -1)
         known, new = cells.sum(axis=1).tolist()
-        sigma = release.scale / GRID * sqrt(cells.shape[1])
+        self.records = max(float(counts[-1]) * self.terms.most_records, known + new, 0.0)
+        sigma *= sqrt(cells.shape[1])
         self._counting = False
-        if not self.ready or new > max(MOSTLY_NEW * known, 4.0 * sigma):  # start again from zero
+        if not self.trained or new > max(MOSTLY_NEW * known, 4.0 * sigma):  # start again from zero
             self.rounds, self._map, self.card = 0, None, None
         elif new <= max(MANY_NEW * known, 4.0 * sigma):
             return
@@ -190,7 +267,7 @@ class SharedModel:
             self._take_rows()
 
     def _take_rows(self) -> None:
-        self.public, self._card_due = self._offered, self.ready
+        self.public, self._card_due = self._offered, self.trained
         self._refresh()
 
     def _absorb_gradient(self, release: Gradient) -> None:
@@ -201,7 +278,7 @@ class SharedModel:
         self._velocity, self._sum = MOMENTUM * self._velocity + slope / self.count, self._sum + slope
         self._floats = self._floats - self._rate(release.scale / STEP_GRID) * self._velocity
         self._weights = Weights.of(self._floats)
-        self.step, self.follow, self.since = release.step + 1, release.follow, release.epoch
+        self.step, self.follow, self.since = release.step + 1, release.follow, self.before
         if not self.follow:
             self.rounds, self._card_due = self.rounds + 1, True
             self._refresh()
@@ -229,28 +306,20 @@ class SharedModel:
 
     def _refresh(self) -> None:
         """Update what depends on the model's scores for the public rows."""
-        if self.ready and self.public is not None:
+        if self.trained and self.public is not None:
             enough = len(self.public) >= LEAST_ROWS  # otherwise a bin of equal size would be almost empty
-            plain = self._plain(self.public if enough else self.public[:0])
+            plain = self._card_rule.plain(self.public if enough else self.public[:0])
             self._edges = edges(plain)
             self._neighbours = Neighbours(self.public, plain) if enough else None
 
-    # What it predicts
-
-    def scores(self, values: Int8Array) -> Scores:
-        """P(y | q) of each row, and whether the report card says that this is right often enough to ask nobody."""
-        plain = self._plain(values)
-        if self.card is None:
-            return plain, np.zeros(len(values), dtype=bool)
-        sure = (self.card.surely_right() >= SURE)[bins(plain, self._edges)]
-        return (self._card_rule.smoothed(plain, values) if self.card.smooth else plain), sure
+    # What is known about records
 
     def n_cells(self, due: Due) -> int:
         """The number of cells of a report card or of a count.
 
         A count has cells for known people and newcomers. The first count has them by label.
         """
-        return CELLS if due == "card" else 2 if self.ready else 2 * self.terms.n_classes
+        return CELLS if due == "card" else 2 if self.trained else 2 * self.terms.n_classes
 
     def cells(self, values: Int8Array, labels: IntArray) -> IntArray:
         """The cell of each record on a report card. Each record is computed separately."""
@@ -263,9 +332,6 @@ class SharedModel:
     @property
     def _card_rule(self) -> CardRule:
         return CardRule(self.map, self.weights, self._neighbours, self._edges)
-
-    def _plain(self, values: Int8Array) -> FloatArray:
-        return self._card_rule.plain(values)
 
 
 def _log_shares(counts: FloatArray, sigma: float) -> FloatArray:

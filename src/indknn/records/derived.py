@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from indknn.types import Int8Array, IntArray
+from indknn.types import Cohort, Int8Array, IntArray
 
 if TYPE_CHECKING:
     from indknn.records.shard import Shard
@@ -28,11 +28,12 @@ MOST_KEPT = 1 << 30
 
 
 class Derived:
-    """The values that a rule gives to the records of a shard, by slot. A slot that was used again is computed again."""
+    """The values that a rule gives to the records of a cohort, by slot. A slot that was used again is computed anew."""
 
-    def __init__(self, shard: Shard, rule: Rule):
+    def __init__(self, shard: Shard, rule: Rule, cohort: Cohort):
         self._shard = shard
         self._rule = rule
+        self.cohort = cohort
         self._known = np.zeros(0, dtype=np.int64)  # the generation of the record that the value belongs to, -1 for none
         self._values: npt.NDArray[Any] | None = None
         self._todo = np.zeros(0, dtype=np.int64)  # records that were missing when all were last compared
@@ -43,7 +44,7 @@ class Derived:
         if self._too_many():
             return False
         if not len(self._todo):
-            self._todo = self._missing(self._shard.slots())
+            self._todo = self._missing(self._shard.taking_part(self.cohort))
         slots, self._todo = self._todo[:most], self._todo[most:]
         self._look_at(self._missing(slots[self._shard.owners_of(slots) >= 0]))  # some may be gone, or known by now
         return bool(len(slots))

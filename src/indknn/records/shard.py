@@ -7,6 +7,7 @@ records of one owner are in one shard, because the owner's ledger is there.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ import numpy.typing as npt
 from indknn.core import mechanism, statistics
 from indknn.core.mechanism import Plan
 from indknn.core.statistics import Contribution
-from indknn.core.training import Weights
 from indknn.errors import InvalidInputError, LedgerError
 from indknn.ledger import Ledger, Scope
 from indknn.records.derived import Derived, Rule
@@ -28,7 +28,7 @@ from indknn.records.indexes import Index
 from indknn.records.keys import KeyArray, Match, RecordKeys
 from indknn.records.slices import Arguments, GradientSlices
 from indknn.records.slots import NO_SCALES
-from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors
+from indknn.types import Cohort, FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors
 
 _SLOT_BITS = 32
 _RECORD_ARRAYS = {"_label": -1, "_owner": -1, "_generation": 0, "_next": -1, "_epoch": 0}
@@ -72,6 +72,7 @@ class Shard:
         self._epoch = np.zeros(0, dtype=np.int32)  # how many rounds of training had begun when the record came
         self._next = np.zeros(0, dtype=np.int32)  # the owner's next record, -1 after the last
         self._head = np.zeros(0, dtype=np.int32)  # by owner slot: the first record, -1 without any
+        self._spare: tuple[Cohort, IntArray] | None = None  # the numbers of records that are too many of one person
 
     def __len__(self) -> int:
         return len(self.index)
@@ -269,47 +270,67 @@ class Shard:
         self.ledger.charge(group.owners, settled.charges, scope)
         return settled.votes
 
-    def derived(self, rule: Rule) -> Derived:
-        """The values that a rule gives to each record. They are computed once and kept."""
-        return Derived(self, rule)
+    def derived(self, rule: Rule, cohort: Cohort) -> Derived:
+        """The values that a rule gives to each record of a cohort. They are computed once and kept."""
+        return Derived(self, rule, cohort)
 
-    def gradient(
-        self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope
-    ) -> IntArray:
-        """The gradient of a model over all records, charged.
-
-        Each person keeps at least `reserve` of what they have left.
-        """
-        slices = self._slices(rows, Arguments(weights, clip, scale, reserve), scope)
+    def gradient(self, rows: Derived, step: Arguments, scope: Scope) -> IntArray:
+        """The gradient of a model over all records of the cohort, charged."""
+        slices = self._slices(rows, step, scope)
         rows.slices = None
         return self._pay(slices.contribution(), scope)
 
-    def prepare_gradient(
-        self, rows: Derived, weights: Weights, clip: float, scale: int, reserve: int, scope: Scope
-    ) -> bool:
+    def prepare_gradient(self, rows: Derived, step: Arguments, scope: Scope) -> bool:
         """Compute a part of what `gradient` will need. Nobody pays yet. Returns whether there was more to do."""
-        return self._slices(rows, Arguments(weights, clip, scale, reserve), scope).more()
+        return self._slices(rows, step, scope).more()
 
     def _slices(self, rows: Derived, step: Arguments, scope: Scope) -> GradientSlices:
         if rows.slices is None or not rows.slices.step.same(step):
             rows.slices = GradientSlices(self, rows, step, lambda owners: self.ledger.remaining(owners, scope))
         return rows.slices
 
-    def tally(self, cells: Derived | None, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
-        """How many records are in each cell. Everybody is charged at most `price`.
+    def tally(self, cells: Derived, n_cells: int, scale: int, price: int, scope: Scope) -> IntArray:
+        """How many records of the cohort are in each cell. Everybody is charged at most `price`."""
+        slots = self.taking_part(cells.cohort)
+        owners = self.owners_of(slots)
+        limits = np.minimum(self.ledger.remaining(owners, scope), price)
+        return self._pay(statistics.tally(cells.of(slots), owners, limits, n_cells, scale), scope)
 
-        Without cells, people are counted: first by records that came before `since` rounds of training had begun, then
-        by the others. Both counts are by label, unless there are only two cells.
+    def headcount(self, cohort: Cohort, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
+        """How many people there are, and how many records they have. Everybody is charged at most `price`.
+
+        People are counted by records that came before `since` rounds of training had begun, then by the others. Both
+        counts are by label, unless there are only two cells. One more cell is about the number of records.
         """
-        slots = self.slots()
+        slots = self.taking_part(cohort)
         owners = self.owners_of(slots)
         limits = np.minimum(self.ledger.remaining(owners, scope), price)
         labels = self.labels_of(slots) if n_cells > 2 else 0
-        places = labels + (self.epochs_of(slots) >= since) * (n_cells // 2)
-        if cells is not None:
-            places = cells.of(slots)
-        given = statistics.tally(places, owners, limits, n_cells, scale, of_people=cells is None)
-        return self._pay(given, scope)
+        cells = labels + (self.epochs_of(slots) >= since) * (n_cells // 2)
+        return self._pay(statistics.headcount(cells, owners, limits, n_cells, scale, cohort.most), scope)
+
+    def taking_part(self, cohort: Cohort) -> IntArray:
+        """The slots of the records that a shared release is about."""
+        slots = self.slots()
+        slots = slots[self._epoch[slots] < cohort.before]
+        if self._spare is None or self._spare[0] != cohort:
+            self._spare = cohort, self._too_many(slots, cohort.most)
+        spare = self._spare[1]
+        return slots[~np.isin(self.ids_at(slots), spare)] if len(spare) else slots
+
+    def _too_many(self, slots: IntArray, most: int) -> IntArray:
+        """The numbers of the records beyond the first `most` of each owner.
+
+        The order is that of a hash of the records. So it depends on nobody else, as the order of slots would.
+        """
+        spare: list[IntArray] = []
+        owners = self._owner[slots]
+        for owner in np.flatnonzero(np.bincount(owners) > most).tolist():
+            own = slots[owners == owner]
+            seen = zip(self._bodies_at(own), self._epoch[own].tolist(), strict=True)
+            hashes = [hashlib.blake2b(body + b"%d" % epoch, digest_size=16).digest() for body, epoch in seen]
+            spare.append(self.ids_at(own[np.argsort(np.array(hashes), kind="stable")[most:]]))
+        return np.concatenate([np.zeros(0, dtype=np.int64), *spare])
 
     def values_of(self, slots: IntArray) -> Int8Array:
         """The quantised features of these records."""

@@ -18,7 +18,7 @@ from indknn.core import training
 from indknn.core.mechanism import charge_units
 from indknn.core.statistics import Contribution
 from indknn.core.training import STEP_GRID, Weights
-from indknn.types import IntArray
+from indknn.types import Cohort, IntArray
 
 if TYPE_CHECKING:
     from indknn.records.derived import Derived
@@ -51,16 +51,17 @@ class _Inputs:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The inputs of one step: the model, the clip, the noise, and what each person keeps."""
+    """The inputs of one step: the model, the clip, the noise, what each person keeps, and whose records take part."""
 
     weights: Weights
     clip: float
     scale: int
     reserve: int
+    cohort: Cohort
 
     def same(self, other: Arguments) -> bool:
         """Whether this is the same step."""
-        here, there = ((one.clip, one.scale, one.reserve) for one in (self, other))
+        here, there = ((one.clip, one.scale, one.reserve, one.cohort) for one in (self, other))
         return self.weights is other.weights and here == there
 
 
@@ -143,8 +144,8 @@ class GradientSlices:
         return inputs, given
 
     def _look(self) -> _Inputs:
-        """All records as they are now, by owner."""
-        slots = self._shard.slots()
+        """All records that take part, as they are now, by owner."""
+        slots = self._shard.taking_part(self.step.cohort)
         owners = self._shard.owners_of(slots)
         if (owners[1:] < owners[:-1]).any():
             order = np.argsort(owners, kind="stable")

@@ -3,6 +3,9 @@
 If public rows were declared, training starts with the server. Otherwise it starts with the first query, whose answer
 does not wait for it. After that, a clock decides when to look for newcomers. None of this depends on what is in the
 records or on what an analyst was told.
+
+The finished model is shown at a moment that follows from when the round began and from the noisy count (rule 17).
+Otherwise the moment would show how many records there are, and how much analysts ask.
 """
 
 from __future__ import annotations
@@ -12,11 +15,15 @@ import time
 from collections.abc import Iterator
 
 from indknn.answering.training import Progress
+from indknn.models import SharedModel
 from indknn.server.problems import log_error
 from indknn.store import Store
-from indknn.store.rounds import go_on
+from indknn.store.rounds import go_on, train
 
 _SOME = 0.01  # seconds that a request may have to wait because of training
+LEAST_SECONDS, OPERATIONS = 2.0, 5e8
+"""How long after its beginning the model of a round is shown: at least so long, and a second more for this many
+operations. A slow machine that also answers queries is several times faster."""
 
 
 class Training:
@@ -43,16 +50,34 @@ class Training:
         self._pieces = None
         return False
 
+    def overdue(self) -> bool:
+        """Whether the moment has come at which the model is shown. Then answers wait until it is."""
+        model = self._model
+        return model is not None and model.due() is not None and time.monotonic() >= self._moment(model)
+
     def pause(self) -> float | None:
-        """Seconds until the next check. None if there is none."""
-        return None if math.isinf(self._next) else max(self._next - time.monotonic(), 0.0)
+        """Seconds until the next check, or until the model is shown. None if there is neither."""
+        model = self._model
+        moment = math.inf if model is None or model.due() is None else self._moment(model)
+        soon = min(self._next, moment)
+        return None if math.isinf(soon) else max(soon - time.monotonic(), 0.0)
+
+    def _moment(self, model: SharedModel) -> float:
+        """When the model of this round is shown. Not known before the count was released."""
+        if model.due() == "count" or not model.mapped:
+            return math.inf
+        return self._store.engine.predictor.begun + LEAST_SECONDS + model.work / OPERATIONS
+
+    @property
+    def _model(self) -> SharedModel | None:
+        return None if self._store.draft else self._store.engine.predictor.model
 
     def _due(self) -> Iterator[Progress] | None:
-        if self._store.draft or (model := self._store.engine.predictor.model) is None:
+        if (model := self._model) is None:
             return None
         if model.due() is not None:
-            return go_on(self._store)
+            return go_on(self._store, self.overdue) if self.overdue() or model.due() != "show" else None
         if struck := time.monotonic() >= self._next:
             self._next = time.monotonic() + self._every
         declared = self._store.engine.predictor.public is not None
-        return self._store.train() if (struck if model.started else declared) else None
+        return train(self._store, self.overdue) if (struck if model.started else declared) else None

@@ -170,6 +170,8 @@ class Worker:
                 item = self._next()
                 continue
             jobs, item = self._waiting(item)
+            while self._training.overdue() and self._train():  # whoever asks after the moment is told by the model
+                pass
             self._commits.put(self._answer(jobs))  # long debits are folded when they are written
             if item is _NOTHING:
                 item = self._next()

@@ -101,7 +101,7 @@ class Change:
         state = self.state
         if database.get_meta(state.db, "public") is not None or state.journal.last_noted:
             raise InvalidInputError("public rows are declared once, before the first answer")
-        database.set_meta(state.db, "public", PublicRows(False, values).body())
+        database.set_meta(state.db, "public", PublicRows(False, 0, values).body())
         digest = hashlib.sha256(values.tobytes()).hexdigest()
         chain.append(state.db, "public", rows=len(values), features=values.shape[1], sha256=digest)
         if not state.draft:
@@ -197,7 +197,21 @@ class Change:
         database.set_meta(state.db, "house", int(state.engine.ledger.house))  # the same
         chain.append(state.db, "purge", upto=state.journal.last_noted)
         state.journal.forget_requests()
-        state.engine.predictor.purge()
+        self._write_beginning(state.engine.predictor.purge())
+
+    def begin_round(self) -> None:
+        """Begin a round of training, because all records were replaced, if there is a shared model (rule 17)."""
+        predictor = self.state.engine.predictor
+        if predictor.model is not None and predictor.model.started:
+            with predictor.locked():
+                self._write_beginning(predictor.begin_round())
+
+    def _write_beginning(self, release: PublicRows | None) -> None:
+        """Write the release that began a round, which nobody pays for, in this transaction."""
+        if release is not None:
+            seq = self.state.journal.number()
+            database.write_sum(self.state.db, seq, release)
+            chain.append(self.state.db, "answers", first=seq, last=seq, count=1, sums=1, charged="0")
 
     def fold(self) -> None:
         """Replace debits by balances."""

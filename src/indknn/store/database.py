@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.core.quantise import root_norms
-from indknn.core.releases import PublicRows, Release, decode
+from indknn.core.releases import PublicRows, Release, decode, encode
 from indknn.errors import StoreError
 from indknn.ledger import SHARED, Scope
 from indknn.ledger.memory import MemoryLedger, Tombstone
@@ -334,6 +334,17 @@ def read_answers(db: Connection, n_features: int) -> Iterator[tuple[Scope, Vecto
             continue
         values = np.frombuffer(body, dtype=np.int8).reshape(1, n_features)
         yield scopes[number], Vectors(values, root_norms(values), np.array([scale])), label, release
+
+
+def write_sum(db: Connection, seq: int, release: Release, charged: int = 0) -> None:
+    """Write a shared release that was made in a transaction of records and people.
+
+    If anybody was charged for it, the same transaction must also write balances.
+    """
+    row = (seq, scope_id(db, SHARED), b"", 0.0, -1, str(charged), encode(release))
+    db.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    if not charged:
+        db.execute("INSERT INTO debits VALUES (?, ?)", (seq, Debits.merge([]).encode()))
 
 
 def purge_answers(db: Connection) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from indknn.core import accounting, statistics
-from indknn.core.releases import TableCounts, decode, encode
+from indknn.core.releases import TableCounts, decode
 from indknn.errors import InvalidInputError
 from indknn.ledger import SHARED
 from indknn.settings import Settings
@@ -93,14 +93,12 @@ def _released(
     (ledger.log or {}).pop(SHARED, None)  # they are written as tombstones, not as debits
     release = TableCounts(scale, columns, statistics.noisy_tally(given.sums, scale, change.noise))
     ledger.retire(given.owners)
-    ledger.counts_only = not journal.last_noted  # so not after a purge
     _write(db, before, ledger.tombstones)
     database.set_meta(db, "next_number", str(ledger.next_number))
-    seq, charged = journal.number(), str(sum(given.charges.tolist()))
-    row = (seq, database.scope_id(db, SHARED), b"", 0.0, -1, charged, encode(release))
-    db.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    seq, charged = journal.number(), sum(given.charges.tolist())
+    database.write_sum(db, seq, release, charged)
     change.fold()
-    told = {"first": seq, "last": seq, "count": 1, "sums": 1, "charged": charged}
+    told = {"first": seq, "last": seq, "count": 1, "sums": 1, "charged": str(charged)}
     chain.append(db, "answers", **told, schema={"columns": len(columns), "price": price})
     return release
 

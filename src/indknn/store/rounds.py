@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from indknn.answering.schedule import MayShow, at_once
 from indknn.answering.training import Progress
 from indknn.core.quantise import quantise
 from indknn.models.shared_model import MOST_ROWS
@@ -18,17 +19,20 @@ if TYPE_CHECKING:
     from indknn.store.store import Store
 
 
-def train(store: Store) -> Iterator[Progress]:
+def train(store: Store, may_show: MayShow = at_once) -> Iterator[Progress]:
     """Begin a round, or count newcomers to see whether one is needed, and run it to its end."""
     with store.computing() as state:
         state.engine.start_round()
-    yield from go_on(store)
+    yield from go_on(store, may_show)
 
 
-def go_on(store: Store) -> Iterator[Progress]:
-    """Continue the current round, piece by piece, each durable. It ends early if the store was read again."""
+def go_on(store: Store, may_show: MayShow = at_once) -> Iterator[Progress]:
+    """Continue the current round, piece by piece, each durable. It ends early if the store was read again.
+
+    It also ends if the model is finished and `may_show` says that it must not be shown yet.
+    """
     with store.computing() as state:
-        generation, pieces = store.generation, state.engine.predictor.training()
+        generation, pieces = store.generation, state.engine.predictor.training(may_show)
     while True:
         with store.computing() as state:
             progress = next(pieces, None) if store.generation == generation else None

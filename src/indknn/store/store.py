@@ -191,6 +191,7 @@ class Store(HeldStore):
                 if len(slots):
                     change.erase(slots, staying=names or ())
                 numbers = change.put(vectors, labels, names, chosen)
+                change.begin_round()
         tell(change.advice)
         return numbers
 

@@ -115,7 +115,7 @@ class _Ears:
         note = Adviser.note
         return [
             *((where, name, partial(listener, getattr(where, name))) for where, name, listener in functions),
-            *((Shard, name, self._called(getattr(Shard, name))) for name in ("tally", "gradient")),
+            *((Shard, name, self._called(getattr(Shard, name))) for name in ("tally", "headcount", "gradient")),
             (Adviser, "note", lambda *arguments: self._note(note, *arguments)),
         ]
 
@@ -143,19 +143,19 @@ class _Ears:
         return label, noisy
 
     def _called(self, original: Callable[..., IntArray]) -> Callable[..., IntArray]:
-        def called(shard: Shard, derived: Derived | None, *arguments: Any) -> IntArray:
-            self.arguments = derived, *arguments
-            return original(shard, derived, *arguments)
+        def called(shard: Shard, *arguments: Any) -> IntArray:
+            self.arguments = original.__name__, *arguments
+            return original(shard, *arguments)
 
         return called
 
     def _sum(self, kind: Sum, original: Callable[..., IntArray], sums: IntArray, scale: int, noise: Noise) -> IntArray:
-        recorder, (derived, *rest) = Recorder(noise), self.arguments
+        recorder, (name, about, *rest) = Recorder(noise), self.arguments
         noisy = original(sums, scale, recorder)
 
         def again(shard: Shard) -> IntArray:
-            theirs = None if derived is None else Derived(shard, derived._rule)
-            return np.asarray(getattr(shard, kind)(theirs, *rest)).ravel()
+            theirs = Derived(shard, about._rule, about.cohort) if isinstance(about, Derived) else about
+            return np.asarray(getattr(shard, name)(theirs, *rest)).ravel()
 
         self.tape.append(Noised(kind, [sums.ravel()], [noisy.ravel()], recorder.scales, again=again))
         return noisy

@@ -18,8 +18,9 @@ from indknn.models.card import CELLS
 from indknn.models.feature_map import feature_map
 from indknn.models.shared_model import CLIP
 from indknn.records.derived import Derived
+from indknn.records.slices import Arguments
 from indknn.settings import Settings
-from indknn.types import GRID, FloatArray, IntArray, OwnerId, Vectors
+from indknn.types import GRID, Cohort, FloatArray, IntArray, OwnerId, Vectors
 from indknn_lab.audits.scenarios import AXIS, BASE, ENDLESS, MODEL, D, around, near
 from indknn_lab.audits.tap import Noised, tap
 from indknn_lab.audits.worlds import hurried
@@ -142,11 +143,15 @@ def own_sums() -> str | None:
         engine = Engine(MODEL, SeededNoise(0))
         engine.add(X[rows], y[rows], owners[rows].tolist())
         shard = engine.shard
-        values, labels = (Derived(shard, rule) for rule in (lambda v, y: mapped.apply(v), lambda v, y: y))
-        first = shard.gradient(values, weights, CLIP, scale, 0, SHARED)
-        then = shard.tally(labels, 2, 0, tally_scale(0.02), to_units(0.05), SHARED)
+        cohort = Cohort(before=1, most=5)
+        values, labels = (Derived(shard, rule, cohort) for rule in (lambda v, y: mapped.apply(v), lambda v, y: y))
+        sums = [
+            shard.gradient(values, Arguments(weights, CLIP, scale, 0, cohort), SHARED),
+            shard.tally(labels, 2, tally_scale(0.02), to_units(0.05), SHARED),
+            shard.headcount(cohort, 4, 0, tally_scale(0.02), to_units(0.05), SHARED),
+        ]
         names = engine.ledger.owners()
-        return [first, then], dict(zip(names, engine.ledger.spent(names, SHARED).tolist(), strict=True))
+        return sums, dict(zip(names, engine.ledger.spent(names, SHARED).tolist(), strict=True))
 
     whole, charges = given(rng.permutation(30))
     parts = [given(np.flatnonzero(owners == owner)) for owner in range(12)]
