@@ -108,7 +108,9 @@ class Tape:
             (training, "noisy_gradient", lambda total, scale: [total.ravel()]),
         ]
         replacements = [(where, name, partial(self._noisy, getattr(where, name), name, f)) for where, name, f in noisy]
-        replacements += [(Shard, name, self._charged(getattr(Shard, name))) for name in ("admit", "tally", "gradient")]
+        replacements += [
+            (Shard, name, self._charged(getattr(Shard, name))) for name in ("admit", "tally", "headcount", "gradient")
+        ]
         public = ((Adviser, "note"), (SharedModel, "absorb"))
         replacements += [(where, name, self._public(getattr(where, name))) for where, name in public]
         with patched(replacements):

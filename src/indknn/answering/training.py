@@ -29,7 +29,7 @@ _MOMENT = 0.002  # seconds
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a round is: gradients made, and gradients still to come."""
+    """How far a round is: gradients made in it, and gradients still to come."""
 
     made: int
     follow: int
