@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from indknn.errors import StoreError
-from indknn.place import Address, Place, keys_path
+from indknn.place import Address, Place, keys_path, stays_here
 from indknn.store.chain import now
 from indknn.store.home import Connection
 from indknn.store.postgres import erasure, leases, schema
@@ -121,7 +121,8 @@ class DatabaseHome:
 
     def opened(self, *, read_only: bool = False) -> Session:
         """A connection without a lease."""
-        options: dict[str, Any] = {**_DEFAULTS, **dict(self._address.options)}
+        tls = {} if stays_here(self._address) else {"sslmode": "verify-full"}
+        options: dict[str, Any] = {**_DEFAULTS, **tls, **dict(self._address.options)}
         with told(lambda words: f"{self.place} cannot be reached: {words}"):
             pg: psycopg.Connection = psycopg.connect(
                 dbname=self._address.database, autocommit=True, prepare_threshold=2, **options
