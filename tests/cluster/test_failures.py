@@ -14,6 +14,7 @@ import pytest
 from cluster.histories import DEFAULT, PAPER, inline
 from golden.transcripts import MODES, Replayed, data, settings
 from indknn.cluster import local_cluster
+from indknn.cluster.local import Process
 from indknn.engine import Engine
 from indknn.errors import LedgerError, ShardError
 from indknn.store import Store
@@ -168,6 +169,24 @@ def test_a_count_is_charged_although_a_host_dies_before_the_votes(monkeypatch):
     assert engine.spent(people).tolist() == paid.tolist()
     engine.predict(Q[5:25])
     assert hosts_agree(engine, [link._host for link in cluster._links])
+
+
+def test_an_answer_that_came_while_this_process_stood_still_is_heard(monkeypatch):
+    class Late:
+        """Nothing comes before the process is stopped, and the answer is there when it goes on."""
+
+        heard = iter([False, True, True])
+
+        def poll(self, timeout):
+            return next(self.heard)
+
+        def recv(self):
+            return 1, "answer", None
+
+    link = object.__new__(Process)
+    link._number, link._patience, link._sent, link._connection = 0, 120.0, 1, Late()
+    monkeypatch.setattr("indknn.cluster.local.monotonic", iter([0.0, 500.0]).__next__)
+    assert link.receive() == "answer"
 
 
 def test_who_was_replaced_is_refused():
