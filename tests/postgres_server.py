@@ -60,7 +60,9 @@ class Server:
         self.run("initdb", "-D", self.data, "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "-k")
         with (self.data / "postgresql.conf").open("a") as file:
             file.write(_SETTINGS.format(folder=self.folder, port=self.port, more=more))
-        (self.data / "pg_hba.conf").write_text("local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
+        (self.data / "pg_hba.conf").write_text(
+            "local all all trust\nlocal replication all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+        )
         self.start()
 
     def run(self, program, *arguments, check=True):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from indknn.errors import InvalidInputError
 
-_SCHEMES = ("postgresql:", "postgres:")
+_SCHEMES = ("postgresql", "postgres")
+_ADDRESS = re.compile(r"\s*(?:postgres(?:ql)?:|[a-z][a-z0-9+.-]+:/)", re.IGNORECASE)  # C:/ is a drive
 _SCHEMA = "indknn"
 _OPTIONS = {
     "host", "port", "user", "connect_timeout", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl",
@@ -36,13 +41,14 @@ class Address:
             given["host"], host = host, ""
         if self.schema != _SCHEMA:
             given["schema"] = self.schema
-        where = (quote(user) + "@" if user else "") + host + (f":{port}" if port else "")
+        host = f"[{host}]" if ":" in host else host
+        where = (quote(user, safe="") + "@" if user else "") + host + (f":{port}" if port else "")
         ask = "&".join(f"{name}={quote(value)}" for name, value in given.items())
-        return f"postgresql://{where}/{quote(self.database)}" + (f"?{ask}" if ask else "")
+        return f"postgresql://{where}/{quote(self.database, safe='')}" + (f"?{ask}" if ask else "")
 
     @property
     def name(self) -> str:
-        """Short, for a file name or a model's name."""
+        """Short, for the name of a model. Two stores may have the same."""
         return self.database if self.schema == _SCHEMA else f"{self.database}.{self.schema}"
 
     @property
@@ -55,7 +61,7 @@ Place: TypeAlias = Path | Address
 
 
 def place_of(where: str | Path | Address) -> Place:
-    """The place that somebody names. A link to a store is that store.
+    """The place that somebody names. A link to a store is that store. No error shows a password.
 
     >>> str(place_of("postgresql://ann@db.example:5433/people?schema=trial"))
     'postgresql://ann@db.example:5433/people?schema=trial'
@@ -63,7 +69,7 @@ def place_of(where: str | Path | Address) -> Place:
     if isinstance(where, Address):
         return where
     if is_address(str(where)):
-        return _address(str(where))
+        return _address(str(where).strip())
     return Path(where).resolve()
 
 
@@ -78,8 +84,8 @@ def unchanged_place(given: object, held: object) -> Place | None:
 
 
 def is_address(text: str) -> bool:
-    """Whether this names a database and not a file."""
-    return text.startswith(_SCHEMES)
+    """Whether this names a database and not a file. `password=` is in no file's name, but in libpq's other form."""
+    return _ADDRESS.match(text) is not None or "password=" in text.lower()
 
 
 def keys_path(where: str | Path | Address) -> Path:
@@ -87,19 +93,48 @@ def keys_path(where: str | Path | Address) -> Path:
     place = place_of(where)
     if isinstance(place, Path):
         return place.with_name(place.name + ".keys")
-    given = dict(place.options)
-    server = re.sub(r"[^A-Za-z0-9.-]+", "_", f"{given.get('host', 'local')}-{given.get('port', '5432')}")
     folder = Path(os.environ.get("INDKNN_HOME") or Path.home() / ".indknn")
-    return folder / f"{server}-{place.name}.keys"
+    parts = (*_server(place), place.database, place.schema)
+    # Only the digest tells two stores apart: the rest is for people, and some file systems ignore capitals.
+    digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+    readable = re.sub(r"[^a-z0-9.]+", "-", "-".join(filter(None, parts)).lower()).strip("-.")
+    return folder / f"{readable[:100]}-{digest}.keys"
+
+
+def _server(place: Address) -> tuple[str, str, str, str]:
+    """The service, numeric address, host and port of a server, as libpq completes them."""
+    given, names = dict(place.options), ("service", "hostaddr", "host", "port")
+    service, hostaddr, host, port = (given.get(name) or os.environ.get(f"PG{name.upper()}", "") for name in names)
+    return service, hostaddr, host if host.startswith("/") else host.lower(), port or "5432"
+
+
+def stays_here(place: Address) -> bool:
+    """Whether what is sent to this database stays on this machine: a socket, or loopback."""
+    service, hostaddr, host, _ = _server(place)
+    if service or hostaddr:
+        return False  # the name says nothing
+    return all(_is_here(one) for one in host.split(","))
+
+
+def _is_here(host: str) -> bool:
+    if host in {"", "localhost"} or host.startswith(("/", "@")):
+        return True
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return False
 
 
 def _address(text: str) -> Address:
-    text = re.sub(r"^(postgres(?:ql)?):/+", r"\1://", text) if "://" not in text else text
-    parts = urlsplit(text)
+    text = re.sub(r"^([a-z0-9+.-]+):/+", r"\1://", text, flags=re.IGNORECASE) if "://" not in text else text
     try:
+        parts = urlsplit(text)
+        if parts.scheme not in _SCHEMES or parts.fragment:
+            raise ValueError("another kind of address, or a # that is not written as %23")
         asked, port = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))), parts.port
     except ValueError:
-        raise InvalidInputError("a PostgreSQL address must be postgresql://USER@HOST:PORT/DATABASE") from None
+        raise InvalidInputError(
+            "a store must be a file, or an address postgresql://USER@HOST:PORT/DATABASE without a password"
+        ) from None
     if parts.password is not None or "password" in asked:
         raise InvalidInputError(
             "a PostgreSQL address must hold no password: put it in PGPASSWORD, or in the file that PGPASSFILE names"
@@ -110,9 +145,9 @@ def _address(text: str) -> Address:
         raise InvalidInputError(f"{unknown[0]!r} is no option of an address; allowed are schema, {sorted(_OPTIONS)}")
     if not _PLAIN_NAME.fullmatch(schema):
         raise InvalidInputError(f"a schema must be a plain name in small letters, got {schema!r}")
-    database = unquote(parts.path.removeprefix("/"))
-    if not database or "/" in database:
-        raise InvalidInputError(f"a PostgreSQL address must name one database behind the host, got {database!r}")
+    database = unquote(path := parts.path.removeprefix("/"))
+    if not database or "/" in path:
+        raise InvalidInputError("a PostgreSQL address must name one database behind the host, with / written as %2F")
     found = {"user": unquote(parts.username or ""), "host": unquote(parts.hostname or ""), "port": str(port or "")}
     options = {**{name: value for name, value in found.items() if value}, **asked}
     return Address(database, schema, tuple(sorted(options.items())))

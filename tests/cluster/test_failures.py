@@ -14,6 +14,7 @@ import pytest
 from cluster.histories import DEFAULT, PAPER, inline
 from golden.transcripts import MODES, Replayed, data, settings
 from indknn.cluster import local_cluster
+from indknn.cluster.local import Process
 from indknn.engine import Engine
 from indknn.errors import LedgerError, ShardError
 from indknn.store import Store
@@ -128,7 +129,7 @@ def test_what_a_batch_cost_that_was_cut_short_is_not_given_back(mode):
     with pytest.raises(OSError, match="no entropy"):
         engine.predict(Q[100:150])
     paid = sum(int(host._ledger._spent[None].sum()) for host in hosts)
-    assert not hosts_agree(engine, hosts)
+    assert hosts_agree(engine, hosts) == (mode == PAPER)  # counts are charged when they come, votes when they are used
     engine.predict(Q[:0])
     engine.add(X[:1], y[:1], ["p5"])
     assert hosts_agree(engine, hosts)
@@ -140,6 +141,52 @@ def test_what_a_batch_cost_that_was_cut_short_is_not_given_back(mode):
     engine.add(X[:2], y[:2], ["p9", "p5"])
     engine.predict(Q[160:180])
     assert hosts_agree(engine, hosts)
+
+
+def test_a_count_is_charged_although_a_host_dies_before_the_votes(monkeypatch):
+    """The noisy count shapes later answers, so it is paid for before it is used."""
+    X, y, owners, Q = data()
+    people, seen, cluster = sorted(set(owners)), [], inline(2)
+    engine = Engine(settings(MODES[PAPER]), Replayed(), make_shard=cluster.new_shard)
+    engine.add(X, y, owners)
+    engine.predict(Q[:5])
+    before = engine.spent(people)
+
+    def died(host, *_):
+        seen.append(int(host._ledger._spent[None].sum()))
+        raise ShardError("shard 0 is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("indknn.cluster.host.Host.settle", died)
+        with pytest.raises(ShardError, match="gone"):
+            engine.predict(Q[5:25])
+    paid = engine.spent(people)
+    assert (paid >= before).all()
+    assert paid.sum() > before.sum()
+    assert engine.ledger.column(None).sum() == sum(seen)
+    engine = engine.restarted(engine.settings, engine.noise)
+    engine.add(X, y, owners)
+    assert engine.spent(people).tolist() == paid.tolist()
+    engine.predict(Q[5:25])
+    assert hosts_agree(engine, [link._host for link in cluster._links])
+
+
+def test_an_answer_that_came_while_this_process_stood_still_is_heard(monkeypatch):
+    class Late:
+        """Nothing comes before the process is stopped, and the answer is there when it goes on."""
+
+        heard = iter([False, True, True])
+
+        def poll(self, timeout):
+            return next(self.heard)
+
+        def recv(self):
+            return 1, "answer", None
+
+    link = object.__new__(Process)
+    link._number, link._patience, link._sent, link._connection = 0, 120.0, 1, Late()
+    monkeypatch.setattr("indknn.cluster.local.monotonic", iter([0.0, 500.0]).__next__)
+    assert link.receive() == "answer"
 
 
 def test_who_was_replaced_is_refused():

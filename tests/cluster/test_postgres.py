@@ -1,5 +1,11 @@
 """Shards over a store in PostgreSQL: the same rows, and a coordinator that was replaced answers nobody."""
 
+import os
+import signal
+import subprocess
+import sys
+import threading
+
 import pytest
 
 import postgres_server
@@ -65,3 +71,99 @@ def test_a_coordinator_that_was_replaced_answers_nobody(server):
             assert (new.spent(people) >= spent).all()
             assert not list(problems(new))
         old.close()
+
+
+PATIENCE = 1.0
+"""Seconds that a host may take, and that the database lets a transaction stand still. They are 120 and 60 otherwise."""
+COORDINATOR = """
+import sys
+from golden.transcripts import data
+from indknn.cluster import local_cluster
+from indknn.errors import FencedError, StoreError
+from indknn.store import Store
+from indknn.store.postgres import home
+place, patience, i, Q = sys.argv[1], float(sys.argv[2]), 0, data()[3]
+home.IDLE_SECONDS = patience
+with local_cluster(2) as cluster, Store(place, make_shard=cluster.new_shard) as store:
+    for link in cluster._links:
+        link._patience = patience  # once they have started, which may take long
+    while True:
+        try:
+            labels = store.predict(Q[i % 190 : i % 190 + 3], f"analyst {i // 190}", request_id=str(i))
+        except FencedError:
+            sys.exit(3)
+        except StoreError:
+            continue  # it is unknown whether that was written: ask again with the same request id
+        print(i, *labels, flush=True)
+        i += 1
+"""
+
+
+class Coordinator:
+    """A process that asks a store for one answer after the other, and what it has told."""
+
+    def __init__(self, place):
+        path = os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", COORDINATOR, place, str(PATIENCE)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        self.heard = []
+        self.hearing = threading.Thread(target=self._hear)
+        self.hearing.start()
+
+    def _hear(self):
+        for line in self.process.stdout:
+            number, *labels = line.split()
+            self.heard.append((int(number), labels))
+
+    def more(self, n):
+        """Wait for this many further answers."""
+        target = len(self.heard) + n
+        while len(self.heard) < target:
+            assert self.process.poll() is None
+            threading.Event().wait(0.01)
+
+    def stand_still(self):
+        """Stop it for longer than anybody is patient."""
+        self.process.send_signal(signal.SIGSTOP)
+        threading.Event().wait(2 * PATIENCE)
+
+    def go_on(self):
+        self.process.send_signal(signal.SIGCONT)
+
+
+def test_a_coordinator_that_stood_still_goes_on_unless_it_was_replaced(server):
+    X, y, owners, Q = data()
+    place = server.new_place()
+    with Store.create(place, settings(MODES[PAPER])) as store:
+        store.add(X, y, owners)
+    old = Coordinator(place)
+    try:
+        old.more(3)
+        for _ in range(5):
+            old.stand_still()
+            old.go_on()
+            old.more(3)
+        old.stand_still()
+        home_of(place).take_over()
+        with Store(place) as new:
+            known = sum(1 for i in range(len(old.heard) + 5) if new.knows(str(i)))
+            new.predict(Q[:5], "somebody")
+            old.go_on()
+            assert old.process.wait() == 3
+            old.hearing.join()
+            assert len(old.heard) <= known  # nothing left that its successor has not read
+            answers = new.db.execute("SELECT count(*) FROM answers").get
+            for i, labels in old.heard:
+                again = new.predict(Q[i % 190 : i % 190 + 3], f"analyst {i // 190}", request_id=str(i))
+                assert again.tolist() == labels
+            assert new.db.execute("SELECT count(*) FROM answers").get == answers
+            assert not list(problems(new))
+    finally:
+        old.process.kill()
+        old.process.wait()
+        old.hearing.join()
+        old.process.stdout.close()

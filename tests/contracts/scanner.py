@@ -54,6 +54,15 @@ class ScannerContract:
                     expected = [127 * 127 * d * (1 if (i - j) % 2 == 0 else -1) for i in range(5)]
                     assert found[j].dots.tolist() == expected
 
+    def test_a_negative_root_is_found_for_no_query_that_was_not_asked(self, scanner):
+        for n_queries in (1, 2, 3, 8, 63, 64):
+            store, queries, factors = setting(5, 150, 16, n_queries)
+            for root in (-1.0, -np.inf, -0.0):
+                roots = np.full(150, root, dtype=np.float32)
+                with np.errstate(invalid="ignore"):
+                    expected = brute_scan(Rows(store.values, roots, 150), queries, factors)
+                assert_same(scanner.scan(Rows(store.values, roots, 150), queries, factors), expected)
+
     def test_every_batch_size_gives_the_same(self, scanner):
         store, queries, factors = setting(3, 210, 37, 64)
         whole = brute_scan(store, queries, factors)

@@ -72,8 +72,8 @@ class Asked(Selection):
 
     query: Vectors
     tau: int
-    totals: list[int] = field(default_factory=list)
-    """The count, after the hosts have counted."""
+    counted: list[tuple[IntArray, IntArray]] = field(default_factory=list)
+    """Who has paid how much for the count, which the journal does not know yet."""
     result: list[tuple[Ballot, IntArray, IntArray, IntArray]] = field(default_factory=list)
     """What was asked, the votes, who pays and how much, after the hosts have settled."""
 
@@ -199,14 +199,23 @@ class ClusterShard(Shard):
     def count_all(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope]]) -> list[Admitted]:
         """Admit and count all of these queries before any of them is settled, in one round trip."""
         asked = [_asked(one) for one in near]
+        if not asked:
+            return []
         batch = _batch(asked, [Ballot(*one) for one in questions])
-        totals = self._charging("count", len(asked), (Limits.of(self.books), batch)) if asked else []
-        for one, total in zip(asked, np.sum(totals, axis=0).tolist() if asked else [], strict=True):
-            one.totals.append(total)
+        sums = self._charging("count", len(asked), (Limits.of(self.books), batch))
+        for i, (one, (_, scope)) in enumerate(zip(asked, questions, strict=True)):
+            self._charge_count(one, *self._debits(sums, i), scope)  # before anybody uses it, whatever becomes of hosts
+        totals: list[int] = np.sum([one.rows for one in sums], axis=0).tolist()
         return [
-            Waiting(one.totals[0], _NO_GROUP, scope, one, True)
-            for one, (_, scope) in zip(asked, questions, strict=True)
+            Waiting(total, _NO_GROUP, scope, one, True)
+            for one, total, (_, scope) in zip(asked, totals, questions, strict=True)
         ]
+
+    def _charge_count(self, asked: Asked, slots: IntArray, units: IntArray, scope: Scope) -> None:
+        """Charge the ledger here. For the journal, the charge belongs to the answer, which comes later."""
+        self.ledger.charge(slots, units, scope, joining=False)
+        if self.books.log is not None:
+            asked.counted.append(self.books.log[scope].pop())
 
     def settle_all(self, admitted: Sequence[Admitted], Ks: Sequence[int], plans: Sequence[Plan]) -> None:
         """Settle all the counted queries in one round trip. `settle` returns the result of each."""
@@ -224,7 +233,7 @@ class ClusterShard(Shard):
         return Waiting(0, _NO_GROUP, scope, _asked(selection), False)
 
     def settle(self, admitted: Admitted, K: int, plan: Plan) -> IntArray:
-        """Lines 8 and 9. The ledger here is charged what the hosts have charged."""
+        """Lines 8 and 9. The ledger here is charged what the hosts have charged for the votes."""
         waiting = _waiting(admitted)
         if not waiting.asked.result and waiting.counted:
             self.settle_all([waiting], [K], [plan])
@@ -233,6 +242,8 @@ class ClusterShard(Shard):
         question, votes, slots, units = waiting.asked.result.pop()
         if question != Ballot(plan, waiting.scope, K):
             raise LedgerError(f"a query was settled as {question}, and K is {K}: nothing was answered")
+        if self.books.log is not None:
+            self.books.log.setdefault(waiting.scope, []).extend(waiting.asked.counted)
         self.ledger.charge(slots, units, waiting.scope)
         self._unpaid -= 1
         return votes
@@ -309,8 +320,8 @@ class ClusterShard(Shard):
     def _settle_up(self) -> None:
         """Charge people for the answers of an interrupted batch, although nobody received them. This is not undone.
 
-        A noisy count of that batch may already have changed what the model or an adviser does next. A store never comes
-        here: it reads everything again from its file.
+        Counts are charged when they come. This adds what hosts have charged for votes that were never used. A store
+        never comes here: it reads everything again from its file.
         """
         if self._unpaid:
             if self.books.log is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from indknn.cluster.messages import Charges, Form, Limits, PackedDebits, QueryBatch, Sums
+from indknn.cluster.messages import Debit, Form, Limits, PackedDebits, QueryBatch, Sums
 from indknn.errors import ShardError
 from indknn.ledger import MemoryLedger, Scope
 from indknn.records.derived import Derived, Rule
@@ -44,7 +44,7 @@ class Host:
         self._ledger = MemoryLedger(0)
         self._ledger.log = {}
         self._shard = Shard(index, self._ledger)
-        self._admitted: list[tuple[Admitted, Charges]] = []
+        self._admitted: list[Admitted] = []
         self._derived: Derived | None = None
         self._incarnation = incarnation
 
@@ -103,26 +103,30 @@ class Host:
         self._admit(terms, batch)
         return self.settle([question.K for question in batch.questions], [q.plan for q in batch.questions])
 
-    def count(self, terms: Limits, batch: QueryBatch) -> IntArray:
+    def count(self, terms: Limits, batch: QueryBatch) -> Sums:
         """How many records take part in each query. Their owners are charged for that, in the order of the queries."""
-        self._admit(terms, batch)
-        return np.array([admitted.total for admitted, _ in self._admitted], dtype=np.int64)
+        paid = self._admit(terms, batch)
+        totals = np.array([admitted.total for admitted in self._admitted], dtype=np.int64)
+        return Sums(totals, PackedDebits.of(paid))
 
     def settle(self, Ks: list[Any], plans: list[Any]) -> Sums:
         """The votes on each counted query, now that every K is known."""
         rows, paid = [], []
         waiting, self._admitted = self._admitted, []
-        for (admitted, before), K, plan in zip(waiting, Ks, plans, strict=True):
+        for admitted, K, plan in zip(waiting, Ks, plans, strict=True):
             rows.append(self._shard.settle(admitted, K, plan))
-            paid.append(_merged(before + self._charges(admitted.scope), admitted.group.owners))
+            paid.append(self._paid(admitted.scope))
         return Sums(np.array(rows), PackedDebits.of(paid))
 
-    def _admit(self, terms: Limits, batch: QueryBatch) -> None:
+    def _admit(self, terms: Limits, batch: QueryBatch) -> list[Debit]:
+        """Admit people to each query. Returns what they paid for being counted."""
         terms.hold_in(self._ledger)
-        self._admitted = []
+        self._admitted, paid = [], []
         for found, question in zip(self._shard.scan(batch.queries, batch.tau), batch.questions, strict=True):
             admitted = self._shard.admit(found, question.plan, question.scope, counted=question.K is None)
-            self._admitted.append((admitted, self._charges(question.scope)))
+            self._admitted.append(admitted)
+            paid.append(self._paid(question.scope))
+        return paid
 
     # Training
 
@@ -138,34 +142,27 @@ class Host:
         """The gradient over the records here that take part."""
         assert self._derived is not None
         terms.hold_in(self._ledger)
-        return self._paid(self._shard.gradient(self._derived, step, scope), scope)
+        return self._summed(self._shard.gradient(self._derived, step, scope), scope)
 
     def tally(self, terms: Limits, n_cells: int, scale: int, price: int, scope: Scope) -> Sums:
         """How many records are in each cell."""
         assert self._derived is not None
         terms.hold_in(self._ledger)
-        return self._paid(self._shard.tally(self._derived, n_cells, scale, price, scope), scope)
+        return self._summed(self._shard.tally(self._derived, n_cells, scale, price, scope), scope)
 
     def headcount(
         self, terms: Limits, cohort: Cohort, n_cells: int, since: int, scale: int, price: int, scope: Scope
     ) -> Sums:
         """How many people there are."""
         terms.hold_in(self._ledger)
-        return self._paid(self._shard.headcount(cohort, n_cells, since, scale, price, scope), scope)
+        return self._summed(self._shard.headcount(cohort, n_cells, since, scale, price, scope), scope)
 
-    def _paid(self, total: IntArray, scope: Scope) -> Sums:
-        return Sums(total, PackedDebits.of([_merged(self._charges(scope), _NOBODY)]))
+    def _summed(self, total: IntArray, scope: Scope) -> Sums:
+        return Sums(total, PackedDebits.of([self._paid(scope)]))
 
-    def _charges(self, scope: Scope) -> Charges:
+    def _paid(self, scope: Scope) -> Debit:
+        """Who has paid how much in this scope since the last call, in one step at most."""
         assert self._ledger.log is not None
-        return self._ledger.log.pop(scope, [])
-
-
-def _merged(charges: Charges, owners: IntArray) -> tuple[IntArray, IntArray]:
-    """One debit for each owner.
-
-    Everybody who votes was counted, so all steps have the same people in the same order.
-    """
-    if not charges:
-        return owners, np.zeros(len(owners), dtype=np.int64)
-    return charges[-1][0], np.sum([units for _, units in charges], axis=0)
+        charges = self._ledger.log.pop(scope, [])
+        assert len(charges) <= 1, "a charge would be lost"
+        return charges[0] if charges else (_NOBODY, _NOBODY)

@@ -99,7 +99,8 @@ class Process:
         while True:
             try:
                 while not self._connection.poll(min(self._patience, 1.0)):
-                    if monotonic() - start >= self._patience:
+                    # This process may have been suspended, and the answer came meanwhile: look once more.
+                    if monotonic() - start >= self._patience and not self._connection.poll(0):
                         raise ShardError(f"shard {self._number} did not answer within {self._patience:g} seconds")
                 number, given, error = self._connection.recv()
             except (OSError, EOFError) as gone:

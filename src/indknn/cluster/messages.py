@@ -13,8 +13,8 @@ from indknn.core.mechanism import Plan
 from indknn.ledger import MemoryLedger, Scope
 from indknn.types import IntArray, Vectors
 
-Charges = list[tuple[IntArray, IntArray]]
-"""Slots of owners and the units that they paid, in steps."""
+Debit = tuple[IntArray, IntArray]
+"""Slots of owners, and the units that they paid."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ class PackedDebits:
     units: IntArray
 
     @staticmethod
-    def of(answers: list[tuple[IntArray, IntArray]]) -> PackedDebits:
+    def of(answers: list[Debit]) -> PackedDebits:
         """Pack them."""
         slots = np.concatenate([np.zeros(0, dtype=np.int64), *(slots for slots, _ in answers)])
         units = np.concatenate([np.zeros(0, dtype=np.int64), *(units for _, units in answers)])
         return PackedDebits(np.cumsum([len(slots) for slots, _ in answers]), slots.astype(np.uint32), units)
 
-    def __getitem__(self, answer: int) -> tuple[IntArray, IntArray]:
+    def __getitem__(self, answer: int) -> Debit:
         first, end = int(self.ends[answer - 1]) if answer else 0, int(self.ends[answer])
         return self.slots[first:end].astype(np.int64), self.units[first:end]
 

@@ -12,6 +12,7 @@ import secrets
 import sys
 from contextlib import suppress
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 from indknn.cluster.coordinator import Cluster
@@ -58,6 +59,7 @@ def connected(address: str | None) -> Any:
 
     A cluster that others can reach must require a token, because anybody who reaches it may run code.
     """
+    address = resolved(address)
     if address is None or _is_loopback(address):
         _set_environment(own=address is None)
     else:
@@ -76,6 +78,24 @@ def connected(address: str | None) -> Any:
         except (ConnectionError, RuntimeError) as error:
             raise ShardError(f"Ray cannot be reached at {address}: {error}") from error
     return ray
+
+
+def resolved(address: str | None) -> str | None:
+    """The address that Ray would use, without importing Ray. None means an own Ray, on this machine.
+
+    For "auto", that is RAY_ADDRESS, or else the cluster that was last started or joined on this machine.
+    """
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or "auto"
+    if address == "auto":
+        folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+        try:
+            address = (Path(folder) / "ray" / "ray_current_cluster").read_text().strip()
+        except OSError:
+            address = ""
+        if not address:
+            raise ShardError("no Ray is running on this machine: give its address, or set RAY_ADDRESS")
+    return None if address in {None, "", "local"} else address
 
 
 def _set_environment(own: bool) -> None:
@@ -152,7 +172,7 @@ class Actor:
 
 def _is_loopback(address: str) -> bool:
     host = address.removeprefix("ray://").rpartition(":")[0].strip("[]")
-    if host in {"localhost", ""}:
+    if host == "localhost":
         return True
     with suppress(ValueError):
         return ip_address(host).is_loopback

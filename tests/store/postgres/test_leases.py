@@ -6,9 +6,11 @@ import psycopg
 import pytest
 
 from indknn.errors import FencedError, StoreError, StoreLockedError
+from indknn.place import place_of
 from indknn.store import Store, chain, database
 from indknn.store.home import home_of
 from indknn.store.postgres import home as homes
+from indknn.store.postgres import leases
 from indknn.store.postgres.session import Session
 from indknn.store.verify import problems
 from store.postgres.people import NAMES, SETTINGS, X, Y
@@ -34,6 +36,61 @@ def test_whoever_was_shut_out_writes_nothing_any_more(store, outsider):
         successor.predict(X[:2])
         assert list(problems(successor)) == []
         assert successor.db.execute("SELECT count(*) FROM answers").get == 2
+
+
+def test_locks_of_strangers_keep_nobody_out(server, place):
+    """Anybody who may log in can take advisory locks, on whatever numbers they like."""
+    Store.create(place, SETTINGS).close()
+    with psycopg.connect(server.conninfo(), autocommit=True) as pg:
+        pg.execute("DROP ROLE IF EXISTS stranger; CREATE ROLE stranger LOGIN")
+    with psycopg.connect(server.conninfo().replace("user=postgres", "user=stranger"), autocommit=True) as pg:
+        schema = place_of(place).schema
+        find = "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE relname = 'leases'"
+        (table,) = pg.execute(f"{find} AND nspname = %s", (schema,)).fetchone()
+        pg.execute("SELECT pg_advisory_lock(%s::oid::int8::int4, n) FROM generate_series(0, 20) n", (table,))
+        for statement in (
+            f"SELECT * FROM {schema}.leases",
+            f"SELECT * FROM {schema}.leases FOR UPDATE",
+            f"BEGIN; LOCK TABLE {schema}.leases",
+            f"UPDATE {schema}.leases SET epoch = 0",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                pg.execute(statement)
+            pg.rollback()
+        with Store(place) as store:
+            store.add(X, Y, NAMES)
+            store.predict(X[:1])
+        assert "process" in home_of(place).take_over()
+        Store(place).close()
+
+
+def test_a_takeover_that_somebody_else_overtakes_says_so(store, monkeypatch):
+    end, quicker = leases._end_session, []
+
+    def slowly(pg, found):
+        end(pg, found)
+        monkeypatch.setattr(leases, "_end_session", end)
+        quicker.append(Store(store.path))
+
+    monkeypatch.setattr(leases, "_end_session", slowly)
+    with pytest.raises(StoreLockedError, match="was not taken over: process"):
+        home_of(store.path).take_over()
+    with quicker[0] as winner:
+        winner.predict(X[:1])
+
+
+def test_a_takeover_of_a_session_that_cannot_be_ended_shuts_it_out(store, monkeypatch):
+    monkeypatch.setattr(leases, "_end_session", lambda *_: None)  # as with another role
+    assert store.home.still_held(store.db)
+    home_of(store.path).take_over()
+    assert not store.home.still_held(store.db)
+    with Store(store.path) as successor:
+        for _ in range(2):
+            with pytest.raises(StoreError, match="taken"):
+                store.predict(X[:1])
+        assert store.fenced
+        successor.predict(X[:1])
+        assert list(problems(successor)) == []
 
 
 def late_commit(store, server, lock, monkeypatch):
@@ -117,7 +174,7 @@ def _purge_late(store, server):
 
 def test_after_an_unknown_outcome_the_request_is_looked_up(store, outsider, monkeypatch):
     """The connection is lost after the server has committed, before the client hears of it."""
-    leave, before = Session.__exit__, store.db.leases[0]
+    leave, before = Session.__exit__, store.db.lease.epoch
 
     def lost(self, kind, error, trace):
         if kind is None:
@@ -129,7 +186,7 @@ def test_after_an_unknown_outcome_the_request_is_looked_up(store, outsider, monk
         patched.setattr(Session, "__exit__", lost)
         with pytest.raises(StoreError, match="not known"):
             store.predict(X[:2], request_id="one")
-    epoch = store.db.leases[0]
+    epoch = store.db.lease.epoch
     assert epoch == before + 1
     spent = store.spent().sum()
     answers = store.db.execute("SELECT count(*) FROM answers").get
@@ -137,7 +194,7 @@ def test_after_an_unknown_outcome_the_request_is_looked_up(store, outsider, monk
     store.predict(X[:2], request_id="one")
     assert store.spent().sum() == spent > 0
     assert store.db.execute("SELECT count(*) FROM answers").get == answers
-    assert store.db.leases[0] == epoch
+    assert store.db.lease.epoch == epoch
 
 
 def test_a_lost_connection_changes_nothing_and_is_made_anew(store, outsider):

@@ -109,13 +109,15 @@ static int scan_single(Job *job, Found *found, Space *s, int64_t low, int64_t hi
     return 1;
 }
 
+/* The factor of a lane without a query is +inf, so a negative root would pass there: such lanes are not looked at. */
 static int scan_panel(Job *job, Found *found, Space *s, int64_t low, int64_t high)
 {
+    const uint64_t asked = job->panel.count < LANES ? ((uint64_t)1 << job->panel.count) - 1 : ~(uint64_t)0;
     for (int64_t at = low; at < high; at += TILE) {
         const int n = (int)(high - at < TILE ? high - at : TILE);
         job->level->panel(&job->rows, at, n, &job->panel, job->roots + at, s->scratch, s->passed, s->dots);
         for (int i = 0; i < n; i++)
-            for (uint64_t left = s->passed[i]; left; left &= left - 1) {
+            for (uint64_t left = s->passed[i] & asked; left; left &= left - 1) {
                 const int lane = COUNT_TRAILING(left);
                 Found *f = &found[lane];
                 if (!reserve(f, 1))
