@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from indknn.errors import StoreError
 from indknn.ledger.figures import guarantee
-from indknn.server.access import PERMISSIONS, RateLimiter, Refusals, may
+from indknn.server.access import PERMISSIONS, Pace, RateLimiter, may
 from indknn.server.bodies import SMALL, BodyBudget
 from indknn.server.keyring import OPEN, Keyring
 from indknn.server.metrics import Metrics
@@ -61,7 +61,7 @@ class Service:
                 "new keys with indknn keys create, or let everybody on this machine in with --open-on-loopback"
             )
         self.rate_limiter = RateLimiter()
-        self.refusals = Refusals()
+        self.pace = Pace()
         self.bodies = BodyBudget(options.max_bodies, options.max_body)
         self.reader = Reader()
         self.metrics = Metrics()
