@@ -108,7 +108,10 @@ async def stream(port: int, text: bytes, rate: float, told: Counter[str]) -> Non
             try:
                 while not listening.done():
                     writer.write(block)
-                    await asyncio.wait({listening, asyncio.ensure_future(writer.drain())}, timeout=5)
+                    sending = asyncio.ensure_future(writer.drain())
+                    await asyncio.wait({listening, sending}, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+                    sending.cancel()
+                    await asyncio.gather(sending, return_exceptions=True)
                     await asyncio.sleep(pause)
             finally:
                 listening.cancel()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from indknn.server.protocol import ARRIVAL, MOST_QUEUED
+from indknn.server.protocol import ARRIVAL, MOST_QUEUED, QUEUED_WITHOUT_KEY
 from server.wire import on_a_wire
 
 GET = b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -14,20 +14,23 @@ def many(n):
     return b"".join(GET % i for i in range(n))
 
 
-def test_only_a_few_requests_of_a_connection_are_read_and_the_rest_is_refused():
+@pytest.mark.parametrize(("shown", "queued"), [(True, MOST_QUEUED), (False, QUEUED_WITHOUT_KEY)])
+def test_only_a_few_requests_of_a_connection_are_read_and_the_rest_is_refused(shown, queued):
     async def talk(wire):
+        if shown:
+            assert wire.protocol.show("key")
         await wire.send(many(600))
         assert wire.asked == ["GET /0"]  # one at a time
-        assert len(wire.protocol.unanswered) == 1 + MOST_QUEUED
+        assert len(wire.protocol.unanswered) == 1 + queued
         assert not wire.transport.reading
         wire.protocol.flow.resume_reading()  # as the application does when it waits for a body
         assert not wire.transport.reading
         await wire.send(many(600))  # a transport may deliver what it had read before it was paused
-        assert len(wire.protocol.unanswered) == 1 + MOST_QUEUED
+        assert len(wire.protocol.unanswered) == 1 + queued
         assert wire.statuses == []
         await wire.answer()
-        assert wire.asked == [f"GET /{i}" for i in range(1 + MOST_QUEUED)]
-        assert wire.statuses == [200] * (1 + MOST_QUEUED) + [429]
+        assert wire.asked == [f"GET /{i}" for i in range(1 + queued)]
+        assert wire.statuses == [200] * (1 + queued) + [429]
         assert b"connection: close" in wire.transport.written
         assert wire.transport.closed
 
@@ -36,6 +39,7 @@ def test_only_a_few_requests_of_a_connection_are_read_and_the_rest_is_refused():
 
 def test_nothing_is_read_while_a_request_waits_behind_another():
     async def talk(wire):
+        wire.protocol.show("key")
         await wire.send(many(1))
         assert wire.transport.reading  # the client may hang up
         await wire.send(many(2) + POST + b"Content-Length: 4\r\n\r\n12")
@@ -58,7 +62,7 @@ def test_nothing_is_read_while_a_request_waits_behind_another():
 )
 def test_what_came_before_a_bad_request_is_answered_first(bad):
     async def talk(wire):
-        await wire.send(many(2) + bad)
+        await wire.send(many(QUEUED_WITHOUT_KEY) + bad)
         assert wire.statuses == []
         await wire.answer()
         assert wire.statuses[:2] == [200, 200]
@@ -97,7 +101,7 @@ def test_a_client_that_waits_is_not_late_itself():
 
 def test_who_hangs_up_leaves_nothing_behind(caplog):
     async def talk(wire):
-        await wire.send(many(5))
+        await wire.send(many(2))
         wire.hang_up()
         await wire.answer()
         assert wire.transport.written == b""

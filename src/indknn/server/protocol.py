@@ -18,8 +18,9 @@ MAX_HEADERS = 32 << 10
 """Bytes of the request line and all headers together."""
 ARRIVAL = 30.0
 """Seconds that a request may take to arrive, from its first byte (or from connecting) to its last."""
-MOST_QUEUED = 8
-"""Requests that may wait on one connection behind the one that is being answered. The next one is refused."""
+MOST_QUEUED, QUEUED_WITHOUT_KEY = 8, 2
+"""Requests that may wait on one connection behind the one that is being answered. The next one is refused. The second
+number is for a connection that has not shown a key yet."""
 _LINE = 1024  # bytes of the request line and of line ends, which `parsed` does not count
 _LINGER = 5.0  # seconds in which a body may still arrive after its request was answered
 _DISCARD = 1 << 20  # bytes of it
@@ -52,6 +53,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     house = Connections(most=1 << 20)  # one for each server, see `serve`
     unanswered: deque[Any]  # uvicorn's cycles, the oldest first; only the last may not have arrived whole
+    queue = QUEUED_WITHOUT_KEY
     refusal: Problem | None = None  # what the client is told at the end, after the answers to what came before
     held = False  # whether the oldest request has to wait because its sender sends too many
     active = 0.0  # when a request last began or was answered
@@ -79,6 +81,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def show(self, key: str) -> bool:
         """The client has shown this key. Returns whether there is room for one more connection of that key."""
+        self.queue = MOST_QUEUED
         return self.house.shown(self, key)
 
     def idle_since(self) -> float | None:
@@ -101,8 +104,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        if len(self.unanswered) > MOST_QUEUED:
-            text = f"more than {MOST_QUEUED} requests wait on this connection; read answers before you send more"
+        if len(self.unanswered) > self.queue:
+            text = f"more than {self.queue} requests wait on this connection; read answers before you send more"
             self.refuse(Problem(429, text, "rate_limit"))
             raise TooManyQueuedError
         super().on_message_begin()
