@@ -116,6 +116,10 @@ class FileHome:
         if _found_at(self.place) != self._found:
             raise StoreError(f"{self.place} was moved, deleted or replaced while it was open; stop, and open it again")
 
+    def still_held(self, db: Connection) -> bool:
+        """Always: the operating system keeps the lock for this process."""
+        return True
+
     def keep_room(self, engine: Engine, debits: int, *, only_if_grown: bool = False) -> None:
         """Reserve space beside the file."""
         (self._space.fill_if_grown if only_if_grown else self._space.fill)(engine, debits)

@@ -1,4 +1,4 @@
-"""Protects against the wrong file: it must be where it was opened, and not older than its witness."""
+"""Protects against the wrong file: it must be where it was opened, and not older than its witness or this process."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ class Guard:
 
     def __init__(self, home: Home, witness: Path | None, new_witness: bool):
         self._path = home.place
-        self.refuse_if_moved = home.refuse_if_moved
+        self.refuse_if_moved, self.still_held = home.refuse_if_moved, home.still_held
         self._witness = None if witness is None else Witness(witness)
-        self.has_witness = witness is not None
         self._new_witness = new_witness
         self._store_id = ""
+        self._newest: chain.Entry | None = None  # what this process has seen, with a witness or without
 
     def saw(self, entry: chain.Entry) -> None:
-        """Let the witness remember this entry of the audit trail."""
+        """Remember this entry of the audit trail, in the witness too."""
+        self._newest = entry
         if self._witness is not None:
             self._witness.write(self._store_id, entry.position, entry.hash)
 
@@ -39,6 +40,8 @@ class Guard:
             )
         if seen is not None:
             self._compare(db, seen)
+        if (mine := self._newest) is not None:  # this process reads it again
+            self._compare(db, {"store": store_id, "position": mine.position, "hash": mine.hash.hex(), "at": mine.at})
         if db.readonly("main"):
             return
         newest = chain.last(db)

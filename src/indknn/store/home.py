@@ -135,6 +135,13 @@ class Home(Protocol):
         """Refuse if this is no longer the store that was opened. Called before writing, and before reading again."""
         ...
 
+    def still_held(self, db: Connection) -> bool:
+        """Whether this process still has the store, or somebody took it over. A short read, in no transaction.
+
+        StoreError if that cannot be known now.
+        """
+        ...
+
     def keep_room(self, engine: Engine, debits: int, *, only_if_grown: bool = False) -> None:
         """Reserve space so that people can be forgotten on a full disk, if this process can do that."""
         ...

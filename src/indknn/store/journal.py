@@ -18,7 +18,7 @@ import numpy as np
 
 from indknn.answering.requests import Reply, Request
 from indknn.core.releases import Release, encode
-from indknn.errors import RequestConflictError, StoreError
+from indknn.errors import FencedError, RequestConflictError, StoreError
 from indknn.ledger import MemoryLedger, Scope
 from indknn.store import chain
 from indknn.store.codec import BLOCK, Debits, exact_sum
@@ -182,10 +182,15 @@ class StoreJournal:
             self._known.pop(name, None)
 
     def commit(self) -> None:
-        """Return when every group so far is on disk. After a failure, nothing is written any more."""
+        """Return when every group so far is on disk. After a failure, nothing is written any more.
+
+        A process that was replaced is refused, also if there is nothing to write: it must not repeat answers that may
+        have been deleted since.
+        """
         target = self._sealed
         with self.io:
             if self._durable >= target:
+                self._refuse_if_replaced()
                 return
             if self.failure is not None:
                 raise StoreError(f"not answered, because writing failed: {self.failure}") from self.failure
@@ -196,7 +201,7 @@ class StoreJournal:
                     self._fold_blocks = set()
                 self._guard.refuse_if_moved()
                 entry = self._write(batch, requests, fold)
-                if entry is not None and self._guard.has_witness:
+                if entry is not None:
                     self._guard.saw(entry)  # the witness sees it before anybody else
             except BaseException as error:
                 self.failure = error  # stop: only the disk knows whether it was written
@@ -204,6 +209,14 @@ class StoreJournal:
                     raise
                 raise StoreError(f"not answered, because writing failed: {error}") from error
             self._durable = upto
+
+    def _refuse_if_replaced(self) -> None:
+        try:
+            if not self._guard.still_held(self.db):
+                raise FencedError("another process has taken this store over: nothing was answered")
+        except StoreError as error:
+            self.failure = error
+            raise
 
     def _write(
         self, batch: list[Noted], requests: dict[str, Known], fold: tuple[list[Balance], int] | None

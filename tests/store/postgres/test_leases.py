@@ -117,7 +117,7 @@ def _purge_late(store, server):
 
 def test_after_an_unknown_outcome_the_request_is_looked_up(store, outsider, monkeypatch):
     """The connection is lost after the server has committed, before the client hears of it."""
-    leave, before = Session.__exit__, store.db.leases[0]
+    leave, before = Session.__exit__, store.db.lease.epoch
 
     def lost(self, kind, error, trace):
         if kind is None:
@@ -129,7 +129,7 @@ def test_after_an_unknown_outcome_the_request_is_looked_up(store, outsider, monk
         patched.setattr(Session, "__exit__", lost)
         with pytest.raises(StoreError, match="not known"):
             store.predict(X[:2], request_id="one")
-    epoch = store.db.leases[0]
+    epoch = store.db.lease.epoch
     assert epoch == before + 1
     spent = store.spent().sum()
     answers = store.db.execute("SELECT count(*) FROM answers").get
@@ -137,7 +137,7 @@ def test_after_an_unknown_outcome_the_request_is_looked_up(store, outsider, monk
     store.predict(X[:2], request_id="one")
     assert store.spent().sum() == spent > 0
     assert store.db.execute("SELECT count(*) FROM answers").get == answers
-    assert store.db.leases[0] == epoch
+    assert store.db.lease.epoch == epoch
 
 
 def test_a_lost_connection_changes_nothing_and_is_made_anew(store, outsider):

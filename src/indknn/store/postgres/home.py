@@ -36,7 +36,7 @@ class DatabaseHome:
     def __init__(self, address: Address):
         self.place: Place = address
         self._address = address
-        self._epoch: int | None = None
+        self._lease: leases.Held | None = None
         self._held: Session | None = None
 
     @property
@@ -76,7 +76,7 @@ class DatabaseHome:
             self.close(held)
 
     def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> Connection:
-        """An open store. After a lost connection it is a new connection with a new epoch."""
+        """An open store. After a lost connection it is a new connection with a new lease."""
         if read_only:
             return self._reader()
         held, self._held = self._held, None
@@ -97,11 +97,11 @@ class DatabaseHome:
             with told(lambda words: f"{self.place} cannot be opened: {words}"):
                 schema.migrate(session.pg, str(self.place))
                 _refuse_forgetful(session.pg, str(self.place))
-                epoch = self._epoch = leases.take(session.pg, str(self.place), _holder(), self._epoch)
+                self._lease = leases.take(session.pg, str(self.place), _holder(), self._lease)
         except BaseException:
             self.close(session)
             raise
-        session.leases = {leases.STORE: epoch}
+        session.lease = self._lease.lease
         return session
 
     def _reader(self) -> Session:
@@ -146,6 +146,12 @@ class DatabaseHome:
 
     def refuse_if_moved(self) -> None:
         """Nothing to do: every transaction checks its lease."""
+
+    def still_held(self, db: Connection) -> bool:
+        """Whether this process still has the store. StoreError if the server cannot be asked."""
+        assert isinstance(db, Session)
+        with told():
+            return db.lease is None or leases.look(db.pg) == db.lease
 
     def keep_room(self, engine: Engine, debits: int, *, only_if_grown: bool = False) -> None:
         """Nothing to do: the operator of the server must keep space free."""

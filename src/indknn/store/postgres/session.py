@@ -16,7 +16,8 @@ from psycopg.types.json import Json, set_json_dumps, set_json_loads
 
 from indknn.errors import FencedError, StoreError
 from indknn.store.books import TABLES, Books
-from indknn.store.postgres import door
+from indknn.store.postgres import door, leases
+from indknn.store.postgres.leases import Lease
 from indknn.store.postgres.schema import COLUMNS, KEYS
 from indknn.store.postgres.values import any_dumps, any_loads, register_text
 
@@ -53,7 +54,7 @@ class Rows:
 
 
 class Session:
-    """An open store in a database. A transaction begins by reading and locking the leases.
+    """An open store in a database. A transaction begins by reading and locking the lease.
 
     Reading alone is not enough. A process could take over between the reading and the commit, and read the store
     without what is committed then. With FOR SHARE, either the process that takes over waits for this transaction, or
@@ -64,8 +65,8 @@ class Session:
 
     def __init__(self, pg: psycopg.Connection, *, read_only: bool = False):
         self.pg = pg
-        self.leases: dict[int, int] = {}
-        """The epochs that must still be valid in every transaction. There are several if several shards write."""
+        self.lease: Lease | None = None
+        """What must still be in the row of the lease in every transaction."""
         self._books: Books | None = None
         self._read_only = read_only
         self._inside = self._enclosed = False
@@ -87,18 +88,15 @@ class Session:
         if self._enclosed:
             return self
         assert not self._inside, "transactions are not nested"
-        asked = ", ".join(map(str, sorted(self.leases))) or "NULL"
         with told():
-            look = f"SELECT id, epoch FROM leases WHERE id IN ({asked}) {self.lease_lock}"
-            rows = self.pg.execute(f"BEGIN; {look}".encode())
+            rows = self.pg.execute(f"BEGIN; {leases.LOOK} {self.lease_lock}".encode())
             rows.nextset()
-            found: dict[int, int] = dict(rows.fetchall())
+            row = rows.fetchone()
         self._inside = True
-        if found != self.leases:
+        if self.lease is not None and (row is None or Lease(*row) != self.lease):
             self._roll_back()
             raise FencedError(
-                f"another process has taken this store over (epoch {max(found.values(), default=0)}, this process has "
-                f"{max(self.leases.values(), default=0)}): nothing was written; stop this process"
+                "another process has taken this store over, or it was restored: nothing was written; stop this process"
             )
         return self
 
