@@ -90,6 +90,8 @@ class Gateway:
         sender: str,
     ) -> list[Any]:
         """The response to a request that its key permits."""
+        if self.service.closing and permission is not None:
+            raise Problem(503, "this server is closing", headers=GO_AWAY)
         if not (self.service.keyed or self.service.keys.is_open):
             await self.service.remember_keys()
         check_again = partial(self._check_again, permission, headers, self.service.keys.version)

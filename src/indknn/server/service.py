@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy.typing as npt
 
@@ -32,6 +32,7 @@ _NUMBER = 64  # bytes of a number in JSON, indented
 _MORE = 256  # lists, objects and commas of a request besides its numbers; and commas in the names of a record
 VERSION = "1"
 """The only version of a model. Released answers can be repeated, so no older version is kept."""
+T = TypeVar("T")
 Embed: TypeAlias = Callable[[list[str]], FloatArray]
 
 
@@ -66,7 +67,8 @@ class Service:
         self.reader = Reader()
         self.metrics = Metrics()
         self.reports = Reports(store)
-        self.closing = False
+        self.closing = False  # then nothing is told any more
+        self.reachable = True  # the database of the store
         self.connections: Callable[[], int] = lambda: 0  # how many are open; `serve` sets this
         if not self.keys.is_open:
             self._mark_keyed()
@@ -80,6 +82,19 @@ class Service:
             with self.store.changing() as change:
                 mark_keyed(change.state.db)
             self.keyed = True
+
+    async def told(self, work: Callable[[], T]) -> T:
+        """The result of some work that tells what is in the store.
+
+        Before that, everything is made durable, because a crash must not undo what was told (rule 2). A store in a
+        database is also asked whether it was taken over, because people may have been erased from it since.
+        """
+
+        def now() -> T:
+            self.store.flush()
+            return work()
+
+        return await self.worker.run(now)
 
     @cached_property
     def worker(self) -> Worker:
