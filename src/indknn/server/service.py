@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -34,6 +35,15 @@ VERSION = "1"
 """The only version of a model. Released answers can be repeated, so no older version is kept."""
 T = TypeVar("T")
 Embed: TypeAlias = Callable[[list[str]], FloatArray]
+
+
+def steady_days(clock: Callable[[], float] = time.monotonic) -> Callable[[], int]:
+    """A function that tells the day. If the system's clock is set forward, it goes on as if that had not happened.
+
+    Otherwise all requests would be forgotten at once, and whoever repeats one would pay again.
+    """
+    first, since = today(), clock()
+    return lambda: min(today(), first + 1 + int(clock() - since) // (24 * int(_HOUR)))
 
 
 class Service:
@@ -110,15 +120,15 @@ class Service:
 
     async def prune_requests(self) -> None:
         """Delete the ids of old requests at the beginning of each day, until it is cancelled."""
-        last = 0
+        last, day = 0, steady_days()
         while True:
-            if last != (last := today()):
-                await self.worker.run(self._prune)
+            if last != (last := day()):
+                await self.worker.run(partial(self._prune, last))
             await asyncio.sleep(_HOUR)
 
-    def _prune(self) -> None:
+    def _prune(self, day: int) -> None:
         with suppress(StoreError), self.store.changing() as change:  # a full disk: tomorrow it is tried again
-            prune(change, self.options.keep_requests)
+            prune(change, self.options.keep_requests, day)
 
     def look(self) -> None:
         """Remember what every request needs to know, because reading it from the store may have to reload the store."""
