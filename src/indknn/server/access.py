@@ -160,18 +160,18 @@ class Pace:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._next: dict[str, float] = {}  # when all requests of a sender would be served at fifty a second
+        self._next: dict[str, float] = {}  # counted in turns: the first that is free if none comes at once
 
     async def turn(self, sender: str) -> None:
         """Return when it is this sender's turn."""
-        now = self._clock()
+        now = self._clock() * _TURNS
         if len(self._next) > _SENDERS:  # addresses come and go
             self._next.clear()
-        turn = max(self._next.get(sender, now), now) + 1 / _TURNS
-        wait = turn - now - _AT_ONCE / _TURNS
-        if wait > _MOST_WAITING / _TURNS:
+        turn = max(self._next.get(sender, now), now) + 1
+        wait = turn - now - _AT_ONCE
+        if wait > _MOST_WAITING:
             text = f"too many requests without a key, or that had to be refused: {_TURNS:g} a second are answered"
             raise Problem(429, text, "rate_limit", GO_AWAY)
         self._next[sender] = turn
         if wait > 0:
-            await asyncio.sleep(wait)
+            await asyncio.sleep(wait / _TURNS)

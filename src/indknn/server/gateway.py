@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -25,6 +25,10 @@ _ON_EVERY_RESPONSE = (
     (b"referrer-policy", b"no-referrer"),
 )
 _NO_STORE = (b"cache-control", b"no-store")
+_SAID_ONCE = frozenset(
+    b"authorization content-encoding content-length content-type host inference-header-content-length origin "
+    b"x-indknn-rows x-request-id".split()
+)
 _JSON = ((b"content-type", b"application/json"),)
 
 
@@ -50,6 +54,8 @@ class Gateway:
         sender = f"address {(scope.get('client') or ('',))[0]}"
         connection, paced = scope.get("indknn.connection"), False
         try:
+            if len(headers) < len(scope["headers"]):
+                _refuse_repeated(scope["headers"])
             permission = needed_permission(scope["method"], scope["path"])
             key = authorise(self.service.keys, permission, headers)
             if key is None:
@@ -145,6 +151,15 @@ class Gateway:
         more = _ON_EVERY_RESPONSE if scope["path"].startswith("/console/") else (*_ON_EVERY_RESPONSE, _NO_STORE)
         messages[0]["headers"] = [*messages[0].get("headers", ()), *more]
         return messages
+
+
+def _refuse_repeated(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Refuse a header that says two things. A proxy may have believed the other one."""
+    seen: set[bytes] = set()
+    for name, _ in headers:
+        if name in _SAID_ONCE and name in seen:
+            raise Problem(400, f"the header {name.decode()} came more than once", "bad_http")
+        seen.add(name)
 
 
 def _problem_response(problem: Problem) -> list[Any]:
