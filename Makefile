@@ -9,7 +9,7 @@ DEMO := $(VENV)/.ready-demo
 OUT ?= out
 PORT ?= 8080
 
-.PHONY: help setup demo serve-demo test test-fast coverage lint docs reference dist bench figures soak clean
+.PHONY: help setup demo serve-demo test test-fast coverage lint vulnerabilities docs reference dist bench figures soak clean
 
 # What `make test-fast` leaves out: research, the console, crashes, and single tests marked `slow`.
 SLOW := audits baselines experiments plots console store/faults server/test_faults.py cluster
@@ -22,6 +22,7 @@ help:
 	@echo "make test-fast   the product without crashes and browsers, in less than a minute: for while you work"
 	@echo "make coverage    all tests, and which lines they reach: a page in $(OUT)/coverage"
 	@echo "make lint        ruff, mypy --strict, import-linter"
+	@echo "make vulnerabilities  known vulnerabilities of what is installed, by pip-audit; needs the internet"
 	@echo "make docs        the documentation site, in $(OUT)/site; 'make reference' writes its generated pages anew"
 	@echo "make dist        wheel and sdist, in dist/"
 	@echo "make bench       benchmarks, as ratios to peers"
@@ -71,6 +72,15 @@ lint: setup
 	$(BIN)/ruff format --check src tests benchmarks examples tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+# Not a part of `make test`: the advisories are on the internet, and change without us. A mirror of the packages may have
+# none, and then pip-audit would find nothing wrong. So a version with known vulnerabilities is looked up first.
+ADVISORY := import json, urllib.request as u; assert json.load(u.urlopen("https://pypi.org/pypi/pip/24.0/json", timeout=20))["vulnerabilities"]
+vulnerabilities: setup
+	@$(BIN)/python -c '$(ADVISORY)' 2>/dev/null && $(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit 2>/dev/null \
+	  || { echo "NOT CHECKED: pip-audit and its advisories at pypi.org cannot be reached from here" >&2; exit 1; }
+	@$(BIN)/python -m pip freeze --exclude-editable > $(VENV)/frozen.txt
+	$(BIN)/pip-audit --strict --no-deps --disable-pip --progress-spinner=off -r $(VENV)/frozen.txt
 
 # A warning is an error (but not with --quiet): a page that is in no menu, a link or an anchor that leads nowhere, a docstring that cannot be read.
 docs: setup

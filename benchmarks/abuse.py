@@ -1,13 +1,15 @@
-"""Measures how much 200 hostile clients disturb an honest analyst, with a real server process on loopback.
+"""Measures how much hostile clients disturb an honest analyst, with a real server process on loopback.
 
 python benchmarks/abuse.py                 n = 20,000, d = 64; each kind alone, then all together
 python benchmarks/abuse.py --clients 50 --seconds 5
+python benchmarks/abuse.py --only pipelined
 
 The honest analyst keeps four connections busy with new queries. Each query is durably charged, with a witness. A
 hostile client has no key, or a key of another analyst, which has no limits unless stated otherwise. It sends a request,
-reads the answer, and comes back after a pause. Hostile clients run at a lower priority, because real ones would use
-other machines. The report shows the honest analyst's times with and without them, and the memory of the server and its
-reader process.
+reads the answer, and comes back after a pause. A stranger has no key and never waits: it sends requests one behind the
+other at a fixed rate, and when its connection is closed it opens the next one. Hostile clients run at a lower priority,
+because real ones would use other machines. Each kind is compared with the honest analyst's times just before it. The
+report shows both, and the memory of the server and its reader process.
 """
 
 from __future__ import annotations
@@ -49,6 +51,23 @@ KINDS: dict[str, tuple[str, bytes, int]] = {  # whose key, the body, how many by
     "nesting of 1,000": ("hostile", DEEP, 0),
     "the largest request, all zeros but one": ("limited", NUMBERS, 0),
 }
+WRONG_KEY = b"GET /v1/status HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\n\r\n"
+NO_KEY = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}".encode()
+HEALTH = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n"
+HALF = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\nX: "
+STREAMS: dict[str, tuple[bytes, float, int]] = {  # what is repeated, MB a second in all, connections (0: all clients)
+    "pipelined health, .5 MB/s": (HEALTH, 0.5, 1),
+    "pipelined health, 3 MB/s": (HEALTH, 3.0, 1),
+    "pipelined health, 30 MB/s": (HEALTH, 30.0, 1),
+    "pipelined wrong keys, .5 MB/s": (WRONG_KEY, 0.5, 1),
+    "pipelined wrong keys, 3 MB/s": (WRONG_KEY, 3.0, 1),
+    "pipelined queries without a key, 3 MB/s": (NO_KEY, 3.0, 1),
+    "pipelined, then half a request, 3 MB/s": (8 * HEALTH + HALF, 3.0, 0),
+    "pipelined health on all connections, 3 MB/s": (HEALTH, 3.0, 0),
+    "wrong keys on all connections, .1 MB/s": (WRONG_KEY, 0.1, 0),
+    "health on all connections, .1 MB/s": (HEALTH, 0.1, 0),
+}
+_BLOCK = 0.02  # seconds between two pieces of a stream
 
 
 async def hostile(port: int, key: str, body: bytes, sent: int, pause: float, told: Counter[str]) -> None:
@@ -69,6 +88,38 @@ async def hostile(port: int, key: str, body: bytes, sent: int, pause: float, tol
         except (OSError, TimeoutError) as error:
             told[type(error).__name__] += 1
         await asyncio.sleep(pause)
+
+
+async def stream(port: int, text: bytes, rate: float, told: Counter[str]) -> None:
+    """Requests one behind the other, whatever the server says, on one connection after the other."""
+    size = max(len(text), round(rate * _BLOCK * 1e6))
+    block, pause = text * -(-size // len(text)), _BLOCK * size / (rate * _BLOCK * 1e6)
+
+    async def listen(reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(1 << 16):
+            for line in data.split(b"HTTP/1.1 ")[1:]:
+                told[line[:3].decode("latin-1")] += 1
+
+    while True:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            told["connections"] += 1
+            listening = asyncio.ensure_future(listen(reader))
+            try:
+                while not listening.done():
+                    writer.write(block)
+                    sending = asyncio.ensure_future(writer.drain())
+                    await asyncio.wait({listening, sending}, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+                    sending.cancel()
+                    await asyncio.gather(sending, return_exceptions=True)
+                    await asyncio.sleep(pause)
+            finally:
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
+                writer.transport.abort()
+        except OSError as error:
+            told[type(error).__name__] += 1
+            await asyncio.sleep(_BLOCK)
 
 
 async def idle(port: int, count: int, told: Counter[str]) -> None:
@@ -98,8 +149,13 @@ def attack(asked: argparse.Namespace) -> None:
             if kind == "idle connections":
                 tasks.append(asyncio.ensure_future(idle(asked.port, IDLE, told[kind])))
                 continue
+            if kind in STREAMS:
+                text, rate, many = STREAMS[kind]
+                n = many or asked.clients
+                tasks += [asyncio.ensure_future(stream(asked.port, text, rate / n, told[kind])) for _ in range(n)]
+                continue
             whose, body, sent = KINDS[kind]
-            each = max(1, asked.clients // sum(k != "idle connections" for k in kinds))
+            each = max(1, asked.clients // sum(k in KINDS for k in kinds))
             tasks += [
                 asyncio.ensure_future(hostile(asked.port, keys[whose], body, sent, asked.pause, told[kind]))
                 for _ in range(each)
@@ -145,9 +201,9 @@ def measure(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
             assert server.stdout is not None
             port = int(server.stdout.readline().rsplit(":", 1)[1])
             honest(port, asked.d, keys["analyst-0"], 2.0, server.pid)  # warm
-            undisturbed = result["undisturbed"] = honest(port, asked.d, keys["analyst-0"], asked.seconds, server.pid)
-            kinds = [*KINDS, "idle connections"]
+            kinds = [kind for kind in (*KINDS, *STREAMS, "idle connections") if asked.only in kind]
             for name, chosen in [*((kind, [kind]) for kind in kinds if not asked.together), ("all together", kinds)]:
+                undisturbed = honest(port, asked.d, keys["analyst-0"], asked.seconds, server.pid)
                 line = [sys.executable, __file__, "--attack", "--port", str(port), "--clients", str(asked.clients)]
                 with subprocess.Popen(
                     [*line, "--pause", str(asked.pause)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -161,6 +217,7 @@ def measure(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
                     attackers.stdin.close()
                     told = json.loads(attackers.stdout.read())
                 found["p99_to_undisturbed"] = found["p99_ms"] / undisturbed["p99_ms"]
+                found["undisturbed_p99_ms"] = undisturbed["p99_ms"]
                 found["memory_above"] = found["memory_mb"] - undisturbed["memory_mb"]
                 result[name] = {**found, "hostile_clients_were_told": told}
         finally:
@@ -180,6 +237,7 @@ def main() -> None:
     )
     parser.add_argument("--records", type=int, default=20_000)
     parser.add_argument("--d", type=int, default=64)
+    parser.add_argument("--only", default="", help="only the kinds whose names contain this")
     parser.add_argument("--together", action="store_true", help="only all kinds at once")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--attack", action="store_true", help=argparse.SUPPRESS)

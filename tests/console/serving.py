@@ -17,7 +17,7 @@ from indknn.store import keyfile as keys
 
 ROLES = ("admin", "curator", "analyst", "auditor")
 LABELS = ("healthy", "ill", "unclear")
-PATIENCE = 30
+PATIENCE = 60
 
 
 def free_port():

@@ -89,7 +89,7 @@ class Campaign:
     def _ask(self, server, analyst, again, stop):
         head = {"authorization": f"Bearer {self.keys[analyst]}"}
         rng = random.Random(f"{analyst}{self.kills}")
-        with httpx.Client(base_url=server.url, headers=head, timeout=20) as http:
+        with httpx.Client(base_url=server.url, headers=head, timeout=60) as http:
             while not stop.is_set():
                 name = again[analyst].pop() if again[analyst] else f"{rng.getrandbits(60):x}"
                 self.open_questions.setdefault((analyst, name), True)
@@ -107,7 +107,7 @@ class Campaign:
 
     def _change(self, server, stop):
         head = {"authorization": f"Bearer {self.curator}"}
-        with httpx.Client(base_url=server.url, headers=head, timeout=20) as http:
+        with httpx.Client(base_url=server.url, headers=head, timeout=60) as http:
             while not stop.wait(0.02):
                 self._number += 1
                 record = {"features": [1.0, self._number, 0, 1], "label": "a", "owner": f"n{self._number}"}

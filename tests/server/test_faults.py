@@ -6,7 +6,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -31,8 +30,8 @@ def server(tmp_path_factory):
         assert not list(problems(store))
 
 
-def talk(server, data, seconds=5.0):
-    """Send bytes, read until the server hangs up or has been silent."""
+def talk(server, data, seconds=60.0):
+    """Send bytes, read until the server has answered or hangs up."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=seconds) as s:
         s.sendall(data)
         got = b""
@@ -50,12 +49,13 @@ def talk(server, data, seconds=5.0):
 @pytest.mark.parametrize("mode", [{}, ENDLESS], ids=["Algorithm 3", "endless"])
 def test_killed_under_load_what_was_answered_is_charged(tmp_path, mode):
     campaign = Campaign(tmp_path, **mode)
-    for seconds in (0.4, 0.15, 0.7):
+    for seconds in (0.4, 0.15, 0.7, *[1.5] * 20):  # on a busy machine a round may end before anything was answered
         campaign.round(seconds)
-    assert campaign.kills == 3
-    assert campaign.told
+        if campaign.kills >= 3 and {analyst for analyst, _ in campaign.told} == set(ANALYSTS):
+            break
+    else:
+        pytest.fail("not all analysts were ever answered")
     assert campaign.found.total == 0, campaign.found
-    assert {analyst for analyst, _ in campaign.told} == set(ANALYSTS)
 
 
 @pytest.mark.slow
@@ -71,8 +71,12 @@ def test_the_harness_sees_a_server_that_answers_too_early(tmp_path):
 @pytest.mark.slow
 def test_stopped_under_load_everything_is_finished(tmp_path):
     campaign = Campaign(tmp_path)
-    assert campaign.round(0.7, signal.SIGTERM) == 0
-    assert campaign.told
+    for seconds in (0.7, *[1.5] * 20):
+        assert campaign.round(seconds, signal.SIGTERM) == 0
+        if campaign.told:
+            break
+    else:
+        pytest.fail("nobody was ever answered")
     assert campaign.found.total == 0, campaign.found
     assert not (tmp_path / "a.store-wal").exists()  # closed and folded
 
@@ -83,8 +87,9 @@ def test_a_stop_answers_what_is_under_way(tmp_path):
     path = tmp_path / "a.store"
     make_store(path).close()
     with Server(path, "--tick", "4") as server, ThreadPoolExecutor() as pool:
-        asked = [pool.submit(httpx.post, server.url + INFER, json=question(rows(i)), timeout=30) for i in range(4)]
-        time.sleep(2)  # all have arrived, none is due
+        asked = [pool.submit(httpx.post, server.url + INFER, json=question(rows(i)), timeout=60) for i in range(4)]
+        charged = "indknn_queries_answered_total 4.0"
+        wait_until(lambda: charged in httpx.get(server.url + "/metrics", timeout=60).text)
         assert server.stop() == 0
         assert [future.result().status_code for future in asked] == [200] * 4
         assert server.errors == ""
@@ -111,7 +116,7 @@ def test_what_is_not_http_gets_the_one_shape(server, data):
 
 def test_headers_have_an_end(server):
     line = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n"
-    assert b" 200 " in talk(server, line + b"X: " + b"x" * 20_000 + b"\r\n\r\n", 1.0)
+    assert b" 200 " in talk(server, line + b"X: " + b"x" * 20_000 + b"\r\n\r\n")
     assert b" 431 " in talk(server, line + b"X: " + b"x" * 40_000 + b"\r\n\r\n")
     assert b" 431 " in talk(server, line + b"".join(b"X%d: %s\r\n" % (i, b"x" * 100) for i in range(500)) + b"\r\n")
     assert b" 431 " in talk(server, b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\n\r\n")
@@ -152,7 +157,7 @@ def test_a_request_must_arrive_in_time(tmp_path):
                 assert all(b" 408 " in told for told in pool.map(lambda data: talk(server, data), slow))
         finally:
             process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_client_that_hangs_up_does_no_harm(server):
@@ -162,7 +167,7 @@ def test_a_client_that_hangs_up_does_no_harm(server):
         for _ in range(20):
             with socket.create_connection(("127.0.0.1", server.port)) as s:
                 s.sendall((head + body)[:cut])
-    assert httpx.get(server.url + "/v2/health/ready").status_code == 200
+    assert httpx.get(server.url + "/v2/health/ready", timeout=60).status_code == 200
 
 
 @pytest.mark.slow
@@ -172,9 +177,9 @@ def test_a_key_is_revoked_while_the_server_runs(tmp_path):
     _, text = keys.create(keys.keys_path(path), "auditor", "eve")
     with Server(path) as server:
         head = {"authorization": f"Bearer {text}"}
-        assert httpx.get(server.url + "/v1/status", headers=head).status_code == 200
+        assert httpx.get(server.url + "/v1/status", headers=head, timeout=60).status_code == 200
         keys.revoke(keys.keys_path(path), "eve")
-        wait_until(lambda: httpx.get(server.url + "/v1/status", headers=head).status_code == 401, 3)
+        wait_until(lambda: httpx.get(server.url + "/v1/status", headers=head, timeout=60).status_code == 401)
         assert server.stop() == 0
 
 
@@ -227,7 +232,7 @@ def test_tls(tmp_path):
         assert server.url.startswith("https://")
         trust = ssl.create_default_context(cafile=str(cert))
         trust.check_hostname = False
-        assert httpx.get(server.url + "/v2/health/live", verify=trust).status_code == 200
+        assert httpx.get(server.url + "/v2/health/live", verify=trust, timeout=60).status_code == 200
         trust.maximum_version = ssl.TLSVersion.TLSv1_2
         for ciphers, good in (("ECDHE+AESGCM", True), ("ECDHE+SHA:!AESGCM", False)):
             trust.set_ciphers(ciphers)
@@ -242,7 +247,7 @@ def test_tls(tmp_path):
 
 def test_who_sends_too_much_is_told_and_may_go_on(server):
     """The rest of a body that was refused is thrown away, up to a megabyte; the connection stays."""
-    with httpx.Client(base_url=server.url) as http:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
         for _ in range(2):
             assert http.post(INFER, content=b"x" * 500_000).status_code == 413
         assert http.post(INFER, json=question(rows(1))).status_code == 200

@@ -49,7 +49,7 @@ class TestALostFile:
         assert refused.returncode == 3
         assert "had keys, but a.store.keys is lost or empty: restore that file, make new keys" in refused.stderr
         with Server(path, "--open-on-loopback") as server:  # the operator's word
-            assert httpx.get(server.url + "/v1/status").status_code == 200
+            assert httpx.get(server.url + "/v1/status", timeout=60).status_code == 200
             assert server.stop() == 0
         assert run("keys", "create", path, "--role", "admin", "--name", "root").exit_code == 0
         with Server(path) as server:

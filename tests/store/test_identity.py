@@ -119,9 +119,12 @@ def test_what_is_no_name_is_refused_by_name(store, bad):
 
 
 def test_names_that_look_the_same_are_not_two_people(store):
-    """As other programs write them: with a space at the end, as a float, with an accent apart from its letter."""
+    """As other programs write them: with a space at the end, as a float, with an accent apart from its letter.
+
+    And names that no address can hold, so that nobody could look them up or forget them over HTTP.
+    """
     store.add(X[:2], Y[:2], ["17", "Jos\u00e9"])
-    for twin in ("17 ", " 17", "17\n", "17.0", "17.", "+17", "Jose\u0301"):
+    for twin in ("17 ", " 17", "17\n", "17.0", "17.", "+17", "Jose\u0301", "1\n7", "1\r7", "\ud800"):
         with pytest.raises(InvalidInputError, match="is new here, and must have a name of another form"):
             store.add(X[2:3], Y[2:3], [twin])
     store.add(X[2:5], Y[2:5], ["017", "17.5", "Jos\u00e9 "[:4]])

@@ -45,7 +45,10 @@ _BY_PATH = {
 INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 """The path of predictions: the name of the model, and optionally its version."""
 _PUBLIC = frozenset({"/", "/v1/sign-in", "/v2", "/v2/health/live", "/v2/health/ready"})
-_REFUSALS, _SENDERS = 50.0, 10_000  # refusals a second for each sender, and senders that are remembered
+GO_AWAY = ((b"retry-after", b"1"), (b"connection", b"close"))
+"""Headers that close a connection."""
+_TURNS, _AT_ONCE, _MOST_WAITING = 50.0, 20, 250  # requests a second, at once, and that may wait, for each sender
+_SENDERS = 10_000  # that are remembered
 _FORWARDED = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
@@ -148,23 +151,27 @@ class RateLimiter:
         self._buckets[key] = (content - n, now)
 
 
-class Refusals:
-    """Delays refusals for senders that are refused often, so that they do not slow down others.
+class Pace:
+    """Serves senders one request after the other who have shown no key, or whose requests are refused.
 
-    Each sender gets fifty refusals a second at once. Further refusals leave after one to two seconds. The delays vary,
-    so that the senders do not all come back at the same moment.
+    So they cost others next to nothing, on however many connections they come. Each sender has twenty such requests at
+    once, then fifty a second. Those that come faster wait for their turn. If very many wait, the next is refused.
     """
 
-    def __init__(self) -> None:
-        self._limiter = RateLimiter()
-        self._held = 0
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next: dict[str, float] = {}  # counted in turns: the first that is free if none comes at once
 
-    async def wait(self, sender: str) -> None:
-        """Return when this sender may be told that it was refused."""
-        if len(self._limiter) > _SENDERS:  # addresses come and go
-            self._limiter = RateLimiter()
-        try:
-            self._limiter.take(sender, _REFUSALS, 1)
-        except Problem:
-            self._held += 1
-            await asyncio.sleep(1.0 + self._held % 100 / 100)
+    async def turn(self, sender: str) -> None:
+        """Return when it is this sender's turn."""
+        now = self._clock() * _TURNS
+        if len(self._next) > _SENDERS:  # addresses come and go
+            self._next.clear()
+        turn = max(self._next.get(sender, now), now) + 1
+        wait = turn - now - _AT_ONCE
+        if wait > _MOST_WAITING:
+            text = f"too many requests without a key, or that had to be refused: {_TURNS:g} a second are answered"
+            raise Problem(429, text, "rate_limit", GO_AWAY)
+        self._next[sender] = turn
+        if wait > 0:
+            await asyncio.sleep(wait / _TURNS)

@@ -86,7 +86,7 @@ async def analysts(service: Served) -> dict[str, Any]:
     """How many answers each analyst was given, and how many queries their keys still allow."""
     path = service.keys.path
     file = keyfile.KeyFile() if path is None else await asyncio.to_thread(keyfile.read_key_file, path)
-    given = await service.worker.run(service.worker.counted)
+    given = await service.told(service.worker.counted)
     asking = [key for key in file.keys if key.role in keyfile.ASKING and key.revoked is None]
     names = sorted({key.name for key in asking} | {name for name in given if name is not None})
     everybody: list[str | None] = [*([None] if None in given else []), *names]
@@ -107,7 +107,7 @@ async def search_owners(
     """
     wanted = search.casefold()
     store = service.store
-    everybody = await service.worker.run(lambda: list(store.engine.ledger.owners()))  # it may be read anew before
+    everybody = await service.told(lambda: list(store.engine.ledger.owners()))  # it may be read anew before
     found = (name for name in everybody if wanted in name.casefold())
     names = await asyncio.to_thread(lambda: list(islice(found, limit + 1)))
     return {"owners": names[:limit], "more": len(names) > limit}

@@ -1,10 +1,14 @@
-"""uvicorn's HTTP, with limits on the size of headers and on how long a request may take to arrive."""
+"""uvicorn's HTTP, with limits: the size of headers, the time to arrive, and how many requests wait on a connection."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from indknn.server.connections import Connections
@@ -14,20 +18,44 @@ MAX_HEADERS = 32 << 10
 """Bytes of the request line and all headers together."""
 ARRIVAL = 30.0
 """Seconds that a request may take to arrive, from its first byte (or from connecting) to its last."""
+MOST_QUEUED, QUEUED_WITHOUT_KEY = 8, 2
+"""Requests that may wait on one connection behind the one that is being answered. The next one is refused. The second
+number is for a connection that has not shown a key yet."""
 _LINE = 1024  # bytes of the request line and of line ends, which `parsed` does not count
 _LINGER = 5.0  # seconds in which a body may still arrive after its request was answered
 _DISCARD = 1 << 20  # bytes of it
 _CHECK_SECONDS = 1.0
 
 
+class TooManyQueuedError(Exception):
+    """Stops the parser, which would otherwise read on to the end of the bytes that have arrived."""
+
+
+class Flow(FlowControl):
+    """Reads nothing while a request waits behind another one. All requests before the last have arrived whole."""
+
+    def __init__(self, connection: LimitedProtocol):
+        super().__init__(connection.transport)
+        self._connection = connection
+
+    def resume_reading(self) -> None:
+        """Read on, unless what was read is not answered yet."""
+        if len(self._connection.unanswered) < 2 and self._connection.refusal is None:
+            super().resume_reading()
+
+
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection.
+    """One connection. Its requests are answered one after the other, in the order in which they came.
 
     `waiting_since` is when the server began to wait for bytes. None while it waits for nothing. `close_overdue` checks
     all connections once a second, so that an ordinary request needs no timer.
     """
 
     house = Connections(most=1 << 20)  # one for each server, see `serve`
+    unanswered: deque[Any]  # uvicorn's cycles, the oldest first; only the last may not have arrived whole
+    queue = QUEUED_WITHOUT_KEY
+    refusal: Problem | None = None  # what the client is told at the end, after the answers to what came before
+    held = False  # whether the oldest request has to wait because its sender sends too many
     active = 0.0  # when a request last began or was answered
     waiting_since: float | None = None
     limit = ARRIVAL
@@ -39,22 +67,36 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """A client connects. Its time to send a request begins."""
         super().connection_made(transport)
+        self.unanswered = deque()
+        self.flow = Flow(self)
         self.waiting_since = self.active = self.loop.time()
         self.house.opened(self, self.client[0] if self.client else "")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection was closed."""
         self.house.closed(self)
+        for cycle in self.unanswered:
+            self._leave(cycle)
         super().connection_lost(exc)
 
     def show(self, key: str) -> bool:
         """The client has shown this key. Returns whether there is room for one more connection of that key."""
+        self.queue = MOST_QUEUED
         return self.house.shown(self, key)
 
     def idle_since(self) -> float | None:
         """Since when it waits for its client. None while the client waits for an answer."""
-        waits = self.waiting_since is not None or self.cycle is None or self.cycle.response_complete
+        waits = not self.unanswered or self.unanswered[0].more_body or self.held
         return self.active if waits else None
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Its client has to wait, and may be dropped to make room for others."""
+        self.held = True
+        try:
+            yield
+        finally:
+            self.held = False
 
     def drop(self) -> None:
         """Close it at once, to make room for others."""
@@ -62,6 +104,10 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
+        if len(self.unanswered) > self.queue:
+            text = f"more than {self.queue} requests wait on this connection; read answers before you send more"
+            self.refuse(Problem(429, text, "rate_limit"))
+            raise TooManyQueuedError
         super().on_message_begin()
         self.scope["indknn.connection"] = self  # type: ignore[typeddict-unknown-key]
         self.waiting_since, self.limit = self.loop.time(), ARRIVAL
@@ -82,6 +128,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse_headers()
         elif not self.transport.is_closing():
             super().on_headers_complete()
+            self.unanswered.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         """A part of the body arrived. After the answer it is discarded, so that the client can read the answer."""
@@ -103,16 +150,19 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The request was answered, perhaps before all of it arrived."""
         self.active = self.loop.time()
-        if self.waiting_since is not None:
-            self.waiting_since, self.limit = self.loop.time(), _LINGER
+        answered = self.unanswered.popleft()
+        if self.waiting_since is not None:  # the rest of it has less time, or the next one has its time from now on
+            self.waiting_since, self.limit = self.active, _LINGER if answered is self.cycle else ARRIVAL
         super().on_response_complete()
+        if self.refusal is not None and not self.unanswered:
+            self._say(self.refusal)
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived.
 
         Endless headers are noticed here, because the parser holds a header back until it is complete.
         """
-        if self.transport.is_closing():  # the request was refused, and more of it still arrives
+        if self.transport.is_closing() or self.refusal is not None:  # it was refused, and more of it still arrives
             return
         in_headers_before = self.in_headers
         super().data_received(data)
@@ -130,7 +180,25 @@ class LimitedProtocol(HttpToolsProtocol):
         self.refuse(Problem(431, f"the headers must have at most {MAX_HEADERS} bytes"))
 
     def refuse(self, problem: Problem) -> None:
-        """Answer without the application, and close the connection."""
+        """Answer without the application, and close the connection. Whole requests are answered before that."""
+        if self.refusal is not None:
+            return
+        if self.unanswered and self.unanswered[-1].more_body:  # this is the one that is refused
+            self._leave(self.unanswered.pop())
+            if self.pipeline:
+                self.pipeline.popleft()
+        if self.unanswered:
+            self.refusal = problem
+            self.flow.pause_reading()
+        else:
+            self._say(problem)
+
+    def _leave(self, cycle: Any) -> None:
+        """Nobody waits any more for the answer to this request."""
+        cycle.disconnected = True
+        cycle.message_event.set()
+
+    def _say(self, problem: Problem) -> None:
         head = f"HTTP/1.1 {problem.status} Refused\r\ncontent-type: application/json\r\n"
         head += f"content-length: {len(problem.body)}\r\nconnection: close\r\n\r\n"
         self.transport.write(head.encode() + problem.body)
@@ -139,6 +207,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def close_if_overdue(self, now: float) -> None:
         """Close the connection if the client takes too long."""
         if self.waiting_since is None or now - self.waiting_since < self.limit or self.transport.is_closing():
+            return
+        if len(self.unanswered) > 1 or self.refusal is not None:  # the client waits, not the server
             return
         if self.cycle is None or not self.cycle.response_started:
             self.refuse(Problem(408, f"a request must arrive within {self.limit:g} s"))

@@ -121,10 +121,10 @@ async def model_ready(service: Served, name: str, version: str | None = None) ->
 @router.get("/v1/status", tags=["curator"], responses=openapi.example(openapi.STATUS))
 async def status(service: Served) -> dict[str, Any]:
     """How much people have spent. It depends on individual budgets, so analysts have no access."""
-    run = service.worker.run
-    while await run(service.reports.read_some):
+    while await service.worker.run(service.reports.read_some):
         pass
-    return await asyncio.to_thread(await run(lambda: service.reports.moment(sum(service.worker.counted().values()))))
+    moment = service.told(lambda: service.reports.moment(sum(service.worker.counted().values())))
+    return await asyncio.to_thread(await moment)
 
 
 @router.get("/v1/audit", tags=["curator"], responses=openapi.example(openapi.AUDIT))
@@ -134,7 +134,7 @@ async def audit(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> dict[str, Any]:
     """The entries of the audit trail after a position: what was done and when, without personal data."""
-    return await service.worker.run(lambda: service.reports.audit(after, limit))
+    return await service.told(lambda: service.reports.audit(after, limit))
 
 
 @router.get("/metrics", tags=["curator"], response_class=Response, responses=openapi.TEXT)
@@ -185,13 +185,7 @@ async def purge(service: Served) -> dict[str, Any]:
 async def owner_statement(owner: OwnerName, service: Served, key: Caller) -> dict[str, Any]:
     """The statement of one person. Spending is rounded up to 1/50 of B, for every role."""
     _refuse_other_owners(key, owner)
-    store = service.store
-
-    def durable() -> dict[str, Any]:
-        store.flush()  # a charge that a crash could undo is not told (rule 2)
-        return statement(store.engine, owner)
-
-    return await service.worker.run(durable)
+    return await service.told(lambda: statement(service.store.engine, owner))
 
 
 @router.delete("/v1/owners/{id:path}", tags=["owner"], responses=openapi.example(openapi.RECEIPT))
@@ -207,8 +201,9 @@ async def forget_owner(request: Request, owner: OwnerName, service: Served, key:
 
 
 def _refuse_if_not_ready(service: Service) -> None:
-    if service.closing or service.n_features is None:
-        raise Problem(503, "there are no records yet, or the server is closing", "not_ready")
+    if service.closing or not service.reachable or service.n_features is None:
+        text = "there are no records yet, the database cannot be reached, or the server is closing"
+        raise Problem(503, text, "not_ready")
 
 
 def _refuse_other_owners(key: Key, owner: str) -> None:

@@ -120,7 +120,7 @@ def _run(
     async def main() -> None:
         store = app.service.store
         beside = [close_overdue(server.server_state.connections), app.service.prune_requests()]
-        beside += [stop_if_fenced(store, stop), rewrite_old_bytes(store, app.service.options.rewrite_every)]
+        beside += [stop_if_fenced(app.service, stop), rewrite_old_bytes(store, app.service.options.rewrite_every)]
         running = [asyncio.ensure_future(task) for task in beside]
         asyncio.get_running_loop().call_soon(ready, f"{'http' if tls is None else 'https'}://{where}:{address[1]}")
         try:

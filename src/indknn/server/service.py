@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy.typing as npt
 
 from indknn.errors import StoreError
 from indknn.ledger.figures import guarantee
-from indknn.server.access import PERMISSIONS, RateLimiter, Refusals, may
+from indknn.server.access import PERMISSIONS, Pace, RateLimiter, may
 from indknn.server.bodies import SMALL, BodyBudget
 from indknn.server.keyring import OPEN, Keyring
 from indknn.server.metrics import Metrics
@@ -32,7 +33,17 @@ _NUMBER = 64  # bytes of a number in JSON, indented
 _MORE = 256  # lists, objects and commas of a request besides its numbers; and commas in the names of a record
 VERSION = "1"
 """The only version of a model. Released answers can be repeated, so no older version is kept."""
+T = TypeVar("T")
 Embed: TypeAlias = Callable[[list[str]], FloatArray]
+
+
+def steady_days(clock: Callable[[], float] = time.monotonic) -> Callable[[], int]:
+    """A function that tells the day. If the system's clock is set forward, it goes on as if that had not happened.
+
+    Otherwise all requests would be forgotten at once, and whoever repeats one would pay again.
+    """
+    first, since = today(), clock()
+    return lambda: min(today(), first + 1 + int(clock() - since) // (24 * int(_HOUR)))
 
 
 class Service:
@@ -61,12 +72,13 @@ class Service:
                 "new keys with indknn keys create, or let everybody on this machine in with --open-on-loopback"
             )
         self.rate_limiter = RateLimiter()
-        self.refusals = Refusals()
+        self.pace = Pace()
         self.bodies = BodyBudget(options.max_bodies, options.max_body)
         self.reader = Reader()
         self.metrics = Metrics()
         self.reports = Reports(store)
-        self.closing = False
+        self.closing = False  # then nothing is told any more
+        self.reachable = True  # the database of the store
         self.connections: Callable[[], int] = lambda: 0  # how many are open; `serve` sets this
         if not self.keys.is_open:
             self._mark_keyed()
@@ -80,6 +92,19 @@ class Service:
             with self.store.changing() as change:
                 mark_keyed(change.state.db)
             self.keyed = True
+
+    async def told(self, work: Callable[[], T]) -> T:
+        """The result of some work that tells what is in the store.
+
+        Before that, everything is made durable, because a crash must not undo what was told (rule 2). A store in a
+        database is also asked whether it was taken over, because people may have been erased from it since.
+        """
+
+        def now() -> T:
+            self.store.flush()
+            return work()
+
+        return await self.worker.run(now)
 
     @cached_property
     def worker(self) -> Worker:
@@ -95,15 +120,15 @@ class Service:
 
     async def prune_requests(self) -> None:
         """Delete the ids of old requests at the beginning of each day, until it is cancelled."""
-        last = 0
+        last, day = 0, steady_days()
         while True:
-            if last != (last := today()):
-                await self.worker.run(self._prune)
+            if last != (last := day()):
+                await self.worker.run(partial(self._prune, last))
             await asyncio.sleep(_HOUR)
 
-    def _prune(self) -> None:
+    def _prune(self, day: int) -> None:
         with suppress(StoreError), self.store.changing() as change:  # a full disk: tomorrow it is tried again
-            prune(change, self.options.keep_requests)
+            prune(change, self.options.keep_requests, day)
 
     def look(self) -> None:
         """Remember what every request needs to know, because reading it from the store may have to reload the store."""

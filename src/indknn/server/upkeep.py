@@ -5,31 +5,44 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 
-from indknn.errors import StoreError
+from indknn.errors import FencedError, StoreError
 from indknn.place import Address
+from indknn.server.service import Service
 from indknn.store import Store
 
-_HOUR, _LOOK = 3600.0, 1.0
+LOOK_SECONDS = 1.0
+"""How often a server asks its database whether it still has the store, also while nobody asks it anything."""
+_HOUR = 3600.0
 _log = logging.getLogger("indknn.server")
 
 
-async def stop_if_fenced(store: Store, stop: Callable[[], None]) -> None:
-    """Stop if another process has taken over the store, because nothing could be answered any more.
+async def stop_if_fenced(service: Service, stop: Callable[[], None]) -> None:
+    """Stop if another process has taken over the store: what is in memory may have been erased since.
 
-    After a failure, only opening the store again shows this. A file cannot be taken over.
+    A file cannot be taken over.
     """
-    if isinstance(store.path, Address):
-        while not await asyncio.to_thread(_fenced, store):
-            await asyncio.sleep(_LOOK)
-        stop()
+    while isinstance(service.store.path, Address) and not service.closing:
+        await asyncio.to_thread(look, service)
+        if service.closing:
+            stop()
+        await asyncio.sleep(LOOK_SECONDS)
 
 
-def _fenced(store: Store) -> bool:
-    with suppress(StoreError):  # the server is not back yet
-        store.recover()
-    return store.fenced
+def look(service: Service) -> None:
+    """Ask the database whether this process still has the store. If that is not known, the server is not ready."""
+    for again in (True, False):
+        try:
+            service.store.flush()
+        except FencedError:
+            service.closing = True
+        except StoreError:
+            if again:  # the session may have been ended by whoever took over: a new one is told so
+                continue
+            service.reachable = False
+        else:
+            service.reachable = True
+        return
 
 
 async def rewrite_old_bytes(store: Store, hours: float) -> None:

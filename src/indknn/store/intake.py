@@ -27,7 +27,8 @@ from indknn.records.keys import Match
 from indknn.types import IntArray, OwnerId, Vectors
 
 _WHOLE = re.compile(r"[+-]?[0-9]+\.0*|\+[0-9]+")
-_ODD = f"no space at an end, no 17.0 for 17, in Unicode NFC, not {EACH_ROW_PREFIX}..."
+_UNSAYABLE = re.compile("[\n\r\ud800-\udfff]")  # no request over HTTP can name such a person
+_ODD = f"no space at an end, no 17.0 for 17, one line in Unicode NFC, not {EACH_ROW_PREFIX}..."
 Ready: TypeAlias = tuple[Vectors, IntArray, Sequence[OwnerId] | None, list[str] | None, Match | None]
 """Features, labels, owners (None for new people), record ids, and which rows are here already, if that is known."""
 
@@ -105,9 +106,12 @@ def people_of(owners: Any, n: int, ledger: MemoryLedger, vacant: bool) -> Sequen
 
 
 def _is_odd(name: OwnerId) -> bool:
-    """Whether another person may have this name, or this person another name that looks the same."""
+    """Whether another person may have this name, or this person another name that looks the same.
+
+    Or nobody could ask for this person by HTTP.
+    """
     alike = name != name.strip() or not (name.isascii() or is_normalized("NFC", name)) or _WHOLE.fullmatch(name)
-    return bool(alike) or name.startswith(EACH_ROW_PREFIX)
+    return bool(alike or _UNSAYABLE.search(name)) or name.startswith(EACH_ROW_PREFIX)
 
 
 def people_of_items(items: Sequence[Item], engine: Engine, each_row: bool) -> Sequence[OwnerId] | None:

@@ -16,7 +16,7 @@ export function mount(page) {
 
   lookup.addEventListener("submit", (event) => {
     event.preventDefault();
-    busy(find("button", lookup), look);
+    busy(find("button", lookup), () => look(name.value));
   });
   search.addEventListener("click", () => busy(search, seek));
   again.addEventListener("input", () => { button.disabled = again.value !== shown; });
@@ -51,7 +51,7 @@ export function mount(page) {
       tell(found, owners.length === 0 ? "No owner has this text in their name." : more ? `The first ${count(owners.length)}; type more of the name.` : many(owners.length, "owner"));
       list.replaceChildren(...owners.map((one) => {
         const choose = make("button", { type: "button", class: "quiet" }, one);
-        choose.addEventListener("click", () => { name.value = one; busy(choose, look); });
+        choose.addEventListener("click", () => { name.value = one; busy(choose, () => look(one)); });
         return make("li", {}, choose);
       }));
     } catch (failure) {
@@ -60,10 +60,10 @@ export function mount(page) {
     }
   }
 
-  async function look() {
+  // Not always what the field shows: a field drops line breaks, and then it would be another person's name.
+  async function look(wanted) {
     clear();
     hideReceipt();
-    const wanted = name.value;
     if (/^\.{0,2}$/.test(wanted)) { // "." and ".." cannot stand in an address: browsers resolve them, whatever the escape
       tell(error, wanted === "" ? "Type the name of an owner." : "This name cannot be asked for here. Use indknn owner on the server.");
       name.focus();
