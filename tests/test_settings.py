@@ -20,7 +20,7 @@ from indknn.errors import InvalidInputError
 from indknn.ledger.figures import guarantee
 from indknn.records.indexes import INDEXES, hashed
 from indknn.settings import MAX_CLASSES, PARAMETERS, Settings
-from indknn.store.tuning.public import Target
+from indknn_lab.tuning import Target
 
 DOCS = Path(__file__).parents[1] / "docs" / "cli.md"
 X, Y = np.eye(3), [0, 1, 0]

@@ -4,19 +4,56 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from indknn.cli.demonstration import Dataset, load_features
 from indknn.cli.files import Columns
 from indknn.cli.labels import labelled
 from indknn.errors import InvalidInputError
 
 TITLES = {"cifar10": "CIFAR-10", "fmnist": "Fashion-MNIST", "agnews": "AG News", "dbpedia": "DBpedia-14"}
 """The paper's data sets by short name. Features are in files named `<short name>-<extractor>.npz`."""
+FASHION_CLASSES = (
+    "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Private records (train) and public queries (test), as features and labels."""
+
+    name: str
+    X_train: npt.NDArray[np.float32]
+    y_train: npt.NDArray[Any]
+    X_test: npt.NDArray[np.float32]
+    y_test: npt.NDArray[Any]
+
+
+def load_features(path: Path | str, name: str | None = None) -> Dataset:
+    """Read a feature file: an npz with X_train, y_train, X_test and y_test, and scales if the features are int8."""
+    path = Path(path)
+    parts = [labelled(path, Columns(part=part)) for part in ("_train", "_test")]
+    X_train, X_test = (X.astype(np.float32) for X, _ in parts)
+    if X_train.shape[1] != X_test.shape[1]:
+        raise InvalidInputError(f"{path}: X_train has {X_train.shape[1]} features and X_test {X_test.shape[1]}")
+    if not (np.isfinite(X_train).all() and np.isfinite(X_test).all()):
+        raise InvalidInputError(f"{path}: holds NaN or infinity")
+    return Dataset(name or path.stem, X_train, parts[0][1], X_test, parts[1][1])
+
+
+def load_fashion_mini() -> Dataset:
+    """50,000 private and 10,000 public Fashion-MNIST images, 64 features each (Xiao, Rasul & Vollgraf 2017).
+
+    >>> data = load_fashion_mini()
+    >>> data.X_train.shape, data.X_test.shape, data.y_test[:3].tolist()
+    ((50000, 64), (10000, 64), [9, 2, 1])
+    """
+    with as_file(files("indknn_lab.demonstration") / "fmnist-r50-mini.npz") as path:
+        return load_features(path, "fashion-mini")
 
 
 @dataclass(frozen=True)
@@ -39,8 +76,7 @@ class FeatureFolder:
 def find_datasets(folder: Path | str) -> FeatureFolder:
     """Look for cifar10-*.npz, fmnist-*.npz, agnews-*.npz and dbpedia-*.npz in a folder.
 
-    >>> from importlib.resources import as_file, files
-    >>> with as_file(files("indknn.cli.demonstration")) as folder:
+    >>> with as_file(files("indknn_lab.demonstration")) as folder:
     ...     found = find_datasets(folder)
     >>> list(found.present), found.missing
     (['fmnist'], ('cifar10', 'agnews', 'dbpedia'))

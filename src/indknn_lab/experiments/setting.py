@@ -145,6 +145,6 @@ def find(
         more["notices"] = tuple(text.format(path.name, names) for path in folder.strangers)
     if sources:
         return Setting(sources, **more)
-    with as_file(files("indknn.cli.demonstration") / "fmnist-r50-mini.npz") as path:
+    with as_file(files("indknn_lab.demonstration") / "fmnist-r50-mini.npz") as path:
         packaged = Source.of(path)
     return Setting({"cifar10": (packaged,), "fmnist": (packaged,)}, stand_in=("cifar10",), **more)

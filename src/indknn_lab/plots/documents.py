@@ -37,6 +37,12 @@ _STREAMS = {
     "Algorithm 3, fifth 1x": (_VOTES, "5th of 1x"),
 }
 _CHANGE = {_OURS: "Ind-KNN", _AGAIN: "NoisySGD, retrained", _ONCE: "NoisySGD, trained once"}
+_TOOLS = {
+    "endless": "Ind-KNN, {:,} queries",
+    "algorithm3": "Algorithm 3, {:,} queries",
+    "private_knn": "Private-kNN, {:,} queries",
+    "noisy_sgd": "NoisySGD, retrained {:,} times",
+}
 _PAPER = {"indknn": "Ind-KNN (Algorithm 3)", "private_knn": "Private-kNN", "noisy_sgd": "Linear NoisySGD"}
 
 
@@ -154,6 +160,23 @@ def missed(summaries: Summaries) -> str:
     return "\n".join(f"- {f['paper']} Here: {f['here']}" for f in found) or "None."
 
 
+def tools(summaries: Summaries) -> str:
+    """Which tool for which task: the accuracy of each method by its load, on each data set and size of store."""
+    if "tools" not in summaries:
+        return "*Not run yet: `benchmarks/advise.py`.*"
+    points = summaries["tools"]["points"]
+    places = sorted({(p["data"], p["n"]) for p in points})
+    epsilons = sorted({p["epsilon"] for p in points})
+    known = {(p["method"], p["load"], p["data"], p["n"], p["epsilon"]): f"{p['accuracy']:.3f}"[1:] for p in points}
+    rows = [
+        [text.format(load), *(" / ".join(known.get((method, load, *at, e), NONE) for e in epsilons) for at in places)]
+        for method, text in _TOOLS.items()
+        for load in sorted({p["load"] for p in points if p["method"] == method})
+    ]
+    header = f"accuracy at ε = {' / '.join(f'{e:g}' for e in epsilons)}"
+    return table([header, *(f"{summaries['tools']['data'][data]['title']}, n = {n:,}" for data, n in places)], rows)
+
+
 def everything(item: str) -> Callable[[Summaries], str]:
     """A block with the full outcome of an item."""
     return lambda summaries: markdown(summaries[item]) if item in summaries else _not_run(item)
@@ -185,6 +208,7 @@ BLOCKS: dict[str, Callable[[Summaries], str]] = {
     "streams-goals": findings("endless_streams"),
     "change-goals": findings("endless_change"),
     "missed": missed,
+    "tools": tools,
     "sources": sources,
     "in-short": in_short,
     "audit-summary": audit_summary,

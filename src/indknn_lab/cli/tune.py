@@ -14,8 +14,7 @@ from indknn.cli.options import FEATURES, JSON, LABEL, columns, parameter_options
 from indknn.cli.progress import stages
 from indknn.core.calibrate import MANY_RECORDS
 from indknn.settings import PARAMETERS
-from indknn.store.tuning.candidates import USUAL
-from indknn.store.tuning.public import Target, Trial, Tuning, possible, tune
+from indknn_lab.tuning import USUAL, Target, Trial, Tuning, possible, tune
 
 
 @click.command("tune")

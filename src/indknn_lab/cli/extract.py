@@ -13,11 +13,11 @@ import numpy as np
 from indknn.cli.options import JSON, LABEL, OWNER, RECORD, show
 from indknn.cli.progress import stages
 from indknn.errors import InvalidInputError
-from indknn.features import Extractor, extract, find_extractor
-from indknn.features.files import FromFiles, ImageFiles
-from indknn.features.named import reads_images
+from indknn.features import Extractor
 from indknn.tables.files import read_table
 from indknn.tables.values import as_list
+from indknn_lab.features import extract, find_extractor
+from indknn_lab.features.vision import FromFiles, ImageFiles, reads_images
 
 _Found: TypeAlias = tuple[Any, Extractor, dict[str, Any]]
 

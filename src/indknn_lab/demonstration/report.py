@@ -16,7 +16,7 @@ def page(title: str, facts: dict[str, str], accuracy: Sequence[tuple[str, float,
 
     `counts` are the numbers of people by the tenth of the budget that they have spent.
     """
-    template = Template((files("indknn.cli.demonstration") / "report.html").read_text())
+    template = Template((files("indknn_lab.demonstration") / "report.html").read_text())
     drawn = {"accuracy": _accuracy(accuracy), "spending": _spending(counts)}
     return template.substitute({name: escape(text) for name, text in facts.items()}, title=escape(title), **drawn)
 

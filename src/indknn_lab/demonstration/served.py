@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from indknn.cli.demonstration import FASHION_CLASSES, load_fashion_mini
 from indknn.errors import InvalidInputError
 from indknn.settings import Settings
 from indknn.store import Store
+from indknn_lab.datasets.features import FASHION_CLASSES, load_fashion_mini
 
 PEOPLE, ASKED = 5000, {"alice": 300, "bob": 100}
 _SHOWN = 5

@@ -1,7 +1,22 @@
 """Tuning on public data: a labelled public set plays both the store and the queries, and nobody pays.
 
-If the set is smaller than the store, each of its records plays several people, up to `CROWD` in all. The rest is scaled
-(`scale.py`). Noise is seeded, because nothing in here has to be private.
+If the set is smaller than the store, each of its records plays several people, up to `CROWD` in all. The rest is
+scaled. Noise is seeded, because nothing in here has to be private.
+
+From a store of one size to a stand-in of another, which noise and which budget mean the same? A person who is near in a
+share s of T queries is charged about s·T·κ²/(2·σ2²·K) for voting, and K = s·n. Over all n people that is
+
+    spent of B        T·κ²/(2·σ2²·n·B)
+    noise over votes  σ2·sqrt(K)/(κ·K) = σ2/(κ·sqrt(s·n))
+
+so at equal wear the noise over the votes goes with sqrt(T/B)/n; that on the count, σ1/K with σ1 = sqrt(T/6B), and on
+sums over all records, in proportion to 1/(sqrt(B)·n), go the same way. Hence m people under the budget
+B' = B·(n/m)², with σ2' = σ2·sqrt(m/n), see the T queries as n people under B do: same wear, same noise, in votes,
+counts, gradients and report cards alike. T' instead of T queries under B'·T'/T mean the same to Algorithm 3.
+
+What does not scale is the floor of 30 under K: in a small stand-in it shields those who are left when most are
+exhausted, and a σ2 that is too small looks better than it is (by .05 to .1 with 4,000 for 10,000 records).
+So a stand-in is first filled up with copies of its records, and scaled only where it would be too large to try.
 """
 
 from __future__ import annotations
@@ -11,19 +26,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, sqrt
 from statistics import median
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from indknn.core import accounting
-from indknn.core.calibrate import MANY_RECORDS, PLANNED_QUERIES, near_share, tau_from_queries
+from indknn.core.calibrate import MANY_RECORDS, PLANNED_QUERIES, near_share, sigma2_for, tau_from_queries
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError
 from indknn.settings import MAX_FEATURES, Settings
-from indknn.store.tuning.candidates import Candidate
-from indknn.store.tuning.scale import sigma2_for_store
 from indknn.types import Accountant, KernelName
 
 LEAST_ROWS = 200
@@ -34,7 +47,42 @@ CROWD = 20_000
 _QUERIES_SHARE = 0.25
 _BATCH = 512
 _MOST_BUDGET = 400.0  # accounting surely accepts this, and it is far above any promise
+USUAL_STORE = 50_000
+"""The size of store that the factor of `calibrate.sigma2_for` was fitted for."""
+_MANY = 10_000  # queries over which `sigma2_for` is asked: there its bounds do not bind
+_LEAST, _MOST = 0.02, 100.0
 Progress = Callable[[int, int], None]
+Mode: TypeAlias = Literal["algorithm3", "model"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A mode with parameters.
+
+    `share` is the share of pairs that sets τ (None: the store chooses from its own queries). `factor` scales σ2.
+    """
+
+    mode: Mode
+    share: float | None = None
+    factor: float = 1.0
+    prior_share: float | None = None
+
+    def describe(self) -> str:
+        """In words.
+
+        >>> Candidate("algorithm3", 0.03, 2.0).describe()
+        'Algorithm 3, 3% near, sigma2 x 2'
+        """
+        near = "" if self.share is None else f", {100 * self.share:g}% near"
+        if self.mode == "algorithm3":
+            return f"Algorithm 3{near}, sigma2 x {self.factor:g}"
+        return f"shared model for {self.prior_share or 0.0:.0%} of B{near}"
+
+
+USUAL = (
+    *(Candidate("algorithm3", share, factor) for share in (0.015, 0.03, 0.06) for factor in (0.25, 0.5, 1.0)),
+    *(Candidate("model", None, prior_share=share) for share in (0.6, 0.9)),
+)
 
 
 @dataclass(frozen=True)
@@ -208,3 +256,15 @@ def _settings(
         max_queries=None if real.max_queries is None else asked,
         sigma2=None if sigma2 is None else sigma2 / sqrt(ratio),
     )
+
+
+def sigma2_for_store(budget: float, max_queries: int, n: int, factor: float = 1.0) -> float:
+    """σ2 at which the budgets of n people last for T queries as they do in a store of the usual size.
+
+    >>> round(sigma2_for_store(0.0359, 1000, 50_000) / sigma2_for(0.0359, 1000), 6)
+    1.0
+    >>> round(sigma2_for_store(0.0359, 1000, 12_500) / sigma2_for(0.0359, 1000), 6)
+    2.0
+    """
+    per_root = sigma2_for(1.0, _MANY) / sqrt(_MANY)
+    return min(max(factor * per_root * sqrt(max_queries / budget * USUAL_STORE / n), _LEAST), _MOST)
