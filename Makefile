@@ -21,7 +21,7 @@ help:
 	@echo "make test        all tests; the slowest 15 are listed"
 	@echo "make test-fast   the product without crashes and browsers, in less than a minute: for while you work"
 	@echo "make coverage    all tests, and which lines they reach: a page in $(OUT)/coverage"
-	@echo "make lint        ruff, mypy --strict, import-linter"
+	@echo "make lint        ruff, mypy --strict, import-linter, and how large the house may be (tools/house.py)"
 	@echo "make docs        the documentation site, in $(OUT)/site; 'make reference' writes its generated pages anew"
 	@echo "make dist        wheel and sdist, in dist/"
 	@echo "make bench       benchmarks, as ratios to peers"
@@ -71,6 +71,7 @@ lint: setup
 	$(BIN)/ruff format --check src tests benchmarks examples tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+	$(BIN)/python -m tools.house
 
 # A warning is an error (but not with --quiet): a page that is in no menu, a link or an anchor that leads nowhere, a docstring that cannot be read.
 docs: setup
