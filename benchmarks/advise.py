@@ -39,7 +39,7 @@ from indknn_lab.baselines.topk import SENSITIVITY
 from indknn_lab.datasets import load_features
 from indknn_lab.datasets.features import TITLES, find_datasets
 from indknn_lab.experiments.data import Data, NearestLabels
-from indknn_lab.experiments.methods.private_knn import sampled_votes
+from indknn_lab.experiments.methods.rivals import sampled_votes
 from indknn_lab.experiments.units import write_json
 from indknn_lab.tuning import sigma2_for_store
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from indknn.errors import InvalidInputError
-from indknn_lab.plots.documents import BLOCKS, rendered, write_documents
-from indknn_lab.plots.summaries import FOLDER, kept
+from indknn_lab.plots.documents import BLOCKS, FOLDER, kept, rendered, write_documents
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from indknn.errors import InvalidInputError
-from indknn_lab.datasets.features import TITLES, find_datasets
-from indknn_lab.datasets.tables import LABELS, TABLES, encoded, find_tables, is_table
+from indknn_lab.datasets.features import LABELS, TABLES, TITLES, encoded, find_datasets, find_tables, is_table
 from indknn_lab.experiments.methods.own import load_methods
 from indknn_lab.experiments.units import Effort, Unit
 
