@@ -1,4 +1,4 @@
-"""Makes the measurements for `indknn advise`: Ind-KNN, Private-kNN and NoisySGD on the same stores and streams.
+"""Measures which tool fits which task: Ind-KNN, Private-kNN and NoisySGD on the same stores and streams.
 
     python benchmarks/advise.py --data FOLDER
 
@@ -8,9 +8,9 @@ than the data starts again, and a repeated query is charged as a new one. The en
 gets the best of three σ2, and the other methods the best of a small grid, on the validation rows. No budget covers
 these searches.
 
-Every point is kept in `--cache` at once, and a run that was stopped continues. Only this script writes the file in the
-package, from these points. `--only-write` does only that. Points of methods that were not measured this time
-(`--methods`) stay unchanged in that file.
+Every point is kept in `--cache` at once, and a run that was stopped continues. Only this script writes
+`docs/results/tools.json`, from these points. `--only-write` does only that. Points of methods that were not measured
+this time (`--methods`) stay unchanged in that file. `indknn reproduce write-docs` makes the table in docs/tuning.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from indknn.core.accounting import budget
 from indknn.core.noise import SeededNoise
 from indknn.core.quantise import quantise
 from indknn.errors import PrivacyWarning
-from indknn.store.tuning.scale import sigma2_for_store
 from indknn.types import GRID
 from indknn_lab.baselines import LinearNoisySGD
 from indknn_lab.baselines.pricing import SamplingAccountant, noise_multiplier
@@ -40,10 +39,11 @@ from indknn_lab.baselines.topk import SENSITIVITY
 from indknn_lab.datasets import load_features
 from indknn_lab.datasets.features import TITLES, find_datasets
 from indknn_lab.experiments.data import Data, NearestLabels
-from indknn_lab.experiments.methods.private_knn import sampled_votes
+from indknn_lab.experiments.methods.rivals import sampled_votes
 from indknn_lab.experiments.units import write_json
+from indknn_lab.tuning import sigma2_for_store
 
-SHIPPED = Path(__file__).parents[1] / "src" / "indknn_lab" / "advice" / "measurements.json"
+KEPT = Path(__file__).parents[1] / "docs" / "results" / "tools.json"
 DELTA = 1e-5
 EPSILONS = (0.25, 0.5, 1.0, 2.0)
 SIZES = {"agnews": (10_000, 25_000), "cifar10": (10_000, 40_000)}
@@ -268,7 +268,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--only-write", action="store_true")
     parser.add_argument("--cache", type=Path, default=Path("out/advise"))
-    parser.add_argument("--out", type=Path, default=SHIPPED)
+    parser.add_argument("--out", type=Path, default=KEPT)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     options = parser.parse_args()
     warnings.simplefilter("ignore", PrivacyWarning)  # seeded on purpose
@@ -276,7 +276,7 @@ def main() -> None:
         if options.data is None:
             parser.error("--data is needed to measure anything")
         measure(options.data, options.cache, options.methods)
-    write_json(options.out, assemble(options.cache, json.loads(SHIPPED.read_text(encoding="utf-8"))))
+    write_json(options.out, assemble(options.cache, json.loads(KEPT.read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from scipy.stats import norm
 from indknn import IndKNNClassifier
 from indknn.core.calibrate import NEAR_SHARE, near_share
 from indknn.core.kernels import tau_on_grid
-from indknn.records.indexes.scanner_native import _native, cores
+from indknn.records.indexes.scan import _native, cores
 from measure import machine, medians
 
 BASE = 20_000

@@ -8,14 +8,13 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 
 from indknn.core.quantise import integer_dots, quantise
-from indknn.records.indexes.choose import make_scanner
-from indknn.records.indexes.scanner_native import cores
+from indknn.records.indexes.scan import cores, make_scanner
 from indknn.types import FloatArray, Vectors
 
 _RANK = 64
@@ -99,7 +98,7 @@ def machine() -> dict[str, object]:
         names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
         cpu = names[0] if names else cpu
     versions = {}
-    for package in ("numpy", "faiss-cpu", "scikit-learn", "simsimd"):
+    for package in ("numpy", "faiss-cpu", "scikit-learn"):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -111,6 +110,5 @@ def machine() -> dict[str, object]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "scanner": make_scanner().name,
-        "simsimd used by the numpy scanner": util.find_spec("simsimd") is not None,
         **versions,
     }

@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from indknn.core.kernels import Cosine, tau_on_grid
-from indknn.records.indexes import ExactIndex, make_index, scanner_numpy
-from indknn.records.indexes.coded import CodedIndex
-from indknn.records.indexes.scanner_native import _native, cores
+from indknn.records.indexes import CodedIndex, ExactIndex, make_index
+from indknn.records.indexes.scan import _native, cores
 from indknn.types import Vectors
 from measure import features, medians, one, tau_for, unit
 
 Row = dict[str, Any]
 BATCH = 64
 SHARE = 0.02
-
-
-@contextmanager
-def no_simsimd() -> Iterator[None]:
-    """NumPy alone, for as long as this lasts."""
-    held, scanner_numpy._cdist = scanner_numpy._cdist, None
-    try:
-        yield
-    finally:
-        scanner_numpy._cdist = held
-
-
-def numpy_alone(call: Callable[[], object]) -> Callable[[], object]:
-    def run() -> object:
-        with no_simsimd():
-            return call()
-
-    return run
 
 
 def filled(name: str, records: Vectors, **options: Any) -> ExactIndex:
@@ -57,9 +37,7 @@ def ours(records: Vectors, queries: Vectors, tau: int) -> dict[str, Callable[[],
         factors = fast._factors(queries, tau)
         calls["indknn native, scan only"] = lambda: fast.scanner.scan(fast.slots.store, queries.values, factors)
         calls["plain read"] = lambda: _native.read(fast.slots.values, *records.values.shape, cores())
-    calls["indknn numpy"] = numpy_alone(lambda: list(slow.search(queries, tau)))
-    if scanner_numpy._cdist is not None and len(queries) == 1:
-        calls["indknn numpy + simsimd"] = lambda: list(slow.search(queries, tau))
+    calls["indknn numpy"] = lambda: list(slow.search(queries, tau))
     return calls
 
 

@@ -1,8 +1,8 @@
-"""Counts how often one prediction moves from one file of the package to another, as a reader of the code would.
+"""Counts how often one call moves from one file of the package to another, as a reader of the code would.
 
 It follows the functions of `indknn` in the order in which they are called, and counts how often a call is in another
 file than the call before it. It does this for one query, after some others, in each mode, through the estimator, the
-store and HTTP.
+store and HTTP; and for adding and forgetting one person, and for `indknn add`. `tools/house.py` limits these numbers.
 
     python benchmarks/switches.py            a table
     python benchmarks/switches.py --trace    with every call, file by file
@@ -15,7 +15,9 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ import numpy as np
 
 import indknn
 from indknn import IndKNNClassifier
+from indknn.cli.app import app
 from indknn.server.app import create_app
 from indknn.settings import Settings
 from indknn.store import Store
@@ -35,7 +38,6 @@ MODES = {
     "default": {"max_queries": None, "prior": "model"},
     "Algorithm 3": {"max_queries": 1000, "reuse": "none", "prior": "none", "tau": 0.5},
 }
-Ask = Callable[[Any], None]
 
 
 class Calls(list[tuple[str, str]]):
@@ -51,19 +53,25 @@ class Calls(list[tuple[str, str]]):
             self.append((str(Path(code.co_filename).relative_to(PACKAGE)), code.co_name))
 
 
-def calls_of(ask: Ask, Q: Any) -> Calls:
-    """The calls of one query after some others. Threads that `ask` starts are followed too."""
+def calls_of(before: Callable[[], object], ask: Callable[[], object]) -> Calls:
+    """The calls of `ask`, after `before`. Threads that either starts are followed too."""
     calls = Calls()
     threading.setprofile(calls)
     try:
-        ask(Q[:WARM])
+        before()
         calls.clear()
         sys.setprofile(calls)
-        ask(Q[WARM : WARM + 1])
+        ask()
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
     return calls
+
+
+def query(ask: Callable[[Any], object]) -> Calls:
+    """The calls of one query after some others."""
+    Q = data()[2]
+    return calls_of(lambda: ask(Q[:WARM]), lambda: ask(Q[WARM : WARM + 1]))
 
 
 def data() -> tuple[Any, Any, Any]:
@@ -73,28 +81,28 @@ def data() -> tuple[Any, Any, Any]:
 
 
 def by_estimator(mode: dict[str, Any]) -> Calls:
-    X, y, Q = data()
-    return calls_of(IndKNNClassifier(**mode).fit(X, y).predict, Q)
+    X, y, _ = data()
+    return query(IndKNNClassifier(**mode).fit(X, y).predict)
 
 
 def by_store(mode: dict[str, Any]) -> Calls:
     with tempfile.TemporaryDirectory() as folder, filled(folder, mode) as store:
-        return calls_of(store.predict, data()[2])
+        return query(store.predict)
 
 
 def by_http(mode: dict[str, Any]) -> Calls:
     with tempfile.TemporaryDirectory() as folder, filled(folder, mode) as store:
-        app = create_app(store)
+        service = create_app(store)
 
         async def post(rows: Any) -> None:
             values = rows.ravel().tolist()
             tensor = {"name": "features", "shape": list(rows.shape), "datatype": "FP64", "data": values}
-            transport = httpx.ASGITransport(app)
+            transport = httpx.ASGITransport(service)
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
                 await client.post("/v2/models/indknn/infer", json={"inputs": [tensor]})
 
-        calls = calls_of(lambda rows: asyncio.run(post(rows)), data()[2])
-        app.service.close()
+        calls = query(lambda rows: asyncio.run(post(rows)))
+        service.service.close()
         return calls
 
 
@@ -108,15 +116,67 @@ def filled(folder: str, mode: dict[str, Any]) -> Store:
     return store
 
 
+def of_add() -> Calls:
+    _, _, Q = data()
+    with tempfile.TemporaryDirectory() as folder, filled(folder, MODES["default"]) as store:
+        return calls_of(lambda: store.add(Q[:1], [0], ["ann"]), lambda: store.add(Q[1:2], [1], ["bob"]))
+
+
+def of_forget() -> Calls:
+    with tempfile.TemporaryDirectory() as folder, filled(folder, MODES["default"]) as store:
+        return calls_of(lambda: store.forget(["p1"]), lambda: store.forget(["p2"]))
+
+
+def of_command() -> Calls:
+    """`indknn add` of a csv with a schema to a new store, after another one."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        lines = [f"{i % 60},{'odd' if i % 2 else 'even'},p{i}" for i in range(300)]
+        (folder / "public.csv").write_text("\n".join(["age,parity,who", *lines]))
+        (folder / "people.csv").write_text("\n".join(["age,parity,who", *lines[:20]]))
+
+        def run(*words: str | Path) -> None:
+            if app.main([str(word) for word in words], standalone_mode=False):
+                raise SystemExit(f"indknn {' '.join(map(str, words))} failed")
+
+        schema = folder / "schema.json"
+        run("schema", "infer", folder / "public.csv", "--label", "parity", "--owner", "who", "-o", schema)
+        for store in ("a.store", "b.store"):
+            run("init", folder / store, "--schema", schema)
+        add = [partial(run, "add", folder / store, folder / "people.csv") for store in ("a.store", "b.store")]
+        return calls_of(*add)
+
+
+def roads() -> Iterator[tuple[str, Calls]]:
+    """Every road with its calls."""
+    for name, run in (("estimator", by_estimator), ("store", by_store), ("HTTP", by_http)):
+        for mode, settings in MODES.items():
+            yield f"{name}, {mode}", run(settings)
+    yield from (("Store.add", of_add()), ("Store.forget", of_forget()), ("indknn add, csv, schema", of_command()))
+
+
+def stops(calls: Calls) -> list[tuple[str, list[str]]]:
+    """The files in the order in which they are visited, with the functions that are called in each."""
+    return [(file, [call for _, call in some]) for file, some in groupby(calls, key=lambda c: c[0])]
+
+
+def switches() -> dict[str, int]:
+    """How often each road changes files."""
+    with warnings.catch_warnings(), redirect_stdout(None):
+        warnings.simplefilter("ignore")
+        return {name: len(stops(calls)) - 1 for name, calls in roads()}
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
-    print(f"{'one prediction through':<24}{'mode':<14}{'switches':>10}{'files':>8}")
-    for name, run in (("the estimator", by_estimator), ("the store", by_store), ("HTTP", by_http)):
-        for mode, settings in MODES.items():
-            stops = [(file, [call for _, call in some]) for file, some in groupby(run(settings), key=lambda c: c[0])]
-            print(f"{name:<24}{mode:<14}{len(stops) - 1:>10}{len({file for file, _ in stops}):>8}")
-            if "--trace" in sys.argv:
-                print("\n".join(f"    {file}: {' '.join(names)}" for file, names in stops))
+    with redirect_stdout(None):
+        found = list(roads())
+    print(f"{'road':<30}{'switches':>10}{'files':>8}")
+    for name, calls in found:
+        visited = stops(calls)
+        print(f"{name:<30}{len(visited) - 1:>10}{len({file for file, _ in visited}):>8}")
+        if "--trace" in sys.argv:
+            print("\n".join(f"    {file}: {' '.join(names)}" for file, names in visited))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from indknn import IndKNNClassifier
-from indknn.features import extract, find_extractor
+from indknn_lab.features import extract, find_extractor
 
 
 def main(arguments=None):

@@ -2,13 +2,15 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
 
-from indknn.cli import demo
 from indknn.cli.app import app
-from indknn.cli.demonstration import FASHION_CLASSES
+from indknn_lab.datasets.features import FASHION_CLASSES
+from indknn_lab.demonstration import compare as demo
 
 
 def run(*words):
@@ -63,6 +65,33 @@ def test_demo_tells_the_story_and_writes_the_report(tmp_path):
     assert "nothing was refunded" in page
     assert "$" not in page
     assert not re.search(r"https?://|<script|<link|<img", page)  # it loads nothing
+
+
+_LIGHT = """
+import sys
+heavy = set("matplotlib dp_accounting pyarrow pandas polars torch PIL onnxruntime httpx yaml ray psycopg".split())
+
+class Absent:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in heavy:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from indknn.cli import main
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["demo", "--queries", "50", "--out", "demo.html"], "nothing was refunded"), (["tune", "--help"], "PUBLIC")],
+)
+def test_a_light_install_is_enough(words, said, tmp_path):
+    """`make demo` installs the extra `server`. Anything else that is imported would fail on a fresh machine."""
+    words = [sys.executable, "-W", "ignore", "-c", _LIGHT, *words]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert said in done.stdout, done.stderr
 
 
 @pytest.mark.slow

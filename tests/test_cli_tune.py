@@ -10,8 +10,7 @@ from click.testing import CliRunner
 from conftest import blobs
 from indknn.cli.app import app
 from indknn.store import Store
-from indknn.store.tuning.candidates import Candidate
-from indknn.store.tuning.public import Target, tune
+from indknn_lab.tuning import Candidate, Target, tune
 
 X, Y = blobs(5000, 3, 8, seed=7, spread=1.2)
 
@@ -70,7 +69,7 @@ def test_rows_play_either_record_or_query():
 @pytest.mark.parametrize("crowd", [20_000, 3_000])
 def test_a_stand_in_of_any_size_foretells_the_store(crowd, monkeypatch):
     """The same store, foretold by a third of its records, as many people or scaled; unscaled it would be .13 lower."""
-    monkeypatch.setattr("indknn.store.tuning.public.CROWD", crowd)
+    monkeypatch.setattr("indknn_lab.tuning.CROWD", crowd)
     bigX, bigY = blobs(14000, 3, 8, seed=9, spread=1.2)
     candidate, aim = Candidate("algorithm3", 0.03, 1.0), Target(n=10000, epsilon=0.5, max_queries=1000)
     small = tune(bigX[:4000], bigY[:4000], aim, [candidate], seeds=3)

@@ -292,9 +292,8 @@ def test_promises():
 
 
 def test_nobody_else_computes_an_epsilon():
-    """Estimator, command line, server and store take it from `figures.py`; tuning prints none."""
+    """Estimator, command line, server and store take it from `figures.py`."""
     source = Path(indknn.__file__).parent
     rest = [source / "estimator.py", *(p for name in ("cli", "server", "store") for p in (source / name).rglob("*.py"))]
     assert len(rest) > 40
-    rest = [path for path in rest if path.parent.name != "tuning"]
     assert not [path for path in rest if re.search(r"accounting\.epsilon\(|import.*\bepsilon\b", path.read_text())]

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from indknn import IndKNNClassifier
-from indknn.cli.demonstration import load_features
 from indknn.models.forecast import advised_stream, forecast
 from indknn.tables import infer
+from indknn_lab.datasets import load_features
 
 
 @pytest.mark.slow

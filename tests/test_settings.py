@@ -18,9 +18,9 @@ from indknn import IndKNNClassifier
 from indknn.cli import stores
 from indknn.errors import InvalidInputError
 from indknn.ledger.figures import guarantee
-from indknn.records.indexes import INDEXES, lsh, sketch
+from indknn.records.indexes import INDEXES, hashed
 from indknn.settings import MAX_CLASSES, PARAMETERS, Settings
-from indknn.store.tuning.public import Target
+from indknn_lab.tuning import Target
 
 DOCS = Path(__file__).parents[1] / "docs" / "cli.md"
 X, Y = np.eye(3), [0, 1, 0]
@@ -144,11 +144,11 @@ def test_the_indexes_are_those_that_exist_with_their_defaults():
     made = {index: Settings.of(3, (0, 1), index=index).index_options for index in INDEXES}
     assert made == {
         "exact": {},
-        "lsh": {"seed": 0, "n_tables": lsh.DEFAULT_TABLES, "n_bits": lsh.DEFAULT_BITS},
-        "sketch": {"seed": 0, "n_bits": sketch.DEFAULT_BITS},
+        "lsh": {"seed": 0, "n_tables": hashed.LSH_TABLES, "n_bits": hashed.LSH_BITS},
+        "sketch": {"seed": 0, "n_bits": hashed.SKETCH_BITS},
     }
-    assert PARAMETERS["n_tables"].limits["at_most"] == lsh.MAX_TABLES
-    assert PARAMETERS["n_bits"].limits["at_most"] == max(lsh.MAX_BITS, sketch.MAX_BITS)
+    assert PARAMETERS["n_tables"].limits["at_most"] == hashed.MAX_LSH_TABLES
+    assert PARAMETERS["n_bits"].limits["at_most"] == max(hashed.MAX_LSH_BITS, hashed.MAX_SKETCH_BITS)
 
 
 # Store files

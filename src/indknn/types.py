@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,11 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 OwnerId: TypeAlias = str
 Accountant: TypeAlias = Literal["gdp", "rdp"]
 KernelName: TypeAlias = Literal["cosine", "rbf"]
+
+Scope: TypeAlias = str | None
+"""One column of a ledger. Each analyst is a scope. None is the analyst without a name."""
+SHARED: Final = "\0shared"
+"""The scope of releases that every analyst sees. No analyst can have this name."""
 
 GRID_BITS = 20
 GRID = 1 << GRID_BITS

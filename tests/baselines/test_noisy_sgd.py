@@ -16,8 +16,8 @@ from sklearn.utils.estimator_checks import check_estimator
 from indknn.core.quantise import quantise
 from indknn.errors import PrivacyError, PrivacyWarning
 from indknn_lab.baselines import LinearNoisySGD
+from indknn_lab.baselines.noisy_sgd import CLIP, Batch, coefficients, logits, summed
 from indknn_lab.baselines.pricing import noise_multiplier
-from indknn_lab.baselines.softmax import CLIP, Batch, coefficients, logits, summed
 
 
 def batch_of(rng, n, d=7, c=3, spread=1.0):

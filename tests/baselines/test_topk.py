@@ -8,8 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indknn.core.quantise import quantise
-from indknn_lab.baselines.sampling import PoissonSampler, entropy_from
-from indknn_lab.baselines.topk import SENSITIVITY, nearest, nearest_in_sample, similarities, vote
+from indknn_lab.baselines.topk import (
+    SENSITIVITY,
+    PoissonSampler,
+    entropy_from,
+    nearest,
+    nearest_in_sample,
+    similarities,
+    vote,
+)
 
 levels = st.lists(st.sampled_from([0.1, 0.2, 0.3]), min_size=0, max_size=9)  # ties everywhere
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from indexes.index_oracle import SCANNERS, near, some
 from indknn.core.kernels import RBF, Cosine, Kernel, tau_on_grid
 from indknn.records.indexes import Index
-from indknn.records.indexes.scanner import Scanner
+from indknn.records.indexes.scan import Scanner
 from indknn.types import Vectors
 
 KERNELS = {"cosine": Cosine(), "rbf": RBF(), "raw": RBF(3.0, normalize=False)}

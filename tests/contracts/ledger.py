@@ -1,4 +1,4 @@
-"""What every ledger must keep (rule 4). Inherit, and provide `make(budget, global_budget)`."""
+"""What a ledger must keep (rule 4), with the C extension and without. Inherit, and provide `make(budget, global_budget)`."""
 
 import numpy as np
 import pytest

@@ -11,7 +11,7 @@ from indknn.types import GRID
 from indknn_lab.baselines import PrivateKNN
 from indknn_lab.experiments.algorithm3 import answer
 from indknn_lab.experiments.data import TAU_GRID, KernelNeighbours, NearestLabels, earlier_queries, load
-from indknn_lab.experiments.methods.private_knn import sampled_votes
+from indknn_lab.experiments.methods.rivals import sampled_votes
 from indknn_lab.experiments.units import seed_for
 
 T, EPSILON, SIGMA2 = 80, 0.7, 0.3

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from indknn.errors import InvalidInputError
-from indknn.features import Extractor, extract
+from indknn.features import Extractor
+from indknn_lab.features import extract
 
 
 class Toy:
@@ -60,7 +61,7 @@ def test_resumes_after_a_crash(tmp_path):
 
 
 def test_a_crash_while_writing_leaves_no_shard(tmp_path, monkeypatch):
-    from indknn.features import cache
+    from indknn_lab.features import cache
 
     def fail(source, target):
         raise OSError("no space left")

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from indknn.errors import IndKNNError, InvalidInputError
-from indknn.features import Extractor, ResNet50, SentenceTransformer, ViT, extract
+from indknn.features import Extractor, SentenceTransformer
 from indknn.features.base import needs
-from indknn.features.images import as_rgb
+from indknn.features.onnx import as_rgb
+from indknn_lab.features import ResNet50, ViT, extract
 
 ALL = [ViT(), ResNet50(), ResNet50("pooled"), SentenceTransformer()]
 
@@ -28,7 +29,7 @@ def test_names_tell_them_apart():
 
 def test_nothing_heavy_is_imported_with_the_package():
     heavy = "{'torch', 'tensorflow', 'transformers', 'sentence_transformers'}"
-    code = f"import sys, indknn.features as f; f.ViT().name; print({heavy} & set(sys.modules))"
+    code = f"import sys, indknn_lab.features as f; f.ViT().name; print({heavy} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"
 

@@ -13,10 +13,11 @@ from PIL import Image
 from features.models import WORDS, image_model, minilm, text_model
 from indknn.cli.app import app
 from indknn.errors import InvalidInputError
-from indknn.features import Extractor, OnnxImage, OnnxText, ResNet50, SentenceTransformer, ViT, extract, find_extractor
+from indknn.features import Extractor, OnnxImage, OnnxText, SentenceTransformer
 from indknn.store import Store
 from indknn.tables import Number, Schema, Text
 from indknn.tables.written import schema_text
+from indknn_lab.features import ResNet50, ViT, extract, find_extractor
 from server.serving import INFER, application
 
 RNG = np.random.default_rng(3)

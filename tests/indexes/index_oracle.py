@@ -6,13 +6,11 @@ import numpy as np
 
 from indknn.core.kernels import Kernel
 from indknn.core.quantise import root_norms
-from indknn.records.indexes import ExactIndex, LSHIndex, SketchIndex, scanner_native
-from indknn.records.indexes.scanner import Codes, Found, Rows, Scanner
-from indknn.records.indexes.scanner_native import NativeScanner, levels
-from indknn.records.indexes.scanner_numpy import NumpyScanner
+from indknn.records.indexes import ExactIndex, LSHIndex, SketchIndex, scan
+from indknn.records.indexes.scan import Codes, Found, NativeScanner, NumpyScanner, Rows, Scanner, levels
 from indknn.types import Float32Array, Int8Array, Vectors
 
-scanner_native._WORTH_A_THREAD = 1  # so that small stores are shared among threads too
+scan._WORTH_A_THREAD = 1  # so that small stores are shared among threads too
 SCANNERS: dict[str, Scanner] = {"numpy": NumpyScanner()} | {
     f"{level}-{threads}": NativeScanner(level, threads) for level in levels() for threads in (1, 3)
 }

@@ -12,8 +12,7 @@ from indexes.index_oracle import SCANNERS, make, near, some
 from indknn.core.kernels import RBF, Cosine, tau_on_grid
 from indknn.errors import InvalidInputError
 from indknn.records.indexes import make_index
-from indknn.records.indexes.planes import hyperplanes
-from indknn.records.indexes.sketch import hamming_cut
+from indknn.records.indexes.hashed import hamming_cut, hyperplanes
 
 TAU = tau_on_grid(0.7)
 

@@ -10,12 +10,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from contracts.scanner import ScannerContract, setting
-from indexes.index_oracle import SCANNERS, assert_same
+from contracts.scanner import ScannerContract
+from indexes.index_oracle import SCANNERS
 from indknn.errors import InvalidInputError
-from indknn.records.indexes import scanner_numpy
-from indknn.records.indexes.choose import make_scanner
-from indknn.records.indexes.scanner_native import NativeScanner, levels
+from indknn.records.indexes.scan import NativeScanner, levels, make_scanner
 
 
 class TestNumpyScanner(ScannerContract):
@@ -24,14 +22,6 @@ class TestNumpyScanner(ScannerContract):
 
 class TestNativeScanner(ScannerContract):
     scanners: ClassVar = {name: scanner for name, scanner in SCANNERS.items() if name != "numpy"}
-
-
-def test_numpy_agrees_with_and_without_simsimd(monkeypatch):
-    scanner = SCANNERS["numpy"]
-    args = setting(9, 300, 1041, 1)
-    with_it = scanner.scan(*args)
-    monkeypatch.setattr(scanner_numpy, "_cdist", None)
-    assert_same(scanner.scan(*args), with_it)
 
 
 @pytest.mark.skipif(not levels(), reason="the C extension is not built here")
@@ -74,7 +64,7 @@ def test_choice_of_scanner(monkeypatch):
 
 
 def test_the_environment_can_turn_the_extension_off():
-    program = "from indknn.records.indexes.choose import make_scanner; print(make_scanner().name)"
+    program = "from indknn.records.indexes.scan import make_scanner; print(make_scanner().name)"
     env = {**os.environ, "INDKNN_NATIVE": "0"}
     run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "numpy"

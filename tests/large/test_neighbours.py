@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from indknn.cli.tune import init_line
 from indknn.core import calibrate
 from indknn.core.calibrate import MANY_RECORDS, NEAR_SHARE, SELECTED_SHARE, near_share, tau_from_queries
 from indknn.core.kernels import Cosine, tau_on_grid
@@ -16,9 +15,9 @@ from indknn.core.quantise import quantise
 from indknn.engine import Engine, new_adviser, new_model
 from indknn.errors import InvalidInputError
 from indknn.settings import Settings
-from indknn.store.tuning.candidates import USUAL, Candidate
-from indknn.store.tuning.public import Target, Trial, Tuning, possible
 from indknn.types import GRID
+from indknn_lab.cli.tune import init_line
+from indknn_lab.tuning import USUAL, Candidate, Target, Trial, Tuning, possible
 
 D = 8
 SETTINGS = Settings(D, ("no", "yes"))

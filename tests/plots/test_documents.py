@@ -1,13 +1,14 @@
 """What the documents say is what the results say."""
 
+import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from indknn.errors import InvalidInputError
-from indknn_lab.plots.documents import BLOCKS, rendered, write_documents
-from indknn_lab.plots.summaries import FOLDER, kept
+from indknn_lab.plots.documents import BLOCKS, FOLDER, kept, rendered, write_documents
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,3 +69,32 @@ def test_the_example_of_a_method_is_in_the_documents():
     body = example[example.index("from math") :].rstrip()
     assert body in (ROOT / "docs" / "reproduction.md").read_text()
     assert len(example.splitlines()) <= 35
+
+
+def test_the_comparison_of_tools_has_every_point_that_was_measured():
+    stored = kept(ROOT)["tools"]
+    text, cells = BLOCKS["tools"](kept(ROOT)), 0
+    for row in text.splitlines()[2:]:
+        cells += sum(len(cell.split(" / ")) for cell in row.strip("| ").split(" | ")[1:])
+    assert cells == len(stored["points"]) == 208
+    assert "–" not in text
+    for point in stored["points"]:
+        assert f"{point['accuracy']:.3f}"[1:] in text
+
+
+def test_the_comparison_of_tools_is_what_its_script_writes(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.setattr(
+        sys, "argv", ["advise.py", "--only-write", "--cache", str(tmp_path), "--out", str(tmp_path / "o")]
+    )
+    import advise as script
+
+    run = {"data": "agnews", "n": 10, "method": "endless", "epsilon": 1.0, "features": 3, "classes": 2}
+    for seed, accuracy in enumerate((0.5, 0.7)):
+        (tmp_path / f"{seed}.json").write_text(json.dumps({**run, "points": [[100, accuracy]]}))
+    script.main()
+    stored = json.loads((tmp_path / "o").read_text())
+    assert {**run, "load": 100, "accuracy": 0.6, "runs": 2}.items() >= {
+        **next(p for p in stored["points"] if p["n"] == 10)
+    }.items()
+    assert set(kept(ROOT)["tools"]) == set(stored)

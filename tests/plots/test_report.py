@@ -5,8 +5,7 @@ import json
 import pytest
 
 from indknn.errors import InvalidInputError
-from indknn_lab.plots.figures import draw
-from indknn_lab.plots.report import write_report
+from indknn_lab.plots.report import draw, write_report
 
 SERIES = {
     "label": "Ind-KNN",

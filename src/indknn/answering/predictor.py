@@ -34,7 +34,7 @@ from indknn.models.adviser import Adviser
 from indknn.models.probabilities import from_votes
 from indknn.models.shared_model import Scores
 from indknn.records.indexes import Index
-from indknn.records.indexes.scanner import MAX_QUERIES
+from indknn.records.indexes.scan import MAX_QUERIES
 from indknn.records.shard import Shard
 from indknn.types import FloatArray, Int8Array, Selection, Vectors
 

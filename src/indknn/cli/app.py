@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import Any
 
 import click
@@ -11,10 +10,8 @@ import click
 from indknn import __version__
 from indknn.cli.cluster import cluster_group
 from indknn.cli.doctor import doctor
-from indknn.cli.extract import extract_command
 from indknn.cli.lab import WithLab
-from indknn.cli.options import parameter_options, wanted
-from indknn.cli.progress import stages
+from indknn.cli.options import parameter_options
 from indknn.cli.schema import schema_group
 from indknn.cli.serve import serve_command
 from indknn.core import accounting
@@ -56,48 +53,6 @@ def app() -> None:
     """
 
 
-@app.command("demo")
-@click.option("--queries", default=1000, show_default=True, help="How many queries to answer.")
-@parameter_options("epsilon")
-@click.option("--tau", default=0.7, show_default=True, help="Algorithm 3: how similar a record must be to take part.")
-@click.option("--sigma2", default=0.7, show_default=True, help="Algorithm 3: the noise on the votes.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("out/demo.html"),
-    show_default=True,
-    help="The file for the report, a page of HTML.",
-)
-@click.option(
-    "--store", type=click.Path(path_type=Path, dir_okay=False), help="Only make a store of the same data, in this file."
-)
-def demo_command(queries: int, epsilon: float, tau: float, sigma2: float, out: Path, store: Path | None) -> None:
-    """Answer queries on Fashion-MNIST privately, compare with private training, show who paid, forget a person.
-
-    50,000 images play the private records, one per person. 10,000 others are public queries. tau and sigma2 are for
-    the paper's Algorithm 3, which runs beside the default. Their defaults come from earlier experiments on this data.
-    As in the paper, no budget covers that search. The noise is real, so every run differs a little.
-
-    \b
-    Examples:
-      indknn demo
-      indknn demo --store demo.store && indknn serve demo.store
-    """
-    if store is not None:
-        with wanted("store"):
-            from indknn.cli.demonstration.served import make_store  # noqa: PLC0415
-        questions = make_store(store)
-        click.echo(f"{store} is ready: indknn serve {store}\nQuestions to paste into the console: {questions}")
-        return
-    from indknn.cli import demo  # noqa: PLC0415  (scikit-learn takes a second to load)
-
-    with stages() as show:
-        result = demo.run(queries=queries, epsilon=epsilon, tau=tau, sigma2=sigma2, progress=show)
-    click.echo(demo.story(result))
-    demo.write_report(result, out)
-    click.echo(f"Report: {out}")
-
-
 @app.command("budget")
 @parameter_options("epsilon", "delta")
 @click.option("--queries", default=1000, show_default=True, help="T, how many queries you plan for.")
@@ -125,14 +80,13 @@ def _add_store_commands() -> None:
         from indknn.cli.forecast import forecast_command  # noqa: PLC0415
         from indknn.cli.keys import keys  # noqa: PLC0415
         from indknn.cli.train import train  # noqa: PLC0415
-        from indknn.cli.tune import tune_command  # noqa: PLC0415
     except ModuleNotFoundError as missing:
         if missing.name != "apsw":
             raise
         return
     changing = (stores.init, stores.add, train, stores.predict, stores.forget, stores.purge)
     looking = (inspection.show_status, inspection.show_owner, inspection.export, inspection.verify)
-    for command in (*changing, *looking, forecast_command, tune_command, keys, rewrite, takeover):
+    for command in (*changing, *looking, forecast_command, keys, rewrite, takeover):
         app.add_command(command)
 
 
@@ -141,4 +95,3 @@ app.add_command(doctor)
 app.add_command(serve_command)
 app.add_command(cluster_group)
 app.add_command(schema_group)
-app.add_command(extract_command)

@@ -19,8 +19,7 @@ from indknn.cli.options import JSON, StorePlace, show
 from indknn.core.noise import SecureNoise
 from indknn.errors import StoreError
 from indknn.place import Address, Place
-from indknn.records.indexes.choose import make_scanner
-from indknn.records.indexes.scanner_native import levels
+from indknn.records.indexes.scan import levels, make_scanner
 
 _SYNCS = 20
 _PACKAGES = (

@@ -144,23 +144,6 @@ class ModelShown:
 
 
 @dataclass(frozen=True)
-class Retired:
-    """A kind of release that earlier versions made and this version does not use."""
-
-    kind: ClassVar[bytes] = b"M"
-    text: bytes
-
-    def body(self) -> bytes:
-        """The bytes as they were read."""
-        return self.text
-
-    @staticmethod
-    def read(body: bytes) -> Retired:
-        """The release that `body` wrote."""
-        return Retired(body)
-
-
-@dataclass(frozen=True)
 class TallyRelease:
     """Noisy counts of cells in units of 1/GRID: the report card of the model (`tables` 1), or a number of people.
 
@@ -204,9 +187,7 @@ class TableCounts:
         return TableCounts(scale, tuple(json.loads(body[start : start + length])), _array(body, start + length))
 
 
-Release: TypeAlias = (
-    ModelOnly | Votes | NoisyVotes | PublicRows | Gradient | ModelShown | TallyRelease | TableCounts | Retired
-)
+Release: TypeAlias = ModelOnly | Votes | NoisyVotes | PublicRows | Gradient | ModelShown | TallyRelease | TableCounts
 _KINDS: dict[bytes, type[Release]] = {kind.kind: kind for kind in get_args(Release)}
 
 

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from indknn.errors import InvalidInputError
 from indknn.features.base import Features, Items, needs
-from indknn.features.images import as_rgb
 
 _MEAN, _STD, _SIZE = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225], 224
 _LONGEST = 512  # the most tokens, if the model does not say
@@ -129,3 +128,21 @@ class OnnxImage(OnnxExtractor):
         (name,) = (one.name for one in self._network.get_inputs())
         out = np.asarray(self._network.run(None, {name: chosen})[0][0], dtype=np.float32)
         return out if out.ndim == 1 else out[0] if out.ndim == 2 else out.reshape(len(out), -1).mean(axis=1)
+
+
+def as_rgb(batch: Items) -> npt.NDArray[np.uint8]:
+    """uint8 images as an array of shape (n, height, width, 3). Grey images get three equal channels.
+
+    >>> as_rgb(np.zeros((2, 28, 28), dtype=np.uint8)).shape
+    (2, 28, 28, 3)
+    """
+    images = np.asarray(batch)
+    if images.dtype != np.uint8:
+        raise InvalidInputError(f"images must be uint8, got {images.dtype}")
+    if images.ndim == 4 and images.shape[3] == 1:
+        images = images[..., 0]
+    if images.ndim == 3:
+        images = np.repeat(images[..., None], 3, axis=3)
+    if images.ndim != 4 or images.shape[3] != 3:
+        raise InvalidInputError(f"images must have shape (n, height, width[, 3]), got {images.shape}")
+    return images

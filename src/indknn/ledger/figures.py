@@ -25,10 +25,9 @@ import numpy as np
 
 from indknn.core import accounting
 from indknn.core.mechanism import charge_units
-from indknn.ledger.base import SHARED, Scope
 from indknn.ledger.memory import MemoryLedger
 from indknn.settings import Settings
-from indknn.types import Accountant, FloatArray, IntArray, OwnerId
+from indknn.types import SHARED, Accountant, FloatArray, IntArray, OwnerId, Scope
 
 ONE = "one analyst"
 TOGETHER = "all analysts together"

@@ -18,10 +18,9 @@ from indknn.core import native
 from indknn.core.accounting import MAX_UNITS
 from indknn.core.inputs import Numbered, number_in
 from indknn.errors import LedgerError, UnknownOwnerError
-from indknn.ledger.base import SHARED, Scope
 from indknn.ledger.old_names import old_forms
 from indknn.ledger.roster import Roster
-from indknn.types import IntArray, OwnerId
+from indknn.types import SHARED, IntArray, OwnerId, Scope
 
 _votes = native.load("indknn.core._votes")
 

@@ -22,7 +22,7 @@ from indknn.core import mechanism, statistics
 from indknn.core.mechanism import Plan
 from indknn.core.statistics import Contribution
 from indknn.errors import InvalidInputError, LedgerError
-from indknn.ledger import Ledger, Scope
+from indknn.ledger import MemoryLedger, Scope
 from indknn.records.derived import Derived, Rule
 from indknn.records.indexes import Index
 from indknn.records.keys import KeyArray, Match, RecordKeys
@@ -59,7 +59,7 @@ class Shard:
     ahead = False
     """Whether the shard is in another process. Then a batch is announced in advance, and counted before any vote."""
 
-    def __init__(self, index: Index, ledger: Ledger):
+    def __init__(self, index: Index, ledger: MemoryLedger):
         self.index = index
         self.ledger = ledger
         self.keys = RecordKeys()

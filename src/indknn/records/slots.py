@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from indknn.core.quantise import ALIGNED, aligned_zeros
 from indknn.errors import InvalidInputError
-from indknn.records.indexes.scanner import MAX_FEATURES, CodeArray, Int32Array, Rows
+from indknn.records.indexes.scan import MAX_FEATURES, CodeArray, Int32Array, Rows
 from indknn.types import BoolArray, Float32Array, FloatArray, Int8Array, IntArray, Vectors
 
 _FIRST_CAPACITY = 64

@@ -20,8 +20,16 @@ from indknn.errors import PrivacyError
 from indknn.types import GRID, IntArray, Vectors
 from indknn_lab.baselines.base import COUNT, PrivateClassifier, RandomState
 from indknn_lab.baselines.pricing import SamplingAccountant, epsilon_of, noise_multiplier
-from indknn_lab.baselines.sampling import Entropy, PoissonSampler, entropy_from
-from indknn_lab.baselines.topk import SENSITIVITY, nearest, nearest_in_sample, similarities, vote
+from indknn_lab.baselines.topk import (
+    SENSITIVITY,
+    Entropy,
+    PoissonSampler,
+    entropy_from,
+    nearest,
+    nearest_in_sample,
+    similarities,
+    vote,
+)
 
 _COUNTING = Lock()
 

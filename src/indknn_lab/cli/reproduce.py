@@ -122,8 +122,12 @@ def reproduce_command(
 
 
 def _write_docs(out: Path, audit: Path | None) -> None:
-    from indknn_lab.plots.documents import write_documents  # noqa: PLC0415
-    from indknn_lab.plots.summaries import FOLDER, keep_audit, keep_run  # noqa: PLC0415
+    from indknn_lab.plots.documents import (  # noqa: PLC0415
+        FOLDER,
+        keep_audit,
+        keep_run,
+        write_documents,
+    )
 
     root = Path()
     if not (root / FOLDER).is_dir():

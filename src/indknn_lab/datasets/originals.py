@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from indknn.cli.demonstration import FASHION_CLASSES
 from indknn.errors import InvalidInputError
+from indknn_lab.datasets.features import FASHION_CLASSES
 
 Labels: TypeAlias = npt.NDArray[np.int64]
 Images: TypeAlias = npt.NDArray[np.uint8]

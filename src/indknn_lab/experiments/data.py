@@ -164,7 +164,7 @@ class NearestLabels:
     def __init__(self, data: Data, length: int):
         self.data = data
         self.length = min(length, len(data.labels))
-        self.votes: dict[tuple[object, ...], IntArray] = {}  # votes of samples, kept for `methods.private_knn`
+        self.votes: dict[tuple[object, ...], IntArray] = {}  # votes of samples, kept for `methods.rivals`
         self._labels: dict[int, npt.NDArray[np.uint8]] = {}
         if data.n_classes > 256:
             raise InvalidInputError(f"at most 256 classes can be compared, got {data.n_classes}")

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from indknn.errors import InvalidInputError
-from indknn_lab.datasets.features import TITLES, find_datasets
-from indknn_lab.datasets.tables import LABELS, TABLES, encoded, find_tables, is_table
+from indknn_lab.datasets.features import LABELS, TABLES, TITLES, encoded, find_datasets, find_tables, is_table
 from indknn_lab.experiments.methods.own import load_methods
 from indknn_lab.experiments.units import Effort, Unit
 
@@ -145,6 +144,6 @@ def find(
         more["notices"] = tuple(text.format(path.name, names) for path in folder.strangers)
     if sources:
         return Setting(sources, **more)
-    with as_file(files("indknn.cli.demonstration") / "fmnist-r50-mini.npz") as path:
+    with as_file(files("indknn_lab.demonstration") / "fmnist-r50-mini.npz") as path:
         packaged = Source.of(path)
     return Setting({"cifar10": (packaged,), "fmnist": (packaged,)}, stand_in=("cifar10",), **more)

@@ -2,20 +2,65 @@
 
 A block is between `<!-- results: NAME -->` and `<!-- end of results -->`. `indknn reproduce write-docs` writes all
 blocks again. A test fails if a document differs.
+The summaries are small, and kept with the project: the documents quote results only from them.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from indknn.errors import InvalidInputError
 from indknn_lab.experiments.items import ITEMS
+from indknn_lab.experiments.units import write_json
 from indknn_lab.plots.audited import audit_summary, audit_tables
-from indknn_lab.plots.report import markdown, of_goal, summary, verdict
-from indknn_lab.plots.summaries import kept
+from indknn_lab.plots.report import markdown, of_goal, read, summary, verdict
+
+FOLDER = Path("docs") / "results"
+PICTURES = Path("docs") / "img"
+SHOWN = ("figure1a", "figure2", "figure3b", "endless_figures", "endless_streams", "endless_change", "tables")
+"""The items whose pictures are in the documents."""
+
+
+def keep_run(out: Path, root: Path) -> None:
+    """Keep the results of a run: every item that was run, and some pictures."""
+    setting, outcomes = read(out)
+    for outcome in outcomes:
+        if outcome["status"] == "not run" or setting["quick"]:
+            continue
+        panels = [{**panel, "series": [_curve(series) for series in panel["series"]]} for panel in outcome["panels"]]
+        write_json(root / FOLDER / f"{outcome['name']}.json", {**outcome, "panels": panels})
+        picture = out / "plots" / f"{outcome['name']}.png"
+        if outcome["name"] in SHOWN and picture.is_file():
+            shutil.copyfile(picture, root / PICTURES / f"reproduction-{outcome['name']}.png")
+    if not setting["quick"]:
+        write_json(root / FOLDER / "setting.json", {"sources": setting["sources"], "order": setting["order"]})
+
+
+def keep_audit(path: Path, root: Path) -> None:
+    """Keep the results of an audit, without the points of its curves."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    curves = ("fpr", "private", "control", "bound")
+    if found["membership"]:
+        found["membership"] = {k: v for k, v in found["membership"].items() if k not in curves}
+    found["mutants"] = [{**m, "seconds": None} for m in found["mutants"]]
+    write_json(root / FOLDER / "audit.json", found)
+
+
+def kept(root: Path) -> dict[str, dict[str, Any]]:
+    """All summaries, by name."""
+    files = sorted((root / FOLDER).glob("*.json"))
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
+
+
+def _curve(series: dict[str, Any]) -> dict[str, Any]:
+    short = {key: [float(f"{v:.4g}") for v in series[key]] for key in ("x", "y")}
+    return {"label": series["label"], "role": series["role"], **short}
+
 
 Summaries: TypeAlias = dict[str, dict[str, Any]]
 NONE = "–"
@@ -37,6 +82,12 @@ _STREAMS = {
     "Algorithm 3, fifth 1x": (_VOTES, "5th of 1x"),
 }
 _CHANGE = {_OURS: "Ind-KNN", _AGAIN: "NoisySGD, retrained", _ONCE: "NoisySGD, trained once"}
+_TOOLS = {
+    "endless": "Ind-KNN, {:,} queries",
+    "algorithm3": "Algorithm 3, {:,} queries",
+    "private_knn": "Private-kNN, {:,} queries",
+    "noisy_sgd": "NoisySGD, retrained {:,} times",
+}
 _PAPER = {"indknn": "Ind-KNN (Algorithm 3)", "private_knn": "Private-kNN", "noisy_sgd": "Linear NoisySGD"}
 
 
@@ -154,6 +205,23 @@ def missed(summaries: Summaries) -> str:
     return "\n".join(f"- {f['paper']} Here: {f['here']}" for f in found) or "None."
 
 
+def tools(summaries: Summaries) -> str:
+    """Which tool for which task: the accuracy of each method by its load, on each data set and size of store."""
+    if "tools" not in summaries:
+        return "*Not run yet: `benchmarks/advise.py`.*"
+    points = summaries["tools"]["points"]
+    places = sorted({(p["data"], p["n"]) for p in points})
+    epsilons = sorted({p["epsilon"] for p in points})
+    known = {(p["method"], p["load"], p["data"], p["n"], p["epsilon"]): f"{p['accuracy']:.3f}"[1:] for p in points}
+    rows = [
+        [text.format(load), *(" / ".join(known.get((method, load, *at, e), NONE) for e in epsilons) for at in places)]
+        for method, text in _TOOLS.items()
+        for load in sorted({p["load"] for p in points if p["method"] == method})
+    ]
+    header = f"accuracy at ε = {' / '.join(f'{e:g}' for e in epsilons)}"
+    return table([header, *(f"{summaries['tools']['data'][data]['title']}, n = {n:,}" for data, n in places)], rows)
+
+
 def everything(item: str) -> Callable[[Summaries], str]:
     """A block with the full outcome of an item."""
     return lambda summaries: markdown(summaries[item]) if item in summaries else _not_run(item)
@@ -185,6 +253,7 @@ BLOCKS: dict[str, Callable[[Summaries], str]] = {
     "streams-goals": findings("endless_streams"),
     "change-goals": findings("endless_change"),
     "missed": missed,
+    "tools": tools,
     "sources": sources,
     "in-short": in_short,
     "audit-summary": audit_summary,

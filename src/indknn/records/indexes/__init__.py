@@ -1,17 +1,47 @@
-"""Indexes find the records near a query. They know nothing about people or budgets."""
+"""Indexes find the records near a query. They know nothing about people or budgets.
+
+The interface is three calls, so that a faster index is easy to write and to test against the exact one. Every index
+must keep rule 1: whether record i is selected, and its kernel value to the last bit, are functions of (x_i, q, public
+constants) alone. They never depend on other records, on the slot, or on the batch of the query.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from indknn.core.kernels import Kernel
 from indknn.errors import InvalidInputError
-from indknn.records.indexes.base import Index
 from indknn.records.indexes.exact import ExactIndex
-from indknn.records.indexes.lsh import LSHIndex
-from indknn.records.indexes.sketch import SketchIndex
+from indknn.records.indexes.hashed import CodedIndex, LSHIndex, SketchIndex
+from indknn.records.slots import Slots
+from indknn.types import IntArray, Selection, Vectors
 
 INDEXES: dict[str, type[ExactIndex]] = {"exact": ExactIndex, "lsh": LSHIndex, "sketch": SketchIndex}
+
+
+class Index(Protocol):
+    """A set of quantised records that can be searched by kernel value."""
+
+    @property
+    def slots(self) -> Slots:
+        """The records themselves, by slot."""
+        ...
+
+    def add(self, vectors: Vectors) -> IntArray:
+        """Store the records and return the slot of each. Freed slots are taken first."""
+        ...
+
+    def remove(self, slots: IntArray) -> None:
+        """Forget the records in these slots and overwrite their bytes."""
+        ...
+
+    def search(self, queries: Vectors, tau: int) -> list[Selection]:
+        """For each query in order, the records with κ >= tau (grid units)."""
+        ...
+
+    def __len__(self) -> int:
+        """How many records are held."""
+        ...
 
 
 def make_index(name: str, kernel: Kernel, n_features: int, **options: Any) -> Index:
@@ -32,4 +62,4 @@ def make_index(name: str, kernel: Kernel, n_features: int, **options: Any) -> In
         raise InvalidInputError(f"index {name!r} does not take these options: {sorted(options)}") from error
 
 
-__all__ = ["INDEXES", "ExactIndex", "Index", "LSHIndex", "SketchIndex", "make_index"]
+__all__ = ["INDEXES", "CodedIndex", "ExactIndex", "Index", "LSHIndex", "SketchIndex", "make_index"]

@@ -12,8 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from indknn.core.kernels import Kernel
-from indknn.records.indexes.choose import make_scanner
-from indknn.records.indexes.scanner import MAX_QUERIES, Found, Rows
+from indknn.records.indexes.scan import MAX_QUERIES, Found, Rows, make_scanner
 from indknn.records.slots import NO_SCALES, Slots
 from indknn.types import Float32Array, FloatArray, IntArray, Selection, Vectors
 

@@ -2,10 +2,9 @@
 
 from indknn_lab.experiments.items.base import Item, Outcome
 from indknn_lab.experiments.items.endless import EndlessChange, EndlessFigures, EndlessStreams, Tables
-from indknn_lab.experiments.items.extractors import Table2
 from indknn_lab.experiments.items.hashing import Figure3a, Figure4, Table3
 from indknn_lab.experiments.items.retraining import Figure3b, Table1
-from indknn_lab.experiments.items.scaling import Figure1b, Size
+from indknn_lab.experiments.items.scaling import Figure1b, Size, Table2
 from indknn_lab.experiments.items.tradeoff import Figure1a, Figure2, Hyperparameters
 
 ENDLESS: tuple[type[Item], ...] = (EndlessFigures, EndlessChange, EndlessStreams, Tables)

@@ -12,7 +12,7 @@ from math import exp, inf, isnan, log, nan
 from statistics import median
 from typing import Any, ClassVar, Literal
 
-from indknn_lab.datasets.tables import TABLES
+from indknn_lab.datasets.features import TABLES
 from indknn_lab.experiments.setting import Setting
 from indknn_lab.experiments.units import Results, Unit
 

@@ -19,26 +19,18 @@ from indknn_lab.experiments.methods.endless import REFITS
 from indknn_lab.experiments.search import NOT_PAID_FOR
 from indknn_lab.experiments.units import Part, Result, Trial, Unit
 
-LABELS = {
-    "open": "Ind-KNN",
-    "model": "the shared model alone",
-    "votes": "votes alone (Algorithm 3)",
-    "private_knn": "Private-kNN",
-    "noisy_sgd": "NoisySGD, trained once",
-    "noisy_sgd_retrained": "NoisySGD, retrained every 100 queries",
-    "ridge": "ridge regression, no privacy",
-    "kernel": "kernel vote, no privacy",
+_SHOWN = {
+    "open": ("Ind-KNN", "ours"),
+    "model": ("the shared model alone", "model"),
+    "votes": ("votes alone (Algorithm 3)", "votes"),
+    "private_knn": ("Private-kNN", "knn"),
+    "noisy_sgd": ("NoisySGD, trained once", "sgd"),
+    "noisy_sgd_retrained": ("NoisySGD, retrained every 100 queries", "sgd_retrained"),
+    "ridge": ("ridge regression, no privacy", "ceiling"),
+    "kernel": ("kernel vote, no privacy", "ceiling_kernel"),
 }
-_ROLES = {
-    "open": "ours",
-    "model": "model",
-    "votes": "votes",
-    "private_knn": "knn",
-    "noisy_sgd": "sgd",
-    "noisy_sgd_retrained": "sgd_retrained",
-    "ridge": "ceiling",
-    "kernel": "ceiling_kernel",
-}
+LABELS = {method: label for method, (label, _) in _SHOWN.items()}
+_ROLES = {method: role for method, (_, role) in _SHOWN.items()}
 MOST, LONGEST = 10_000, 100_000
 """The number of queries in a usual stream, if there are enough distinct ones, and in a long stream."""
 _QUICK_T, _QUICK_LONGEST = 400, 2500

@@ -29,8 +29,7 @@ from indknn_lab.experiments.algorithm3 import answer
 from indknn_lab.experiments.behaviour import behaviour
 from indknn_lab.experiments.data import TAU_GRID, Data, KernelNeighbours, NearestLabels
 from indknn_lab.experiments.methods.base import Method, share_right
-from indknn_lab.experiments.methods.noisy_sgd import fit_quietly, rate_axis
-from indknn_lab.experiments.methods.private_knn import reach, sampled_votes
+from indknn_lab.experiments.methods.rivals import fit_quietly, rate_axis, reach, sampled_votes
 from indknn_lab.experiments.search import Axis, Point, search
 from indknn_lab.experiments.streams import EVERY, STREAMS, Rows, Stream
 from indknn_lab.experiments.units import Result, Trial, seed_for

@@ -1,0 +1,304 @@
+"""The arithmetic of a scan: two scanners that give the same answers, and the choice between them.
+
+`native` is the C extension, which is optional. `numpy` is always available, and tests compare `native` with it. A
+scanner makes proposals: it returns the records whose integer dot product reaches a bound that is a little too low. Then
+the kernel decides, on its grid.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from indknn.core.quantise import EXACT_FEATURES, integer_dots, whole_product
+from indknn.errors import InvalidInputError
+from indknn.types import BoolArray, Float32Array, Int8Array, IntArray
+
+try:
+    _native: Any = import_module("indknn.records.indexes._native")
+except ImportError:
+    _native = None
+
+Int32Array: TypeAlias = npt.NDArray[np.int32]
+CodeArray: TypeAlias = npt.NDArray[np.uint8]
+
+MAX_QUERIES = 64
+"""Queries per pass over the records."""
+MAX_FEATURES = 1 << 17
+"""With more, a dot product of int8 vectors might not fit into 32 bits."""
+
+SCANNERS = ("auto", "native", "numpy")
+_WORTH_A_THREAD = 1 << 21
+"""Below this many bytes per thread, starting another thread costs more than it saves (10 to 20 microseconds)."""
+Part: TypeAlias = tuple[IntArray, IntArray, Int32Array]  # which query, which slot, which dot product
+_TILE = 1 << 18  # numbers per tile for one query: a float32 copy of it stays in cache
+_LARGE_TILE = 1 << 21  # for a batch
+_BITS_OF_BYTE = np.array([value.bit_count() for value in range(256)], dtype=np.uint8)
+
+
+class Found(NamedTuple):
+    """Slots, ascending, and their integer dot products with the query."""
+
+    slots: IntArray
+    dots: Int32Array
+
+
+class Rows(NamedTuple):
+    """The arrays that a scan reads: the rows below `used`. A slot whose root is NaN is never found."""
+
+    values: Int8Array
+    roots: Float32Array
+    used: int
+
+
+class Codes(NamedTuple):
+    """One code per slot, and one per query."""
+
+    stored: CodeArray
+    queries: CodeArray
+
+
+class Scanner(Protocol):
+    """Scans for up to 64 queries. Row i is found for query j when float32(dot) >= roots[i] * factors[j]."""
+
+    @property
+    def name(self) -> str:
+        """Which scanner this is, and what it runs on."""
+        ...
+
+    def scan(self, rows: Rows, queries: Int8Array, factors: Float32Array) -> list[Found]:
+        """Among all rows."""
+        ...
+
+    def scan_equal(
+        self, rows: Rows, queries: Int8Array, factors: Float32Array, codes: Codes, width: int
+    ) -> list[Found]:
+        """Among rows whose code has any unit of `width` bytes in common with the query's."""
+        ...
+
+    def scan_hamming(
+        self, rows: Rows, queries: Int8Array, factors: Float32Array, codes: Codes, cut: int
+    ) -> list[Found]:
+        """Among rows whose code differs from the query's in at most `cut` bits."""
+        ...
+
+    def signs(self, values: Int8Array, planes: Int8Array) -> CodeArray:
+        """Bit p of row i: is the dot product of row i and plane p at least 0? Eight planes per byte."""
+        ...
+
+
+def make_scanner(name: str = "auto", threads: int | None = None) -> Scanner:
+    """The scanner with this name. `auto` is the native scanner if it was built, else the NumPy scanner.
+
+    The environment variable INDKNN_NATIVE=0 makes `auto` the NumPy scanner.
+
+    >>> make_scanner("numpy").name
+    'numpy'
+    """
+    if threads is not None and threads < 1:
+        raise InvalidInputError(f"threads must be None or at least 1, got {threads!r}")
+    if name not in SCANNERS:
+        raise InvalidInputError(f"scanner must be one of {list(SCANNERS)}, got {name!r}")
+    if name == "native" and not levels():
+        raise InvalidInputError("scanner 'native' needs the C extension, which was not built; use 'auto'")
+    wanted = name == "native" or (name == "auto" and os.environ.get("INDKNN_NATIVE", "") != "0")
+    return NativeScanner(threads=threads) if wanted and levels() else NumpyScanner()
+
+
+def levels() -> tuple[str, ...]:
+    """The instruction sets that the extension can use on this machine, best last.
+
+    >>> levels() == () or levels()[0] == "scalar"
+    True
+    """
+    return () if _native is None else cast("tuple[str, ...]", _native.levels())
+
+
+class NativeScanner:
+    """Scans in C. `level` names an instruction set, for tests; `threads` is at most how many cores to use."""
+
+    def __init__(self, level: str | None = None, threads: int | None = None):
+        names = levels()
+        if level is not None and level not in names:
+            raise InvalidInputError(f"level must be one of {list(names)} on this machine, got {level!r}")
+        self.level = names[-1] if level is None else level
+        self.threads = threads
+        self._level = names.index(self.level)
+
+    @property
+    def name(self) -> str:
+        """'native' and the instruction set."""
+        return f"native ({self.level})"
+
+    def __reduce__(self) -> tuple[Callable[[int | None], Scanner], tuple[int | None]]:
+        return _restored, (self.threads,)
+
+    def scan(self, rows: Rows, queries: Int8Array, factors: Float32Array) -> list[Found]:
+        """Among all rows."""
+        work = rows.used * queries.size
+        return _found(_native.scan(*self._common(rows, queries, factors, work)))
+
+    def scan_equal(
+        self, rows: Rows, queries: Int8Array, factors: Float32Array, codes: Codes, width: int
+    ) -> list[Found]:
+        """Among rows whose code has any unit of `width` bytes in common with the query's."""
+        common = self._common(rows, queries, factors, rows.used * codes.queries.size)
+        return _found(_native.scan_equal(*common, *codes, codes.stored.shape[1], width))
+
+    def scan_hamming(
+        self, rows: Rows, queries: Int8Array, factors: Float32Array, codes: Codes, cut: int
+    ) -> list[Found]:
+        """Among rows whose code differs from the query's in at most `cut` bits."""
+        common = self._common(rows, queries, factors, rows.used * codes.queries.size)
+        return _found(_native.scan_hamming(*common, *codes, codes.stored.shape[1], cut))
+
+    def signs(self, values: Int8Array, planes: Int8Array) -> CodeArray:
+        """Bit p of row i: is the dot product of row i and plane p at least 0?"""
+        n, d = values.shape
+        threads = self._threads(n * d * (1 + len(planes) // 64))
+        bits = _native.signs(np.ascontiguousarray(values), n, d, planes, threads, self._level)
+        return np.frombuffer(bits, dtype=np.uint8).reshape(n, len(planes) // 8)
+
+    def _common(self, rows: Rows, queries: Int8Array, factors: Float32Array, work: int) -> tuple[object, ...]:
+        queries = np.ascontiguousarray(queries)
+        n, d = rows.used, queries.shape[1]
+        return rows.values, n, d, queries, rows.roots, factors, self._threads(work), self._level
+
+    def _threads(self, work: int) -> int:
+        return max(1, min(self.threads or cores(), work // _WORTH_A_THREAD))
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def _restored(threads: int | None) -> Scanner:
+    """A pickled scanner may be loaded on another machine. Then it uses the best instruction set there."""
+    return NativeScanner(threads=threads) if levels() else NumpyScanner()
+
+
+def _found(result: tuple[bytes, bytes, bytes]) -> list[Found]:
+    counts, slots, dots = (np.frombuffer(part, dtype=kind) for part, kind in zip(result, "qqi", strict=True))
+    if len(counts) == 1:
+        return [Found(slots, dots)]
+    ends = np.cumsum(counts).tolist()
+    return [Found(slots[a:b], dots[a:b]) for a, b in pairwise([0, *ends])]  # np.split takes ten times as long
+
+
+_NOTHING = Found(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
+
+
+class NumpyScanner:
+    """Scans tiles of rows, which are converted to float32 in the cache. It needs no compiler.
+
+    It relies on `quantise.integer_dots`: a float32 product of int8 values is exact.
+    Extra threads for a single query were tried and did not help. BLAS divides a batch by itself.
+    """
+
+    @property
+    def name(self) -> str:
+        """'numpy'."""
+        return "numpy"
+
+    def scan(self, rows: Rows, queries: Int8Array, factors: Float32Array) -> list[Found]:
+        """Among all rows."""
+
+        def found(tile: slice) -> Part:
+            dots = tile_dots(rows.values[tile], queries)
+            passed = dots.astype(np.float32, copy=False) >= rows.roots[tile] * factors[:, None]
+            flat = np.flatnonzero(passed)  # much quicker than the same in two dimensions
+            which, near = np.divmod(flat, passed.shape[1])
+            return which, near + tile.start, dots.reshape(-1)[flat].astype(np.int32)
+
+        tiles = _tiles(rows.used, queries.shape[1], len(queries))
+        return _by_query([found(tile) for tile in tiles], len(queries))
+
+    def scan_equal(
+        self, rows: Rows, queries: Int8Array, factors: Float32Array, codes: Codes, width: int
+    ) -> list[Found]:
+        """Among rows whose code has any unit of `width` bytes in common with the query's."""
+        kind: type[np.unsignedinteger[Any]] = np.uint8 if width == 1 else np.uint16
+        stored, asked = codes.stored.view(kind), np.ascontiguousarray(codes.queries).view(kind)
+
+        def near(tile: slice, j: int) -> BoolArray:
+            same: BoolArray = (stored[tile] == asked[j]).any(axis=1)
+            return same
+
+        return [self._among(rows, queries[j], factors[j], partial(near, j=j)) for j in range(len(queries))]
+
+    def scan_hamming(
+        self, rows: Rows, queries: Int8Array, factors: Float32Array, codes: Codes, cut: int
+    ) -> list[Found]:
+        """Among rows whose code differs from the query's in at most `cut` bits."""
+        stored, asked = codes.stored.view(np.uint64), np.ascontiguousarray(codes.queries).view(np.uint64)
+
+        def near(tile: slice, j: int) -> BoolArray:
+            return ones(stored[tile] ^ asked[j]) <= cut
+
+        return [self._among(rows, queries[j], factors[j], partial(near, j=j)) for j in range(len(queries))]
+
+    def signs(self, values: Int8Array, planes: Int8Array) -> CodeArray:
+        """Bit p of row i: is the dot product of row i and plane p at least 0?"""
+        bits = np.empty((len(values), len(planes) // 8), dtype=np.uint8)
+        for low in range(0, len(values), 4096):
+            dots = integer_dots(values[low : low + 4096], planes)
+            bits[low : low + 4096] = np.packbits(dots >= 0, axis=1, bitorder="little")
+        return bits
+
+    def _among(self, rows: Rows, query: Int8Array, factor: np.float32, near: Callable[[slice], BoolArray]) -> Found:
+        parts = [_NOTHING]
+        for tile in _tiles(rows.used, 64):
+            slots = np.flatnonzero(near(tile)) + tile.start
+            dots = tile_dots(rows.values[slots], query[None])[0]
+            passed = dots.astype(np.float32, copy=False) >= rows.roots[slots] * factor
+            parts.append(Found(slots[passed], dots[passed].astype(np.int32)))
+        return Found(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+def tile_dots(rows: Int8Array, queries: Int8Array) -> npt.NDArray[np.floating]:
+    """The dot products of each query with a tile of rows: integers, in float32 where they fit.
+
+    >>> tile_dots(np.array([[3, 4]], dtype=np.int8), np.array([[1, 2]], dtype=np.int8)).tolist()
+    [[11.0]]
+    """
+    if rows.shape[1] > EXACT_FEATURES:
+        return integer_dots(queries, rows)
+    if len(queries) == 1:
+        return whole_product(rows.astype(np.float32), queries[0].astype(np.float32))[None]
+    return whole_product(queries.astype(np.float32), rows.astype(np.float32).T)
+
+
+def ones(words: npt.NDArray[np.uint64]) -> IntArray:
+    """How many bits are set in each row."""
+    count = getattr(np, "bitwise_count", None)  # since NumPy 2.0
+    bits = _BITS_OF_BYTE[words.view(np.uint8)] if count is None else count(words)
+    total: IntArray = bits.sum(axis=1, dtype=np.int64)
+    return total
+
+
+def _tiles(used: int, n_features: int, n_queries: int = 1) -> Iterator[slice]:
+    size = _TILE if n_queries == 1 else _LARGE_TILE
+    step = max(64, size // n_features)
+    return (slice(low, min(low + step, used)) for low in range(0, used, step))
+
+
+def _by_query(parts: list[Part], n_queries: int) -> list[Found]:
+    """The finds of all tiles, query by query. Within a query they stay in order."""
+    if not parts:
+        return [_NOTHING] * n_queries
+    which, slots, dots = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    if n_queries == 1:
+        return [Found(slots, dots)]
+    order = np.argsort(which, kind="stable")
+    ends = np.cumsum(np.bincount(which, minlength=n_queries))[:-1]
+    return [Found(s, d) for s, d in zip(np.split(slots[order], ends), np.split(dots[order], ends), strict=True)]

@@ -1,0 +1,195 @@
+"""The other methods on query sets: Linear NoisySGD, Private-kNN, and three methods without privacy."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import ceil, sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+
+from indknn.core.noise import SeededNoise
+from indknn.errors import PrivacyWarning
+from indknn.types import GRID, IntArray
+from indknn_lab.baselines import LinearNoisySGD
+from indknn_lab.baselines.pricing import noise_multiplier
+from indknn_lab.baselines.topk import SENSITIVITY, PoissonSampler
+from indknn_lab.experiments.data import TAU_GRID, Data, KernelNeighbours, NearestLabels
+from indknn_lab.experiments.methods.base import Method, Tuned, share_right
+from indknn_lab.experiments.search import Axis, Point
+from indknn_lab.experiments.units import Result, Unit, seed_for
+
+RATES, _QUICK_RATES = (10.0, 20.0, 40.0, 80.0, 160.0), (20.0, 80.0)
+_QUICK_EPOCHS = 3
+
+
+def rate_axis(rates: Sequence[float], *, grows: bool) -> Axis:
+    """The learning rates to try. If the best is at an edge, the range is extended by doubling or halving."""
+    if not grows:
+        return Axis("rate", list(rates))
+    return Axis("rate", list(rates), lambda r: r / 2, lambda r: 2 * r, (0.15, 1300.0))
+
+
+def fit_quietly(model: LinearNoisySGD, X: npt.NDArray[np.float32], y: IntArray) -> LinearNoisySGD:
+    """Train without the warning about seeds, which are used on purpose here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        return model.fit(X, y)
+
+
+class NoisySGD(Tuned, kind="noisy_sgd"):
+    """`indknn_lab.baselines.LinearNoisySGD`. Every test set gets its own training, as an independent run."""
+
+    def axes(self) -> list[Axis]:
+        """The learning rate."""
+        quick = self.unit.effort.quick
+        return [rate_axis(_QUICK_RATES if quick else RATES, grows=not quick)]
+
+    def train(self, rate: float, seed: int) -> LinearNoisySGD:
+        """A trained model."""
+        more: dict[str, Any] = {"epochs": _QUICK_EPOCHS} if self.unit.effort.quick else {}
+        more |= {"learning_rate": rate, "random_state": seed % (1 << 31), "classes": np.arange(self.data.n_classes)}
+        X, y, copies = self.data.X, self.data.labels, self.unit.copies
+        return fit_quietly(LinearNoisySGD(*self.unit.promise, **more), np.tile(X, (copies, 1)), np.tile(y, copies))
+
+    def answers(self, rows: IntArray, point: Point, seed: int) -> IntArray:
+        """The answers of a model that is trained for this."""
+        return np.asarray(self.train(point[0], seed).predict(self.data.Q[rows]))
+
+    def seed(self, role: str, i: int) -> int:
+        """The seed of one training."""
+        return seed_for("sgd", self.unit.name, role, *((i,) if role == "test" else ()))
+
+    def test(self, point: Point) -> Result:
+        """The accuracies, and what a training costs."""
+        tests, Q, truth = self.sets.tests, self.data.Q, self.data.truth
+        models = [self.train(point[0], self.seed("test", i)) for i in range(len(tests))]
+        return {
+            "accuracies": [share_right(m.predict(Q[rows]), truth[rows]) for m, rows in zip(models, tests, strict=True)],
+            "noise_multiplier": models[0].noise_multiplier_,
+            "sampling_rate": models[0].sampling_rate_,
+            "steps": models[0].steps_,
+        }
+
+
+RATIOS, _QUICK_RATIOS = (0.02, 0.05, 0.1, 0.2), (0.05, 0.2)
+PAPER_K, _QUICK_K = {"cifar10": 400, "fmnist": 500, "agnews": 600, "dbpedia": 600}, (50.0, 200.0)
+"""The largest k of the paper's ranges {100, 200, ...}."""
+_LENGTH = 40_000  # how many of the nearest records are kept; 600 neighbours in a sample of 2% need this many
+
+
+def sampled_votes(
+    labels: Sequence[npt.NDArray[np.uint8]], p: float, k: int, n_classes: int, copies: int, seed: int
+) -> IntArray:
+    """For each query, the vote of the k nearest in a Poisson sample. `copies` as in `algorithm3.answer`."""
+    coins = PoissonSampler(p, np.random.default_rng(seed_for("coins", seed)).bytes)
+    walked = reach(p, k)
+    votes = np.zeros((len(labels), n_classes), dtype=np.int64)
+    for i, ordered in enumerate(labels):
+        nearest = np.repeat(ordered[: -(-walked // copies)], copies)[:walked]
+        chosen = nearest[coins(len(nearest))][:k]
+        votes[i] = np.bincount(chosen, minlength=n_classes)
+    return votes
+
+
+def reach(p: float, k: int) -> int:
+    """How many of the nearest records are needed to find k in a sample. It fails with probability one in a billion."""
+    return int(k / p + 6.0 * sqrt(k) / p) + 1
+
+
+@lru_cache(maxsize=1)
+def _nearest_labels(data: Data) -> NearestLabels:
+    """The nearest labels, which are kept for the next unit on the same data."""
+    return NearestLabels(data, _LENGTH)
+
+
+class PrivateKNN(Tuned, kind="private_knn"):
+    """The same as `indknn_lab.baselines.PrivateKNN`, but fast for many settings on the same data."""
+
+    shared = ("data", "records")
+
+    def __init__(self, unit: Unit, data: Data):
+        super().__init__(unit, data)
+        self.nearest = _nearest_labels(data)
+
+    def axes(self) -> list[Axis]:
+        """p and k. The search starts with the paper's ranges."""
+        if self.unit.effort.quick:
+            return [Axis("p", list(_QUICK_RATIOS)), Axis("k", list(_QUICK_K))]
+        largest = PAPER_K.get(self.unit.data.split("-", maxsplit=1)[0], 600)
+        ks = [float(k) for k in range(100, largest + 1, 100)]
+        return [
+            Axis("p", list(RATIOS), lambda p: p / 2, lambda p: min(2 * p, 1.0), (0.01, 1.0)),
+            Axis("k", ks, lambda k: float(int(k) // 2), lambda k: k + 200.0, (6.0, 2100.0)),
+        ]
+
+    def answers(self, rows: IntArray, point: Point, seed: int) -> IntArray:
+        """The argmax of noisy votes. Votes are kept, because they depend neither on epsilon nor on the noise."""
+        p, k, kept, copies = point[0], int(point[1]), self.nearest.votes, self.unit.copies
+        key = rows.tobytes(), p, k, copies, seed
+        if key not in kept:
+            kept[key] = sampled_votes(self.nearest.labels(rows), p, k, self.data.n_classes, copies, seed)
+        z = noise_multiplier(*self.unit.promise, rate=p, steps=len(rows), accountant="pld")
+        sensitivity = SENSITIVITY if self.unit.sensitivity == "sqrt2" else 1.0
+        noise = SeededNoise(seed).draw(ceil(z * sensitivity * (1.0 + 1e-12) * GRID), kept[key].size)
+        return np.asarray(np.argmax(kept[key] * GRID + noise.reshape(kept[key].shape), axis=1))
+
+    def score(self, point: Point) -> float:
+        """The mean accuracy of a few runs. The lowest score if too few of the nearest records were sorted."""
+        held, walked = self.nearest.length, reach(point[0], int(point[1]))
+        if held < len(self.data.labels) and walked > held * self.unit.copies:
+            return 0.0
+        seeds = [self.seed("validation", i) for i in range(self.unit.effort.repeats)]
+        return float(np.mean([self.accuracy(self.sets.validation, point, s) for s in seeds]))
+
+    def seed(self, role: str, i: int) -> int:
+        """The seed. It is the same for every epsilon, because samples do not depend on epsilon."""
+        u = self.unit
+        return seed_for("private_knn", u.digest, u.T, u.records, u.copies, role, i)
+
+
+_K, _INVERSE_PENALTIES = (5, 10, 20, 50, 100, 200), (1.0, 10.0, 100.0)
+
+Accuracies = Callable[[IntArray], list[float]]
+
+
+class Plain(Method, kind="plain", methods=("kernel", "knn", "linear")):
+    """The kernel vote, the vote of the k nearest, or logistic regression, each tuned on the validation set."""
+
+    def measure(self) -> Result:
+        """Answer with the setting that is best on the validation set."""
+        kinds = {
+            "kernel": (TAU_GRID, self._kernel),
+            "knn": (_K, self._knn),
+            "linear": (_INVERSE_PENALTIES, self._linear),
+        }
+        values, accuracies_of = kinds[self.unit.method]
+        accuracies = accuracies_of()
+        best = int(np.argmax(accuracies(self.sets.validation)))
+        return {"accuracies": [accuracies(rows)[best] for rows in self.sets.tests], "chosen": values[best]}
+
+    def _kernel(self) -> Accuracies:
+        near = KernelNeighbours(self.data, threads=1)
+        return lambda rows: near.plain_accuracy(rows).tolist()
+
+    def _knn(self) -> Accuracies:
+        nearest, c, truth = NearestLabels(self.data, max(_K)), self.data.n_classes, self.data.truth
+
+        def accuracy(rows: IntArray, k: int) -> float:
+            votes = [np.bincount(labels[:k], minlength=c).argmax() for labels in nearest.labels(rows)]
+            return share_right(np.array(votes), truth[rows])
+
+        return lambda rows: [accuracy(rows, k) for k in _K]
+
+    def _linear(self) -> Accuracies:
+        X, y, Q, truth = self.data.X, self.data.labels, self.data.Q, self.data.truth
+        tried = _INVERSE_PENALTIES[: 1 if self.unit.effort.quick else None]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the validation set judges the result of 100 steps
+            models = [LogisticRegression(C=C, max_iter=100).fit(X, y) for C in tried]
+        return lambda rows: [share_right(model.predict(Q[rows]), truth[rows]) for model in models]

@@ -1,0 +1,183 @@
+"""The image extractors of the paper, ViT (ImageNet-21k) and ResNet-50 (ImageNet), and images in files.
+
+Libraries download the models on first use. No large library is imported before a model is used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from indknn import features
+from indknn.errors import InvalidInputError
+from indknn.features.base import Extractor, Features, Items, needs
+from indknn.features.onnx import OnnxImage, as_rgb, model_file
+
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_HALF = (0.5, 0.5, 0.5)
+
+
+class ViT:
+    """Vision transformer pre-trained on ImageNet-21k (Dosovitskiy et al. 2020). Features are its class token, 768 wide.
+
+    >>> ViT().name, ViT().n_features
+    ('vit-base-patch16-224-in21k', 768)
+    """
+
+    n_features = 768
+
+    def __init__(self, model: str = "google/vit-base-patch16-224-in21k", device: str | None = None):
+        self.model = model
+        self.device = device
+
+    @property
+    def name(self) -> str:
+        """The name of the model, without the part before the slash."""
+        return self.model.rsplit("/", 1)[-1]
+
+    @cached_property
+    def _network(self) -> tuple[Any, str]:
+        device = best_device(self.device)
+        network = needs("transformers").ViTModel.from_pretrained(self.model, add_pooling_layer=False)
+        return network.eval().to(device), device
+
+    def __call__(self, batch: Items) -> Features:
+        """The class token after the last layer."""
+        network, device = self._network
+        with needs("torch").inference_mode():
+            states = network(torch_batch(batch, 224, _HALF, _HALF, device)).last_hidden_state
+        return np.asarray(states[:, 0].float().cpu().numpy(), dtype=np.float32)
+
+
+class ResNet50:
+    """ResNet-50 trained on ImageNet (He et al. 2016). It gives 1000 logits, as in the paper, or 2048 pooled features.
+
+    >>> ResNet50().n_features, ResNet50(layer="pooled").n_features
+    (1000, 2048)
+    """
+
+    def __init__(
+        self,
+        layer: Literal["logits", "pooled"] = "logits",
+        weights: str = "IMAGENET1K_V1",
+        size: int = 224,
+        device: str | None = None,
+    ):
+        if layer not in {"logits", "pooled"}:
+            raise InvalidInputError(f"layer must be 'logits' or 'pooled', got {layer!r}")
+        self.layer = layer
+        self.weights = weights
+        self.size = size
+        self.device = device
+
+    @property
+    def name(self) -> str:
+        """The name contains weights, layer and image size, because each of them changes the features."""
+        return f"resnet50-{self.weights.lower()}-{self.layer}-{self.size}"
+
+    @property
+    def n_features(self) -> int:
+        """1000 logits or 2048 pooled features."""
+        return 1000 if self.layer == "logits" else 2048
+
+    @cached_property
+    def _network(self) -> tuple[Any, str]:
+        device = best_device(self.device)
+        network = needs("torchvision.models").resnet50(weights=self.weights)
+        if self.layer == "pooled":
+            network.fc = needs("torch").nn.Identity()
+        return network.eval().to(device), device
+
+    def __call__(self, batch: Items) -> Features:
+        """The output of the chosen layer."""
+        network, device = self._network
+        with needs("torch").inference_mode():
+            out = network(torch_batch(batch, self.size, _IMAGENET_MEAN, _IMAGENET_STD, device))
+        return np.asarray(out.float().cpu().numpy(), dtype=np.float32)
+
+
+def torch_batch(batch: Items, size: int, mean: tuple[float, ...], std: tuple[float, ...], device: str) -> Any:
+    """A normalised float tensor of shape (n, 3, size, size). Images are resized and never cropped."""
+    torch = needs("torch")
+    pixels = torch.from_numpy(np.ascontiguousarray(as_rgb(batch))).to(device)
+    pixels = pixels.permute(0, 3, 1, 2).float() / 255.0
+    pixels = torch.nn.functional.interpolate(pixels, (size, size), mode="bicubic", antialias=True)
+    shape = (1, 3, 1, 1)
+    return (pixels.clamp(0.0, 1.0) - torch.tensor(mean, device=device).view(shape)) / torch.tensor(
+        std, device=device
+    ).view(shape)
+
+
+def best_device(device: str | None) -> str:
+    """The given device. By default a GPU if there is one, else the CPU."""
+    if device is not None:
+        return device
+    return "cuda" if needs("torch").cuda.is_available() else "cpu"
+
+
+@lru_cache(maxsize=8)
+def find_extractor(model: str) -> Extractor:
+    """The extractor with this name or in this folder, as `indknn.features.find_extractor`, and more for images.
+
+    These are `resnet50` (pooled), names that begin with `google/vit-`, and folders that hold such a transformer.
+
+    >>> find_extractor("all-MiniLM-L6-v2").n_features, find_extractor("resnet50").n_features
+    (384, 2048)
+    """
+    if model == "resnet50":
+        return ResNet50("pooled")
+    config = Path(model) / "config.json"
+    if model_file(Path(model)) is None and config.is_file():
+        kind = json.loads(config.read_text(encoding="utf-8")).get("model_type")
+        return ViT(model) if kind == "vit" else features.find_extractor(model)
+    return ViT(model) if model.startswith("google/vit-") else features.find_extractor(model)
+
+
+def reads_images(extractor: Extractor) -> bool:
+    """Whether an extractor is for images. Otherwise it is for texts."""
+    return isinstance(extractor, OnnxImage | ResNet50 | ViT)
+
+
+class ImageFiles(Sequence[bytes]):
+    """A sequence of the contents of files, by which the cache knows them. Only those of one slice are in memory."""
+
+    def __init__(self, paths: Sequence[Path]):
+        self._paths = list(paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if isinstance(index, slice):
+            return [path.read_bytes() for path in self._paths[index]]
+        return self._paths[index].read_bytes()
+
+
+class FromFiles:
+    """Lets an extractor for images take the contents of image files. Each file goes through it separately."""
+
+    def __init__(self, extractor: Extractor):
+        self.extractor = extractor
+        self.name, self.n_features = extractor.name, extractor.n_features
+
+    def __call__(self, batch: Items) -> Features:
+        """The features of these images, which may differ in size."""
+        image = needs("PIL.Image", "onnx")
+        rows = []
+        for content in batch:
+            try:
+                pixels = np.asarray(image.open(BytesIO(content)).convert("RGB"))
+            except OSError as error:
+                raise InvalidInputError(f"an image cannot be read: {error}") from None
+            rows.append(self.extractor(pixels[None]))
+        return np.concatenate(rows)
