@@ -8,6 +8,7 @@ import pytest
 
 import indknn
 from indknn import IndKNNClassifier, PrivacyError
+from indknn.answering.training import Trainer
 from indknn.core.noise import SeededNoise
 from indknn.core.releases import Gradient, ModelShown, PublicRows, TallyRelease
 from indknn.engine import Engine
@@ -278,6 +279,27 @@ def test_a_finished_model_waits_for_its_moment(tmp_path, clock):
         assert model.ready
         assert not work.overdue()
         assert work.pause() is None
+
+
+def test_training_that_fails_is_not_tried_again_at_once_and_nobody_waits_for_it(tmp_path, clock, monkeypatch):
+    store, work = served(tmp_path, clock)
+    with store:
+        model = store.engine.predictor.model
+        while model.due() != "step" or not model.mapped:
+            work.piece()
+        clock.now += 1000.0
+        with monkeypatch.context() as failing:
+            failing.setattr(Trainer, "piece", lambda trainer: 1 / 0)
+            assert work.overdue()
+            assert not work.piece()
+        assert not work.overdue()
+        clock.now += 0.5  # the store was read again, so the round began again
+        assert not work.piece()
+        assert work.pause() > 0.0
+        clock.now += 1000.0
+        while work.piece():
+            pass
+        assert store.engine.predictor.model.ready
 
 
 def test_the_moment_follows_from_the_count_and_not_from_the_work(tmp_path, clock):

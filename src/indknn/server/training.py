@@ -13,14 +13,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 from indknn.answering.training import Progress
+from indknn.errors import StoreError
 from indknn.models import SharedModel
 from indknn.server.problems import log_error
 from indknn.store import Store
 from indknn.store.rounds import go_on, train
 
 _SOME = 0.01  # seconds that a request may have to wait because of training
+_REST = 1.0  # seconds after a failure
 LEAST_SECONDS, OPERATIONS = 2.0, 5e8
 """How long after its beginning the model of a round is shown: at least so long, and a second more for this many
 operations. A slow machine that also answers queries is several times faster."""
@@ -33,12 +36,15 @@ class Training:
         self._store = store
         self._every = every
         self._next = time.monotonic() + every
+        self._again = -math.inf  # after a failure, nothing is tried before this
         self._pieces: Iterator[Progress] | None = None
         store.train_in_background()
 
     def piece(self) -> bool:
         """Do some milliseconds of work, if there is any. Returns whether there was."""
         end = time.monotonic() + _SOME
+        if end - _SOME < self._again:
+            return False
         try:
             if self._pieces is None:
                 self._pieces = self._due()
@@ -47,26 +53,26 @@ class Training:
                     return True
         except Exception as error:  # the store reads itself again; the release being made is lost, and nobody was told
             log_error(error)
+            self._again = time.monotonic() + _REST
         self._pieces = None
         return False
 
     def overdue(self) -> bool:
         """Whether the moment has come at which the model is shown. Then answers wait until it is."""
-        model = self._model
-        return model is not None and model.due() is not None and time.monotonic() >= self._moment(model)
+        return self._moment() <= time.monotonic() >= self._again
 
     def pause(self) -> float | None:
         """Seconds until the next check, or until the model is shown. None if there is neither."""
-        model = self._model
-        moment = math.inf if model is None or model.due() is None else self._moment(model)
-        soon = min(self._next, moment)
+        soon = max(min(self._next, self._moment()), self._again)
         return None if math.isinf(soon) else max(soon - time.monotonic(), 0.0)
 
-    def _moment(self, model: SharedModel) -> float:
+    def _moment(self) -> float:
         """When the model of this round is shown. Not known before the count was released."""
-        if model.due() == "count" or not model.mapped:
-            return math.inf
-        return self._store.engine.predictor.begun + LEAST_SECONDS + model.work / OPERATIONS
+        with suppress(StoreError):  # a store that cannot be read shows nothing
+            model = self._model
+            if model is not None and model.due() not in {None, "count"} and model.mapped:
+                return self._store.engine.predictor.begun + LEAST_SECONDS + model.work / OPERATIONS
+        return math.inf
 
     @property
     def _model(self) -> SharedModel | None:
