@@ -62,9 +62,10 @@ class Training:
         return self._moment() <= time.monotonic() >= self._again
 
     def pause(self) -> float | None:
-        """Seconds until the next check, or until the model is shown. None if there is neither."""
-        soon = max(min(self._next, self._moment()), self._again)
-        return None if math.isinf(soon) else max(soon - time.monotonic(), 0.0)
+        """Seconds until there is work again: a check, a model to show, or what failed. None if there is none."""
+        now = time.monotonic()
+        soon = self._again if now < self._again else min(self._next, self._moment())
+        return None if math.isinf(soon) else max(soon - now, 0.0)
 
     def _moment(self) -> float:
         """When the model of this round is shown. Not known before the count was released."""
