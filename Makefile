@@ -8,6 +8,8 @@ STAMP := $(VENV)/.ready
 DEMO := $(VENV)/.ready-demo
 OUT ?= out
 PORT ?= 8080
+# The least share of lines and branches of each package that the tests must reach, in percent: `make coverage` fails below it.
+FLOOR ?= 85
 
 .PHONY: help setup demo serve-demo test test-fast coverage lint vulnerabilities docs reference dist bench figures soak clean
 
@@ -20,7 +22,7 @@ help:
 	@echo "make serve-demo  the same data behind a console in the browser, at port $(PORT)"
 	@echo "make test        all tests; the slowest 15 are listed"
 	@echo "make test-fast   the product without crashes and browsers, in less than a minute: for while you work"
-	@echo "make coverage    all tests, and which lines they reach: a page in $(OUT)/coverage"
+	@echo "make coverage    all tests, and which lines they reach, at least $(FLOOR)%: a page in $(OUT)/coverage"
 	@echo "make lint        ruff, mypy --strict, import-linter, and how large the house may be (tools/house.py)"
 	@echo "make vulnerabilities  known vulnerabilities of what is installed, by pip-audit; needs the internet"
 	@echo "make docs        the documentation site, in $(OUT)/site; 'make reference' writes its generated pages anew"
@@ -64,7 +66,8 @@ test-fast: setup
 coverage: setup
 	$(BIN)/python -m pytest -q -n auto --cov --cov-report=html:$(OUT)/coverage
 	@for package in indknn indknn_lab; do \
-	  echo "coverage of $$package: $$($(BIN)/coverage report --include="src/$$package/*" --format=total)%"; \
+	  echo "coverage of $$package, in percent, at least $(FLOOR):"; \
+	  $(BIN)/coverage report --include="src/$$package/*" --format=total --fail-under=$(FLOOR) || exit 1; \
 	done
 
 lint: setup
