@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -9,6 +11,25 @@ from click.testing import CliRunner
 from indknn.cli import demo
 from indknn.cli.app import app
 from indknn.cli.demonstration import FASHION_CLASSES
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["budget", "--epsilon", "1"], 0, "gdp"),
+        (["doctor"], 1, "a store needs 'apsw': pip install 'indknn[store]'"),
+        (["init", "a.store"], 2, "indknn init needs 'apsw': pip install 'indknn[store]'"),
+        (["--help"], 0, "This needs 'apsw': pip install 'indknn[store]'"),
+    ],
+)
+def test_without_the_extra_for_stores_other_commands_work(tmp_path, words, code, told):
+    program = "import sys; sys.modules['apsw'] = None; from indknn.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], check=False, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stderr
+    assert told in " ".join((done.stdout + done.stderr).split())
+    assert "Traceback" not in done.stderr
 
 
 def run(*words):

@@ -15,9 +15,8 @@ from click.testing import CliRunner
 from indknn.cli.app import app
 from indknn.errors import InvalidInputError
 from indknn.tables import Category, Number, Schema, infer, read_schema
-from indknn.tables.check import check
-from indknn.tables.files import read_pieces, read_table
-from indknn.tables.template import TEMPLATE
+from indknn.tables.infer import TEMPLATE, check
+from indknn.tables.read import read_pieces, read_table
 
 RNG = np.random.default_rng(2)
 TABLE = pd.DataFrame(

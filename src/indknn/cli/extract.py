@@ -10,13 +10,12 @@ from typing import Any, TypeAlias
 import click
 import numpy as np
 
-from indknn.cli.options import JSON, LABEL, OWNER, RECORD, show
-from indknn.cli.progress import stages
+from indknn.cli.options import JSON, LABEL, OWNER, RECORD, show, stages
 from indknn.errors import InvalidInputError
 from indknn.features import Extractor, extract, find_extractor
 from indknn.features.files import FromFiles, ImageFiles
 from indknn.features.named import reads_images
-from indknn.tables.files import read_table
+from indknn.tables.read import read_table
 from indknn.tables.values import as_list
 
 _Found: TypeAlias = tuple[Any, Extractor, dict[str, Any]]

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from indknn.cli.files import as_json
-from indknn.cli.forecast import per_day
+from indknn.cli.inspection import per_day
+from indknn.cli.options import as_json
 from indknn.errors import InvalidInputError
 from indknn_lab.advice.measurements import measured
 from indknn_lab.advice.verdict import Task, judge

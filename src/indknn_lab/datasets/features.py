@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.cli.demonstration import Dataset, load_features
-from indknn.cli.files import Columns
-from indknn.cli.labels import labelled
 from indknn.errors import InvalidInputError
+from indknn.tables.read import Named, labelled
 
 TITLES = {"cifar10": "CIFAR-10", "fmnist": "Fashion-MNIST", "agnews": "AG News", "dbpedia": "DBpedia-14"}
 """The paper's data sets by short name. Features are in files named `<short name>-<extractor>.npz`."""
@@ -61,7 +60,7 @@ def find_datasets(folder: Path | str) -> FeatureFolder:
 
 def load_table(path: Path | str, label: str = "label") -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:
     """X and y of one table: an npz with X and y, or a parquet or csv file with a column `label`."""
-    X, y = labelled(Path(path), Columns(label=label))
+    X, y = labelled(Path(path), Named(label=label))
     X = X.astype(np.float32)
     if not np.isfinite(X).all():
         raise InvalidInputError(f"{path}: holds NaN or infinity")

@@ -10,7 +10,7 @@ import numpy as np
 
 from indknn.errors import InvalidInputError
 from indknn.tables import infer, read_schema
-from indknn.tables.files import ENDINGS, ending_of, read_table
+from indknn.tables.read import read_table
 
 TABLES = {"adult": "Adult", "letters": "Letters", "shuttle": "Shuttle"}
 """The tables that the item `tables` uses. It looks for `<name>.csv.gz` in a folder of data or in its folder `tabular`.
@@ -43,11 +43,6 @@ def encoded(path: Path, into: Path, *, label: str | None = None, schema: Path | 
         np.savez(beside, **arrays)
         beside.replace(made)
     return made
-
-
-def is_table(path: Path) -> bool:
-    """Whether a file holds a table, judged by its name."""
-    return ending_of(path) in ENDINGS
 
 
 def _encode(columns: dict[str, Any], path: Path, label: str | None, schema: Path | None) -> dict[str, Any]:

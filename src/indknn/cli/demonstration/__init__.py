@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indknn.cli.files import Columns
-from indknn.cli.labels import labelled
 from indknn.errors import InvalidInputError
+from indknn.tables.read import Named, labelled
 
 FASHION_CLASSES = (
     "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
@@ -33,7 +32,7 @@ class Dataset:
 def load_features(path: Path | str, name: str | None = None) -> Dataset:
     """Read a feature file: an npz with X_train, y_train, X_test and y_test, and scales if the features are int8."""
     path = Path(path)
-    parts = [labelled(path, Columns(part=part)) for part in ("_train", "_test")]
+    parts = [labelled(path, Named(), part) for part in ("_train", "_test")]
     X_train, X_test = (X.astype(np.float32) for X, _ in parts)
     if X_train.shape[1] != X_test.shape[1]:
         raise InvalidInputError(f"{path}: X_train has {X_train.shape[1]} features and X_test {X_test.shape[1]}")
