@@ -50,9 +50,10 @@ def _as_labels(classes: Any) -> tuple[Any, ...]:
     """A label set; it is empty until the first records are added to a store that was made without one."""
     if isinstance(classes, str | bytes) or not isinstance(classes, Iterable):
         raise InvalidInputError(f"classes must be one or more labels of one kind, got {classes!r}")
-    labels = tuple(as_labels(list(classes)).tolist())
+    labels = tuple(classes)
     if labels:
         as_classes(labels)
+        labels = tuple(as_labels(labels).tolist())
     if len(labels) > MAX_CLASSES:
         raise InvalidInputError(f"classes must be at most {MAX_CLASSES} labels, got {len(labels)}")
     return labels

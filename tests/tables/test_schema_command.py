@@ -149,7 +149,7 @@ def test_every_format_gives_the_same_vectors(tmp_path, name):
         ("t.jsonl", '{"a": 1}\n{"b": 1}\n', "row 1: column 'a' must be in every row or in none"),
         ("t.parquet", "no", "not a readable parquet file"),
         ("t.arrow", "no", "not a readable Arrow file"),
-        ("t.xlsx", "no", "must end in one of .csv"),
+        ("t.txt", "no", "must end in one of .csv"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path, name, text, message):

@@ -145,7 +145,7 @@ def _of_one_kind(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     kinds = {type(value) for value in values}
     if kinds and all(issubclass(kind, date) for kind in kinds):
         return np.array(values, dtype="datetime64[us]")
-    if all(issubclass(kind, str | int | float | bytes | np.generic) for kind in kinds):
+    if str in kinds and all(issubclass(kind, str | int | float) for kind in kinds):
         return np.array(values)
     return array
 
@@ -259,11 +259,10 @@ def as_classes(classes: Any) -> npt.NDArray[Any]:
     >>> as_classes(["b", "a", "b"]).tolist()
     ['a', 'b']
     """
-    array = as_labels(classes)
     try:
-        labels = np.unique(array)
+        labels = np.unique(as_labels(classes))
         bad = labels.size == 0 or (labels.dtype.kind in "fc" and not np.isfinite(labels).all())
-    except TypeError:
+    except (TypeError, InvalidInputError):
         bad = True
     if bad:
         raise InvalidInputError(f"classes must be one or more labels of one kind, without NaN, got {classes!r}")

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.core.advice import about_labels
-from indknn.core.inputs import EACH_ROW_PREFIX, as_classes
+from indknn.core.inputs import EACH_ROW_PREFIX, as_classes, as_labels
 from indknn.core.noise import Noise
 from indknn.core.releases import PublicRows
 from indknn.errors import InvalidInputError
@@ -61,7 +61,7 @@ class Change:
             raise InvalidInputError(f"X must be a table of shape (rows, features), got shape {X.shape}")
         if not settings.classes and classes is None:
             self.advice += about_labels()
-        labels = settings.classes or tuple(as_classes(y if classes is None else classes).tolist())
+        labels = settings.classes or tuple(as_classes(as_labels(y if classes is None else classes)).tolist())
         settings = replace(settings, n_features=X.shape[1], classes=labels)
         database.set_meta(state.db, "settings", json.dumps(settings.stored()))
         chain.append(state.db, "settings", n_features=settings.n_features, classes=list(labels))

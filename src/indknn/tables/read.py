@@ -460,7 +460,9 @@ def _vectors(path: Path, part: str, rows: int) -> Iterator[Split]:
     names = [f"{name}{part}" for name in ("X", "y", "owners", "scale", "record_ids")]
     with _readable(path, path.suffix[1:]), path.open("rb") as file:
         loaded = np.load(file, allow_pickle=False)
-        arrays: Mapping[str, Any] = {names[0]: loaded} if isinstance(loaded, np.ndarray) else loaded
+        if isinstance(loaded, np.ndarray) != (path.suffix == ".npy"):
+            raise ValueError("an npy file holds one array, and an npz file has names for them")
+        arrays: Mapping[str, Any] = {names[0]: loaded} if path.suffix == ".npy" else loaded
         X, y, owners, scale, record_ids = (arrays.get(name) for name in names)
         held = ", ".join(arrays)
     if X is None or X.ndim != 2:
