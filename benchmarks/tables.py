@@ -29,7 +29,7 @@ from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.paid import pay_for_counts
 from indknn.tables import TableEncoder, infer
-from indknn.tables.paid import schema_from
+from indknn.tables.counts import schema_from
 from indknn.types import GRID
 
 TABLES = {"adult": "income", "letters": "label", "shuttle": "label"}

@@ -17,7 +17,7 @@ import pandas as pd
 from indknn.settings import Settings
 from indknn.store import Store
 from indknn.tables import infer
-from indknn.tables.written import to_plain
+from indknn.tables.schema import to_plain
 
 
 def visits(n, rng):

@@ -13,6 +13,25 @@ from indknn_lab.datasets.features import FASHION_CLASSES
 from indknn_lab.demonstration import compare as demo
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["budget", "--epsilon", "1"], 0, "gdp"),
+        (["doctor"], 1, "a store needs 'apsw': pip install 'indknn[store]'"),
+        (["init", "a.store"], 2, "indknn init needs 'apsw': pip install 'indknn[store]'"),
+        (["--help"], 0, "This needs 'apsw': pip install 'indknn[store]'"),
+    ],
+)
+def test_without_the_extra_for_stores_other_commands_work(tmp_path, words, code, told):
+    program = "import sys; sys.modules['apsw'] = None; from indknn.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], check=False, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stderr
+    assert told in " ".join((done.stdout + done.stderr).split())
+    assert "Traceback" not in done.stderr
+
+
 def run(*words):
     return CliRunner().invoke(app, list(words))
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from indknn.core.accounting import budget, epsilon
-from indknn.errors import IndKNNError, InvalidInputError, PrivacyError, PrivacyWarning, UnknownOwnerError
+from indknn.errors import IndKNNError, InvalidInputError, PrivacyError, PrivacyWarning, UnknownOwnerError, to_install
 
 if TYPE_CHECKING:
     from indknn.estimator import IndKNNClassifier
@@ -41,7 +41,7 @@ def open(path: str | Place, **options: Any) -> Store:  # noqa: A001  (as in gzip
     try:
         from indknn.store import Store  # noqa: PLC0415
     except ModuleNotFoundError as missing:
-        raise IndKNNError(f"a durable store needs {missing.name!r}: pip install 'indknn[store]'") from None
+        raise IndKNNError(to_install(str(missing.name), "store", "a durable store")) from None
     return Store(path, **options)
 
 

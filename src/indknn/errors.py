@@ -21,6 +21,9 @@ data. Never show them to analysts.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 
 class IndKNNError(Exception):
     """Base of every error this package raises on purpose."""
@@ -72,3 +75,23 @@ class ShardError(StoreError):
 
 class PrivacyWarning(UserWarning):
     """The operation is allowed, but it weakens or removes privacy."""
+
+
+def to_install(package: str, extra: str, what: str = "this") -> str:
+    """The words for a package that is missing.
+
+    >>> to_install("pyarrow", "tables", "a parquet file")
+    "a parquet file needs 'pyarrow': pip install 'indknn[tables]'"
+    """
+    return f"{what} needs {package!r}: pip install 'indknn[{extra}]'"
+
+
+def needs(module: str, extra: str, what: str = "this") -> Any:
+    """Import a module that is not always installed. If it is missing, the error says which extra brings it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as missing:
+        package = (missing.name or module).partition(".")[0]
+        if package == "indknn":
+            raise
+        raise InvalidInputError(to_install(package, extra, what)) from None

@@ -22,9 +22,8 @@ from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger.figures import guarantee, statement
 from indknn.place import Place, unchanged_place
 from indknn.settings import PARAMETERS, Settings
-from indknn.tables.advice import about_queries
-from indknn.tables.schema import Schema, records_of, vectors_of
-from indknn.tables.written import read_schema, to_plain
+from indknn.tables.infer import about_queries
+from indknn.tables.schema import Schema, read_schema, records_of, to_plain, vectors_of
 from indknn.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -162,8 +161,8 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         person, as in `fit`. A row whose record id was given before replaces that record of the same owner.
         """
         first = not hasattr(self, "_engine")
-        if not first and classes is not None and not np.array_equal(inputs.as_classes(classes), self.classes_):
-            given = inputs.as_classes(classes).tolist()
+        given = None if classes is None else inputs.as_classes(classes).tolist()
+        if not first and given is not None and set(map(str, given)) != set(map(str, self.classes_.tolist())):
             raise InvalidInputError(f"classes must stay {self.classes_.tolist()}, got {given}")
         X, y, owners, record_ids = records_of(self._schema(fitted=not first), X, y, owners, record_ids)
         rows, targets = _check_records(X, y)
@@ -390,7 +389,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
 def _check_records(X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Rows and labels. Rows of numbers keep their type. A later step checks block by block that they are finite."""
-    rows, targets = check_X_y(X, y, dtype=_NUMBERS, ensure_all_finite=False)
+    rows, targets = check_X_y(X, None if y is None else inputs.as_labels(y), dtype=_NUMBERS, ensure_all_finite=False)
     check_classification_targets(targets)
     return rows, targets
 

@@ -27,7 +27,7 @@ from indknn.core.calibrate import (
     sigma1_for,
     sigma2_for,
 )
-from indknn.core.inputs import as_center, as_classes, encode_labels
+from indknn.core.inputs import as_center, as_classes, as_labels, encode_labels
 from indknn.core.kernels import Kernel, make_kernel
 from indknn.core.mechanism import MAX_SIGMA2, Plan
 from indknn.core.parameters import AT_CREATION, check_fields, described, parameter
@@ -50,9 +50,10 @@ def _as_labels(classes: Any) -> tuple[Any, ...]:
     """A label set; it is empty until the first records are added to a store that was made without one."""
     if isinstance(classes, str | bytes) or not isinstance(classes, Iterable):
         raise InvalidInputError(f"classes must be one or more labels of one kind, got {classes!r}")
-    labels = tuple(label.item() if isinstance(label, np.generic) else label for label in classes)
+    labels = tuple(classes)
     if labels:
         as_classes(labels)
+        labels = tuple(as_labels(labels).tolist())
     if len(labels) > MAX_CLASSES:
         raise InvalidInputError(f"classes must be at most {MAX_CLASSES} labels, got {len(labels)}")
     return labels

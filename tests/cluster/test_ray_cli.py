@@ -21,7 +21,7 @@ INDKNN = [sys.executable, "-c", "from indknn.cli import main; main()"]
 EVERYTHING = """
 import sys
 from indknn.cluster.ray_hosts import ray_cluster
-from indknn.cli.cluster import cluster_name
+from indknn.cli.serve import cluster_name
 from indknn.store import Store
 from golden.transcripts import data
 from pathlib import Path

@@ -9,7 +9,7 @@ from console.serving import House, make_store
 from indknn.settings import Settings
 from indknn.store import Store
 from indknn.tables import Category, Number, Schema
-from indknn.tables.written import to_plain
+from indknn.tables.schema import to_plain
 
 pytestmark = [pytest.mark.chromium, pytest.mark.slow]
 

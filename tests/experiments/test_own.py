@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from indknn.cli.app import app
 from indknn.errors import InvalidInputError
 from indknn.tables import infer
-from indknn.tables.written import schema_text
+from indknn.tables.schema import schema_text
 from indknn_lab.datasets import load_features
 from indknn_lab.experiments.items import ITEMS
 from indknn_lab.experiments.methods.own import load_methods

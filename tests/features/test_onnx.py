@@ -16,7 +16,7 @@ from indknn.errors import InvalidInputError
 from indknn.features import Extractor, OnnxImage, OnnxText, SentenceTransformer
 from indknn.store import Store
 from indknn.tables import Number, Schema, Text
-from indknn.tables.written import schema_text
+from indknn.tables.schema import schema_text
 from indknn_lab.features import ResNet50, ViT, extract, find_extractor
 from server.serving import INFER, application
 

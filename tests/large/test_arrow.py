@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from pyarrow import feather
 
 from indknn import IndKNNClassifier
-from indknn.cli import files
+from indknn.cli import stores
 from indknn.cli.app import app
 from indknn.core.quantise import quantise
 from indknn.errors import InvalidInputError
 from indknn.store import Store
-from indknn.tables.arrow import rows_in, stacked
+from indknn.tables.read import Named, pieces, rows_in, stacked
 
 X = np.random.default_rng(0).standard_normal((90, 4)).astype(np.float32)
 Y = np.arange(90) % 3
@@ -45,9 +45,9 @@ def test_lists_of_numbers_are_rows_in_their_own_type(kind):
 
 def test_plain_columns_stand_side_by_side():
     table = {"a": pa.array([1, 2], type=pa.int64()), "b": pa.array([0.5, None]), "c": pa.array(["3", "4.5"])}
-    np.testing.assert_array_equal(stacked(table, "file"), [[1, 0.5, 3], [2, np.nan, 4.5]])
+    np.testing.assert_array_equal(stacked(table), [[1, 0.5, 3], [2, np.nan, 4.5]])
     mixed = {"a": pa.array([1, 2]), "x": pa.array([[3, 4], [5, 6]])}
-    np.testing.assert_array_equal(stacked(mixed, "file"), [[1, 3, 4], [2, 5, 6]])
+    np.testing.assert_array_equal(stacked(mixed), [[1, 3, 4], [2, 5, 6]])
     assert rows_in("no arrow") == "no arrow"
     table_of_numbers = pa.table({"a": [1.0], "b": [2.0]})
     assert rows_in(table_of_numbers) is table_of_numbers
@@ -56,7 +56,7 @@ def test_plain_columns_stand_side_by_side():
 @pytest.mark.parametrize("column", [[[1.0], [2.0, 3.0]], [[1.0], None], [["a"], ["b"]], [[1.0, 2.0, 3.0], []]])
 def test_what_is_no_table_of_numbers_is_refused_by_name(column):
     with pytest.raises(InvalidInputError, match="column 'x' must hold numbers, or lists of numbers of one length"):
-        stacked({"x": pa.array(column)}, "file")
+        stacked({"x": pa.array(column)})
 
 
 def test_the_estimator_takes_arrow():
@@ -68,13 +68,13 @@ def test_the_estimator_takes_arrow():
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow", "feather"])
 def test_files_are_added_in_pieces(tmp_path, monkeypatch, ending):
-    monkeypatch.setattr(files.pieces, "__defaults__", (files.Columns(), 16))
+    monkeypatch.setattr(stores._pieces, "__defaults__", (16,))
     path, store = tmp_path / f"r.{ending}", tmp_path / "s.store"
     table = pa.table({"x": lists("fixed"), "y": Y, "owner": Y + 7, "record_id": [f"r{i}" for i in range(90)]})
     pq.write_table(table, path) if ending == "parquet" else feather.write_feather(table, path)
-    found = list(files.pieces(path))
+    found = list(pieces(path, Named().split, 16))
     assert [piece.first for piece in found] == [0, 16, 32, 48, 64, 80]
-    assert all(piece.X.dtype == np.float32 for piece in found)
+    assert all(piece.features.dtype == np.float32 for piece in found)
     run = CliRunner()
     assert run.invoke(app, ["init", str(store), "--classes", "0,1,2"]).exit_code == 0
     added = run.invoke(app, ["add", str(store), str(path), "--json"])

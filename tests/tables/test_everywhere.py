@@ -19,7 +19,7 @@ from indknn.settings import Settings
 from indknn.store import Store, chain
 from indknn.store.verify import problems
 from indknn.tables import infer, read_schema
-from indknn.tables.written import schema_text, to_plain
+from indknn.tables.schema import schema_text, to_plain
 from server.serving import INFER, application
 
 RNG = np.random.default_rng(11)

@@ -9,6 +9,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
+from indknn.core.inputs import encode_labels
 from indknn.errors import InvalidInputError
 from indknn.tables import (
     Category,
@@ -23,8 +24,8 @@ from indknn.tables import (
     infer,
     read_schema,
 )
-from indknn.tables.sample import category_from, knots_from, number_from
-from indknn.tables.written import from_plain, schema_text, to_plain
+from indknn.tables.infer import category_from, knots_from, number_from
+from indknn.tables.schema import from_plain, schema_text, to_plain
 
 RNG = np.random.default_rng(5)
 N = 400
@@ -106,8 +107,8 @@ def test_a_wide_table_has_fewer_pieces_per_column():
 def test_labels_are_the_same_as_text_and_as_numbers(labels):
     found = infer({"x": [1, 2, 3, 4], "y": labels * 2}, label="y").schema
     for spelled in (labels, [str(label) for label in labels]):
-        y = found.split({"x": [1, 2], "y": spelled}).y
-        assert y.tolist() == [found.classes[sorted(map(str, labels)).index(str(label))] for label in labels]
+        codes = encode_labels(found.split({"x": [1, 2], "y": spelled}).y, np.array(found.classes))
+        assert codes.tolist() == [sorted(map(str, labels)).index(str(label)) for label in labels]
     assert found.split({"x": [1], "y": ["other"]}).y.tolist() == ["other"]
 
 
@@ -211,7 +212,7 @@ def test_yaml_by_hand(tmp_path):
         ({"columns": {"a": "yesno"}, "labels": "y"}, "the schema must have only .* got 'labels'"),
         ({"columns": {"a": "yesno"}, "label": {"column": "y", "classes": "ab"}}, "classes must be a list of labels"),
         ({"columns": {"a": "yesno"}, "version": 2}, "version must be 1, got 2"),
-        ({"columns": {"a": "yesno"}, "owner": 7}, "owner must be the name of a column, got 7"),
+        ({"columns": {"a": "yesno"}, "owner": [7]}, r"owner must be the name of a column, got \[7\]"),
         ({"columns": {"a": "text"}}, "column 'a': extractor must be the name of a model"),
     ],
 )

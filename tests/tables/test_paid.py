@@ -16,8 +16,9 @@ from indknn.settings import Settings
 from indknn.store import Store, chain
 from indknn.store.paid import earlier_counts, pay_for_counts, price_of
 from indknn.store.verify import problems
-from indknn.tables import Category, Ignored, Number, grid, infer
-from indknn.tables.paid import schema_from
+from indknn.tables import Category, Ignored, Number, infer
+from indknn.tables import counts as grid
+from indknn.tables.counts import schema_from
 from indknn.types import GRID
 
 N = 6000

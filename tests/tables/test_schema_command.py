@@ -15,9 +15,8 @@ from click.testing import CliRunner
 from indknn.cli.app import app
 from indknn.errors import InvalidInputError
 from indknn.tables import Category, Number, Schema, infer, read_schema
-from indknn.tables.check import check
-from indknn.tables.files import read_pieces, read_table
-from indknn.tables.template import TEMPLATE
+from indknn.tables.infer import TEMPLATE, check
+from indknn.tables.read import read_pieces, read_table
 
 RNG = np.random.default_rng(2)
 TABLE = pd.DataFrame(
@@ -150,7 +149,7 @@ def test_every_format_gives_the_same_vectors(tmp_path, name):
         ("t.jsonl", '{"a": 1}\n{"b": 1}\n', "row 1: column 'a' must be in every row or in none"),
         ("t.parquet", "no", "not a readable parquet file"),
         ("t.arrow", "no", "not a readable Arrow file"),
-        ("t.xlsx", "no", "must end in one of .csv"),
+        ("t.txt", "no", "must end in one of .csv"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path, name, text, message):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from indknn.errors import to_install
+
 
 def main() -> None:
     """Run the command line."""
@@ -12,5 +14,5 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         if missing.name not in {"click", "rich"}:
             raise
-        sys.exit(f"the indknn command needs {missing.name!r}: pip install 'indknn[cli]'")
+        sys.exit(to_install(missing.name, "cli", "the indknn command"))
     app()

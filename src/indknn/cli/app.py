@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Final
 
 import click
 
 from indknn import __version__
-from indknn.cli.cluster import cluster_group
-from indknn.cli.doctor import doctor
-from indknn.cli.lab import WithLab
 from indknn.cli.options import parameter_options
-from indknn.cli.schema import schema_group
-from indknn.cli.serve import serve_command
 from indknn.core import accounting
-from indknn.errors import IndKNNError, StoreError
+from indknn.errors import IndKNNError, InvalidInputError, StoreError, to_install
+
+_MODULES: Final = {
+    "stores": ("init", "add", "train", "predict", "forget", "purge", "rewrite", "takeover"),
+    "inspection": ("status", "owner", "export", "verify", "forecast"),
+    "doctor": ("doctor",),
+    "keys": ("keys",),
+    "schema": ("schema",),
+    "serve": ("serve", "cluster"),
+}
+"""The commands of each module here. A module is loaded when one of its commands is called or described."""
+_MODULE_OF: Final = {command: module for module, commands in _MODULES.items() for command in commands}
+_LAB = "indknn.commands"
+"""The group of entry points with which `indknn_lab` adds commands for research. Nothing in `indknn` imports it."""
 
 
-class Commands(WithLab):
+class Commands(click.Group):
     """A group of commands. An error becomes one line on stderr and a documented exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -31,6 +41,34 @@ class Commands(WithLab):
         except (IndKNNError, ValueError, OSError) as error:
             click.echo(f"indknn: {error}", err=True)
             ctx.exit(3 if isinstance(error, StoreError | OSError) else 2)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands."""
+        return sorted({*super().list_commands(ctx), *_MODULE_OF, *entry_points(group=_LAB).names})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command with this name. If it cannot be loaded, a command that says what to install."""
+        found: click.Command | None = super().get_command(ctx, cmd_name)
+        extra = "store" if cmd_name in _MODULE_OF else "lab"
+        try:
+            if found is None and cmd_name in _MODULE_OF:
+                module = import_module(f"indknn.cli.{_MODULE_OF[cmd_name]}")
+                named = (value for value in vars(module).values() if isinstance(value, click.Command))
+                found = next(command for command in named if command.name == cmd_name)
+            for point in entry_points(group=_LAB, name=cmd_name) if found is None else ():
+                found = point.load()
+        except ModuleNotFoundError as missing:
+            return _stand_in(cmd_name, str(missing.name), extra)
+        return found
+
+
+def _stand_in(name: str, module: str, extra: str) -> click.Command:
+    def refuse(**_: Any) -> None:
+        raise InvalidInputError(to_install(module, extra, f"indknn {name}"))
+
+    words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+    about = to_install(module, extra, "This")
+    return click.Command(name, {"ignore_unknown_options": True}, refuse, [words], help=about)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -70,28 +108,3 @@ def budget_command(epsilon: float, delta: float, queries: int) -> None:
     for accountant in ("gdp", "rdp"):
         B = accounting.budget(epsilon, delta, accountant)
         click.echo(f"{accountant:<8}{B:>12.6g}{f'{3 * B / max(queries, 6):.3g}':>30}")
-
-
-def _add_store_commands() -> None:
-    """Add the commands that need apsw. Without apsw, they say what to install."""
-    try:
-        from indknn.cli import inspection, stores  # noqa: PLC0415
-        from indknn.cli.databases import rewrite, takeover  # noqa: PLC0415
-        from indknn.cli.forecast import forecast_command  # noqa: PLC0415
-        from indknn.cli.keys import keys  # noqa: PLC0415
-        from indknn.cli.train import train  # noqa: PLC0415
-    except ModuleNotFoundError as missing:
-        if missing.name != "apsw":
-            raise
-        return
-    changing = (stores.init, stores.add, train, stores.predict, stores.forget, stores.purge)
-    looking = (inspection.show_status, inspection.show_owner, inspection.export, inspection.verify)
-    for command in (*changing, *looking, forecast_command, keys, rewrite, takeover):
-        app.add_command(command)
-
-
-_add_store_commands()
-app.add_command(doctor)
-app.add_command(serve_command)
-app.add_command(cluster_group)
-app.add_command(schema_group)

@@ -17,7 +17,7 @@ import click
 from indknn import __version__
 from indknn.cli.options import JSON, StorePlace, show
 from indknn.core.noise import SecureNoise
-from indknn.errors import StoreError
+from indknn.errors import StoreError, to_install
 from indknn.place import Address, Place
 from indknn.records.indexes.scan import levels, make_scanner
 
@@ -63,7 +63,7 @@ def checks(store: Place | None) -> Iterator[tuple[bool, str, str]]:
 
         yield True, "SQLite", f"{apsw.sqlite_lib_version()} (apsw {apsw.apsw_version()})"
     except ModuleNotFoundError:
-        yield False, "SQLite", "apsw is not installed: pip install 'indknn[store]'"
+        yield False, "SQLite", to_install("apsw", "store", "a store")
     z = SecureNoise().draw(1 << 20, 2000) / float(1 << 20)
     yield (
         bool(0.9 < z.std() < 1.1 and abs(z.mean()) < 0.15),
@@ -92,7 +92,7 @@ def _server(place: Address) -> tuple[bool, str, str]:
 
         return True, "PostgreSQL", DatabaseHome(place).server()
     except ModuleNotFoundError as missing:
-        return False, "PostgreSQL", f"{missing.name} is not installed: pip install 'indknn[postgres]'"
+        return False, "PostgreSQL", to_install(str(missing.name), "postgres", "a store there")
     except StoreError as error:
         return False, "PostgreSQL", str(error)
 

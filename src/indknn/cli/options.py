@@ -1,19 +1,23 @@
-"""Options that several commands share, options made from the parameters of a store, and how results are printed."""
+"""What all commands share: options, options made from the parameters of a store, how results and progress are shown."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from indknn.cli.files import Columns, as_json
+from indknn.core.inputs import as_whole
 from indknn.core.parameters import Parameter
-from indknn.errors import InvalidInputError
+from indknn.errors import InvalidInputError, to_install
 from indknn.place import is_address, place_of
 from indknn.settings import PARAMETERS
+from indknn.tables.read import Named
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -35,12 +39,12 @@ JSON = click.option("--json", "in_json", is_flag=True, help="Print JSON.")
 WITNESS = click.option(
     "--witness", type=click.Path(path_type=Path), help="A file on another disk that detects old copies."
 )
-LABEL = click.option("--label", default="y", show_default=True, help="Column of the label (csv, parquet).")
-OWNER = click.option("--owner", default="owner", show_default=True, help="Column of the owner (csv, parquet).")
+LABEL = click.option("--label", default="y", show_default=True, help="Column of the label (not for npz).")
+OWNER = click.option("--owner", default="owner", show_default=True, help="Column of the owner (not for npz).")
 RECORD = click.option(
-    "--record-id", "record", default="record_id", show_default=True, help="Column of your own ids (csv, parquet)."
+    "--record-id", "record", default="record_id", show_default=True, help="Column of your own ids (not for npz)."
 )
-FEATURES = click.option("--features", help="Columns of the features (csv, parquet), as a,b,c. Default: all others.")
+FEATURES = click.option("--features", help="Columns of the features (not for npz), as a,b,c. Default: all others.")
 
 
 class NumberOrNone(click.ParamType[float | int | None]):
@@ -77,9 +81,19 @@ def _option(name: str, described: Parameter) -> Decorator:
     return click.option(flag, name, type=kind, default=default, show_default=default is not None, help=about)
 
 
-def columns(label: str = "", owner: str = "", features: str | None = None, record: str = "") -> Columns:
+def columns(label: str = "", owner: str = "", features: str | None = None, record: str = "") -> Named:
     """The columns that the options name."""
-    return Columns(label, owner, tuple(features.split(",")) if features else (), record=record)
+    return Named(label, owner, tuple(features.split(",")) if features else (), record)
+
+
+def class_names(listed: str) -> tuple[Any, ...]:
+    """Labels from a text such as a,b,c. If all are whole numbers, they become numbers."""
+    return as_whole(name.strip() for name in listed.split(","))
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON that people and programs can read."""
+    return json.dumps(value, indent=2, default=str)
 
 
 def refuse_column_options() -> None:
@@ -106,4 +120,29 @@ def wanted(extra: str) -> Iterator[None]:
         package = (missing.name or "indknn").partition(".")[0]
         if package == "indknn":
             raise
-        raise InvalidInputError(f"this needs {package!r}: pip install 'indknn[{extra}]'") from None
+        raise InvalidInputError(to_install(package, extra)) from None
+
+
+@contextmanager
+def counting(what: str, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A counter for work whose total is not known."""
+    console = Console(stderr=True)
+    columns = TextColumn(what), BarColumn(), TextColumn("{task.completed:,.0f}"), TimeElapsedColumn()
+    with Progress(*columns, console=console, disable=not (shown and console.is_terminal)) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done: bar.update(task, completed=done)
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str, int, int], None]]:
+    """Progress bars by name. A bar starts when its name is first used."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def show(label: str, done: int, total: int) -> None:
+            if label not in tasks:
+                tasks[label] = bar.add_task(label, total=total)
+            bar.update(tasks[label], completed=done)
+
+        yield show

@@ -8,20 +8,15 @@ from typing import Any
 
 import click
 
-from indknn.cli.files import class_names
-from indknn.cli.options import JSON, STORE, WITNESS, StorePlace, show
+from indknn.cli.options import JSON, STORE, WITNESS, StorePlace, class_names, show
 from indknn.errors import IndKNNError, InvalidInputError
 from indknn.place import Place
 from indknn.store import Store
 from indknn.store.paid import SHARE, earlier_counts, pay_for_counts, price_of, refuse_if_late
-from indknn.tables import infer, read_schema
-from indknn.tables.check import check
-from indknn.tables.files import read_table
-from indknn.tables.paid import schema_from
-from indknn.tables.sample import Inferred
-from indknn.tables.template import TEMPLATE
-from indknn.tables.values import Columns
-from indknn.tables.written import is_yaml, schema_text
+from indknn.tables.counts import schema_from
+from indknn.tables.infer import TEMPLATE, Inferred, check, infer
+from indknn.tables.read import Columns, read_table
+from indknn.tables.schema import is_yaml, read_schema, schema_text
 from indknn.types import GRID
 
 _PUBLIC = click.argument("public", type=click.Path(path_type=Path))
@@ -62,7 +57,7 @@ def infer_command(
     witness: Path | None,
     **named: str | None,
 ) -> None:
-    """Make a schema from a PUBLIC sample: csv, JSON lines, parquet or Arrow.
+    """Make a schema from a PUBLIC sample: csv, tsv, JSON lines, parquet, Arrow or Excel.
 
     Bounds, knots and lists of categories are taken from the sample and become public. Never give it private rows,
     except with --paid. About 1,000 rows are enough. Read the schema before you use it, and correct it with an editor.

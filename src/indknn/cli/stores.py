@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
+import numpy as np
 
-from indknn.cli.files import (
-    FORMATS,
-    ROWS,
-    Answers,
-    Columns,
-    Piece,
-    answers_in,
-    as_json,
-    class_names,
-    digest,
-    labels_in,
-    naming,
-    pieces,
-    table_pieces,
-)
-from indknn.cli.labels import as_stored
 from indknn.cli.options import (
     FEATURES,
     FILE,
@@ -33,26 +21,35 @@ from indknn.cli.options import (
     RECORD,
     STORE,
     WITNESS,
+    as_json,
+    class_names,
     columns,
+    counting,
     parameter_options,
     refuse_column_options,
     show,
+    stages,
 )
-from indknn.cli.progress import counting
-from indknn.cli.train import public_rows
 from indknn.core.advice import about_answers, about_labels, tell
 from indknn.core.inputs import EACH_ROW
-from indknn.errors import InvalidInputError
+from indknn.errors import InvalidInputError, needs
 from indknn.ledger.figures import guarantee
+from indknn.models.shared_model import MOST_ROWS
 from indknn.place import Place
 from indknn.settings import PARAMETERS, Settings
 from indknn.store import Store
-from indknn.tables.advice import Outside
-from indknn.tables.files import read_pieces
-from indknn.tables.schema import Schema
-from indknn.tables.written import read_schema, to_plain
+from indknn.store.home import home_of
+from indknn.tables.infer import Outside
+from indknn.tables.read import ROWS, VECTORS, Named, Split, labels_in, naming, pieces
+from indknn.tables.schema import Schema, read_schema, to_plain, vectors_of
+from indknn.types import FloatArray
 
 _BATCH = 256
+FORMATS = (".npz", ".csv", ".parquet")
+"""The formats for answers."""
+Answers: TypeAlias = tuple[list[Any], list[list[float]] | None]
+"""Labels, and the probability of each class if it was asked for."""
+_RECEIPT = click.option("--receipt", type=click.Path(path_type=Path), help="Write the receipt to this file as well.")
 
 
 @click.command("init")
@@ -93,7 +90,7 @@ def init(
         read = read_schema(schema)
         labels, width, values["schema"] = labels or list(read.classes), read.n_features, to_plain(read)
         draft = not labels
-    rows = None if public is None else public_rows(public, columns(features=features), read)
+    rows = None if public is None else _public_rows(public, columns(features=features), read)
     with Store.create(store, Settings.of(width, labels, **values), draft=draft) as made:
         if rows is not None:
             made.declare_public(rows)
@@ -125,8 +122,9 @@ def add(
 ) -> None:
     """Add the records of a file, all of them or none.
 
-    FILE is npz (arrays X, y, owners and record_ids), csv, parquet or Arrow. A column may hold a list of features. If
-    the store has a schema, FILE may also be JSON lines, and the schema names the columns.
+    FILE is npz (arrays X, y, owners and record_ids), or a table: csv or tsv (with , ; | or tabs between the columns),
+    JSON lines, parquet, Arrow or Excel. Text files may be gzipped. A column may hold a list of features. If the store
+    has a schema, the schema names the columns.
 
     Owners are texts. A number becomes the text of its digits, so 17 and "17" are one person in every file. Record ids
     are your own ids, and optional. A row whose record id was added before replaces that record.
@@ -140,26 +138,29 @@ def add(
     with Store(store, witness=witness) as opened:
         known = None
         if opened.draft and not opened.settings.classes:
-            known = labels_in(_pieces(file, named, opened), file)
+            known = labels_in(_pieces(file, named, opened.schema), file)
         before = len(opened.engine.shard)
-        with counting("records", not in_json) as count:
-            opened.add_batches(_records(file, named, opened, each_row, count), known)
+        with counting("records", not in_json) as count, naming(file) as at:
+            found = _pieces(file, named, opened.schema)
+            opened.add_batches(_records(found, file, each_row, count, at), known)
         tell([] if known is None else about_labels())
         records, owners = len(opened.engine.shard), opened.engine.ledger.n_owners
     facts = {"added": records - before, "records": records, "owners": owners}
     show(facts, in_json, f"added {records - before:,}; now {records:,} records of {owners:,} people")
 
 
-def _pieces(file: Path, named: Columns, store: Store, rows: int = ROWS) -> Iterator[Piece]:
-    """The rows of a file. If the store has a schema, they are encoded with it."""
-    if store.schema is None:
-        return pieces(file, named, rows)
-    refuse_column_options()
-    return table_pieces(file, store.schema, rows)
+def _pieces(file: Path, named: Named, schema: Schema | None, rows: int = ROWS) -> Iterator[Split]:
+    """The rows of a file, split by the schema of the store, or else by the names of the columns."""
+    if schema is not None:
+        refuse_column_options()
+    return pieces(file, named.split if schema is None else schema.split, rows)
 
 
-def _records(file: Path, named: Columns, store: Store, each_row: bool, count: Any) -> Iterator[tuple[Any, ...]]:
-    for piece in _pieces(file, named, store):
+def _records(
+    found: Iterator[Split], file: Path, each_row: bool, count: Callable[[int], None], at: list[int]
+) -> Iterator[Any]:
+    for piece in found:
+        at[0] = piece.first
         if piece.y is None:
             raise InvalidInputError(f"{file} has no labels: an array y, or a column named by --label")
         if each_row and piece.owners is not None:
@@ -167,9 +168,19 @@ def _records(file: Path, named: Columns, store: Store, each_row: bool, count: An
         if piece.owners is None and not each_row:
             where = "an array owners, or a column named by --owner"
             raise InvalidInputError(f"{file} has no owners: {where}; or --each-row, if every row is a new person")
-        owners = EACH_ROW if each_row else piece.owners
-        yield piece.X, as_stored(piece.y, store.settings), owners, piece.record_ids
-        count(piece.first + len(piece.X))
+        yield piece.features, piece.y, EACH_ROW if each_row else piece.owners, piece.record_ids
+        count(piece.first + len(piece))
+
+
+def _public_rows(file: Path, named: Named, schema: Schema | None) -> FloatArray:
+    """The first rows of a file as vectors, as many as the model can use."""
+    rows: list[FloatArray] = []
+    for piece in _pieces(file, named, schema, MOST_ROWS):
+        with naming(file, piece.first):
+            rows.append(np.asarray(vectors_of(piece.features, schema), dtype=np.float64))
+        if sum(map(len, rows)) >= MOST_ROWS:
+            break
+    return np.concatenate(rows)[:MOST_ROWS]
 
 
 @click.command("predict")
@@ -213,10 +224,11 @@ def predict(
         counting("queries", not in_json) as count,
         answers_in(out, opened.settings.class_array.tolist() if proba else None) as write,
     ):
-        name = digest(file)
+        with file.open("rb") as bytes_of_file:
+            name = hashlib.file_digest(bytes_of_file, "sha256").hexdigest()
         if opened.schema is not None:  # all rows are checked before the first one is charged
             _check_queries(opened.schema, file)
-        for piece in _pieces(file, columns(features=features), opened, _BATCH):
+        for piece in _pieces(file, columns(features=features), opened.schema, _BATCH):
             told = _answered(opened, piece, f"file:{name}:{piece.first}", analyst, proba)
             write(told)
             answers += told[0]
@@ -229,28 +241,61 @@ def _check_queries(schema: Schema, file: Path) -> None:
     """Read all queries once. A wrong value is refused with its row and column. Columns that do not fit the schema cause
     warnings."""
     outside = Outside(schema)
-    if file.suffix != ".npz":
-        for i, table in enumerate(read_pieces(file, ROWS)):
-            with naming(file, i * ROWS):
-                outside.see(schema.split(table).features)
+    for piece in pieces(file, schema.split) if file.suffix not in VECTORS else ():
+        with naming(file, piece.first):
+            outside.see(piece.features)
     tell(outside.advice())
 
 
-def _answered(store: Store, piece: Piece, request: str, analyst: str | None, proba: bool) -> Answers:
+def _answered(store: Store, piece: Split, request: str, analyst: str | None, proba: bool) -> Answers:
     name = f"{request}:{analyst or ''}"
     try:
         if not proba:
-            return store.predict(piece.X, analyst, request_id=name).tolist(), None
-        labels, likely = store.predict_both(piece.X, analyst, request_id=name)
+            return store.predict(piece.features, analyst, request_id=name).tolist(), None
+        labels, likely = store.predict_both(piece.features, analyst, request_id=name)
     except InvalidInputError as error:
         raise InvalidInputError(f"queries from {piece.first}: {error}") from None
     return labels.tolist(), likely.tolist()
 
 
+@contextmanager
+def answers_in(path: Path, classes: Sequence[Any] | None = None) -> Iterator[Callable[[Answers], None]]:
+    """A function that writes answers to a file: npz (array y), csv or parquet (column y).
+
+    With `classes` it also writes the probability of each class: in columns p_CLASS, or in npz as the arrays proba and
+    classes. A csv file gets every answer as soon as it was charged. The other formats are written at the end.
+    """
+    names = [f"p_{name}" for name in classes or ()]
+    if path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["y", *names])
+
+            def write(some: Answers) -> None:
+                labels, likely = some
+                writer.writerows([y] if likely is None else [y, *likely[i]] for i, y in enumerate(labels))
+                file.flush()
+
+            yield write
+        return
+    kept: list[Answers] = []
+    yield kept.append
+    labels = [label for some, _ in kept for label in some]
+    likely = [p for _, some in kept if some is not None for p in some]
+    proba = np.array(likely, dtype=np.float64).reshape(len(likely), -1 if likely else len(names))
+    if path.suffix == ".npz":
+        more: dict[str, Any] = {} if classes is None else {"proba": proba, "classes": np.array(classes)}
+        with path.open("wb") as archive:
+            np.savez(archive, y=np.array(labels), **more)
+    else:
+        pa, pq = (needs(name, "parquet", "a parquet file") for name in ("pyarrow", "pyarrow.parquet"))
+        pq.write_table(pa.table({"y": labels, **dict(zip(names, proba.T, strict=True))}), path)
+
+
 @click.command("forget")
 @STORE
 @click.argument("owners", nargs=-1, required=True, metavar="OWNER...")
-@click.option("--receipt", type=click.Path(path_type=Path), help="Write the receipt to this file as well.")
+@_RECEIPT
 @WITNESS
 @JSON
 def forget(store: Place, owners: tuple[str, ...], receipt: Path | None, witness: Path | None, in_json: bool) -> None:
@@ -293,3 +338,78 @@ def purge(store: Place, witness: Path | None, in_json: bool) -> None:
         facts = opened.purge()
     where = f"audit trail: entry with hash {facts['audit_hash']}"
     show(facts, in_json, f"purged at {facts['at']}: {facts['dropped']}", facts["public"], where)
+
+
+@click.command("train")
+@STORE
+@WITNESS
+@JSON
+def train(store: Place, witness: Path | None, in_json: bool) -> None:
+    """Train the shared model, or train it again if there are enough newcomers.
+
+    Each person is charged for their own gradient, from the part of their budget that is for the model. If the model
+    gets a person's records right, that person pays almost nothing. All analysts use the same model, and nobody pays
+    for it again.
+
+    A store trains the model by itself when the first query comes. Use this command to train earlier, or again from a
+    timer such as cron. Never run it because certain people came or went: the time of a run is public. You can stop it
+    at any time, and the next run continues.
+
+    \b
+    Example:
+      indknn train patients.store
+    """
+    with Store(store, witness=witness) as opened, nullcontext() if in_json else stages() as bar:
+        if opened.draft:
+            raise InvalidInputError(f"{store} has never held records, so there is nothing to learn from")
+        steps = 0
+        for progress in opened.train():
+            steps = progress.made
+            if bar is not None:
+                bar("steps of training", progress.made, progress.made + progress.follow)
+        model = opened.engine.predictor.model
+        assert model is not None
+    card = model.card
+    facts: dict[str, Any] = {"steps": steps, "rounds": model.rounds, "people_about": round(model.count)}
+    words = [f"{steps} steps; about {model.count:,.0f} people, as far as noisy counts tell"]
+    if not steps:
+        words = ["no step: too few newcomers since the last round, as far as a noisy count tells"]
+    if card is not None:
+        facts |= {"accuracy": card.overall, "error": card.overall_error, "smoothed": card.smooth}
+        words.append(f"the model is right about {card.overall:.3f} of the time (± {2 * card.overall_error:.3f})")
+    show(facts, in_json, *words)
+
+
+@click.command("rewrite")
+@STORE
+@_RECEIPT
+@WITNESS
+@JSON
+def rewrite(store: Place, receipt: Path | None, witness: Path | None, in_json: bool) -> None:
+    """Overwrite the old bytes of forgotten people in a database. This is the second stage of an erasure.
+
+    It writes all tables anew and replaces the log. A store in a file does not need it. It cannot erase archives of the
+    log, standbys and backups. The receipt names those that the database knows of.
+
+    \b
+    Example:
+      indknn rewrite postgresql://db.example/people --receipt rewritten.json
+    """
+    with Store(store, witness=witness) as opened:
+        facts = opened.rewrite()
+    if receipt is not None:
+        receipt.write_text(as_json(facts) + "\n")
+    words = [f"{facts['stage']}, for all who were erased until {facts['erased_until']}"]
+    show(facts, in_json, *words, *facts.get("why", ()), *(f"not ours: {who}" for who in facts.get("elsewhere", ())))
+
+
+@click.command("takeover")
+@STORE
+@JSON
+def takeover(store: Place, in_json: bool) -> None:
+    """Take a store in PostgreSQL away from a process that you cannot stop. Nothing it does later is written.
+
+    Then open the store as usual. You do not need this for a process that has ended.
+    """
+    who = home_of(store).take_over()
+    show({"store": str(store), "was": who}, in_json, f"{store} was in use by {who}; it is free now")

@@ -18,7 +18,7 @@ from typing import Any
 from indknn.cluster.coordinator import Cluster
 from indknn.cluster.host import Host
 from indknn.cluster.local import PATIENCE, checked_number
-from indknn.errors import IndKNNError, PrivacyError, ShardError
+from indknn.errors import IndKNNError, PrivacyError, ShardError, to_install
 
 NAMESPACE = "indknn"
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
@@ -68,7 +68,7 @@ def connected(address: str | None) -> Any:
     try:
         import ray  # noqa: PLC0415
     except ModuleNotFoundError:
-        raise IndKNNError("shards on Ray need 'ray': pip install 'indknn[cluster]'") from None
+        raise IndKNNError(to_install("ray", "cluster", "a shard on Ray")) from None
     if not ray.is_initialized():
         how: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "error"}
         if address is None:

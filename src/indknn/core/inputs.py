@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
+from math import floor
 from typing import Any, overload
 
 import numpy as np
@@ -18,6 +21,7 @@ EACH_ROW_PREFIX = EACH_ROW + ":"
 """The prefix of the names that a store makes for such people. Newcomers may not be given such a name."""
 NEEDS_OWNERS = f"a store needs the owner of every row; or owners={EACH_ROW!r}, if each is a new person"
 _LONGEST_NUMBER = 4096
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 
 class Numbered(Sequence[OwnerId]):
@@ -117,21 +121,104 @@ def as_owner_array(owners: list[OwnerId]) -> npt.NDArray[Any]:
     return np.array(owners, dtype=np.str_)
 
 
+def as_labels(y: Any) -> npt.NDArray[Any]:
+    """Labels as an array of one kind: text, numbers or truth values. Dates, and labels of several kinds, become text.
+
+    >>> as_labels([date(2026, 1, 31), date(2026, 2, 1)]).tolist(), as_labels([1, "a", True]).tolist()
+    (['2026-01-31', '2026-02-01'], ['1', 'a', 'True'])
+    """
+    array = np.asarray(y)
+    if array.dtype.kind == "O" and array.ndim == 1:
+        array = _of_one_kind(array)
+    gaps = np.isnat(array) if array.dtype.kind == "M" else np.isnan(array) if array.dtype.kind == "f" else array[:0]
+    _refuse_gaps(np.flatnonzero(gaps))
+    if array.dtype.kind == "M":
+        return np.datetime_as_string(array, unit="auto")  # without a time of day where that is midnight
+    if array.dtype.kind == "S":
+        raise InvalidInputError("labels must be text, numbers or truth values, got bytes; decode bytes yourself")
+    return array
+
+
+def _of_one_kind(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    values = array.tolist()
+    _refuse_gaps([i for i, v in enumerate(values) if v is None or type(v).__name__ in {"NAType", "NaTType"}])
+    kinds = {type(value) for value in values}
+    if kinds and all(issubclass(kind, date) for kind in kinds):
+        return np.array(values, dtype="datetime64[us]")
+    if str in kinds and all(issubclass(kind, str | int | float) for kind in kinds):
+        return np.array(values)
+    return array
+
+
+def _refuse_gaps(rows: Sequence[int] | IntArray) -> None:
+    if len(rows):
+        raise InvalidInputError(f"label {rows[0]} must not be empty")
+
+
+def as_whole(texts: Iterable[str]) -> tuple[Any, ...]:
+    """Labels that were written as text. If all are whole numbers in their usual form, they become numbers.
+
+    >>> as_whole(["0", "-1"]), as_whole(["0", "x"]), as_whole(["00", "01"])
+    ((0, -1), ('0', 'x'), ('00', '01'))
+    """
+    labels = tuple(texts)
+    return tuple(map(int, labels)) if all(map(_WHOLE.fullmatch, labels)) else labels
+
+
 def encode_labels(y: npt.NDArray[Any], classes: npt.NDArray[Any]) -> IntArray:
     """The position of every label in the sorted, non-empty `classes`.
 
+    Labels and classes may have different types. Then a label is found by its text, so "1" is 1 and 1 is "1".
+
     >>> encode_labels(np.array(["b", "a"]), np.array(["a", "b"])).tolist()
     [1, 0]
+    >>> encode_labels(np.array([1, 0]), np.array(["0", "1"])).tolist()
+    [1, 0]
     """
-    try:
-        codes = np.searchsorted(classes, y)
-        known = classes[np.minimum(codes, len(classes) - 1)] == y
-    except TypeError as error:
-        raise InvalidInputError(f"labels must be of the type of the classes {classes.tolist()}: {error}") from None
+    labels = as_labels(y)
+    if (labels.dtype.kind == "U") != (classes.dtype.kind == "U"):
+        found, places = np.unique(labels, return_inverse=True)
+        codes_of = lookup_of(map(str, classes.tolist()))
+        codes = np.array([codes_of.get(label, -1) for label in found.tolist()], dtype=np.int64)[places]
+        known = codes >= 0
+    else:
+        try:
+            codes = np.searchsorted(classes, labels)
+            known = classes[np.minimum(codes, len(classes) - 1)] == labels
+        except TypeError as error:
+            raise InvalidInputError(f"labels must be of the type of the classes {classes.tolist()}: {error}") from None
     if not np.all(known):
-        stranger = y[np.argmin(known)]
+        stranger = labels[np.argmin(known)]
         raise InvalidInputError(f"unknown label {stranger!r}: the classes are {classes.tolist()}")
     return codes.astype(np.int64)
+
+
+def lookup_of(values: Iterable[str]) -> dict[Any, int]:
+    """The position of each of these texts. The text of a number is also found by the number itself.
+
+    >>> codes = lookup_of(["3", "x"])
+    >>> codes["3"], codes[3], codes[3.0], codes["3.0"], codes["x"]
+    (0, 0, 0, 0, 1)
+    """
+    codes: dict[Any, int] = {}
+    for code, text in enumerate(values):
+        for key in _spellings(text):
+            if codes.setdefault(key, code) != code and not isinstance(key, bool):
+                raise InvalidInputError(f"category {text!r} must not be given twice")
+    return codes
+
+
+def _spellings(text: str) -> list[Any]:
+    if text.lower() in {"true", "false"}:
+        return [text, text.lower() == "true"]
+    try:
+        number = float(text) if "_" not in text else np.nan
+    except ValueError:
+        number = np.nan
+    if not np.isfinite(number):
+        return [text]
+    whole = [str(int(number))] if number == floor(number) and abs(number) < 1 << 53 else []
+    return [text, number, *({repr(number), *whole} - {text})]
 
 
 def as_record_ids(record_ids: Any, length: int) -> list[str] | None:
@@ -167,16 +254,15 @@ def _as_name(item: Any, position: int, what: str) -> OwnerId:
 
 
 def as_classes(classes: Any) -> npt.NDArray[Any]:
-    """A label set, sorted: at least one int, str, bool or bytes, all comparable.
+    """A label set, sorted: at least one, all comparable.
 
     >>> as_classes(["b", "a", "b"]).tolist()
     ['a', 'b']
     """
-    array = np.asarray(classes)
     try:
-        labels = np.unique(array)
+        labels = np.unique(as_labels(classes))
         bad = labels.size == 0 or (labels.dtype.kind in "fc" and not np.isfinite(labels).all())
-    except TypeError:
+    except (TypeError, InvalidInputError):
         bad = True
     if bad:
         raise InvalidInputError(f"classes must be one or more labels of one kind, without NaN, got {classes!r}")

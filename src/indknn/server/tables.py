@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from indknn.server.problems import Problem
+from indknn.tables.columns import Text
 from indknn.tables.schema import Schema
-from indknn.tables.texts import Text
 from indknn.types import FloatArray
 
 Rows: TypeAlias = list[dict[str, Any]]

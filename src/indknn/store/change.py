@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.core.advice import about_labels
-from indknn.core.inputs import EACH_ROW_PREFIX
+from indknn.core.inputs import EACH_ROW_PREFIX, as_classes, as_labels
 from indknn.core.noise import Noise
 from indknn.core.releases import PublicRows
 from indknn.errors import InvalidInputError
@@ -27,8 +27,7 @@ from indknn.store.keyfile import forget_names
 from indknn.store.opening import State, journaled_engine
 from indknn.store.renaming import note_if_above
 from indknn.store.requests import Upload
-from indknn.tables.schema import Schema
-from indknn.tables.written import to_plain
+from indknn.tables.schema import Schema, to_plain
 from indknn.types import Int8Array, IntArray, OwnerId, Vectors
 
 _SLOT = 0xFFFFFFFF
@@ -62,7 +61,7 @@ class Change:
             raise InvalidInputError(f"X must be a table of shape (rows, features), got shape {X.shape}")
         if not settings.classes and classes is None:
             self.advice += about_labels()
-        labels = settings.classes or tuple(np.unique(np.asarray(y if classes is None else classes)).tolist())
+        labels = settings.classes or tuple(as_classes(as_labels(y if classes is None else classes)).tolist())
         settings = replace(settings, n_features=X.shape[1], classes=labels)
         database.set_meta(state.db, "settings", json.dumps(settings.stored()))
         chain.append(state.db, "settings", n_features=settings.n_features, classes=list(labels))

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
-from indknn.errors import StoreError
+from indknn.errors import StoreError, to_install
 from indknn.place import Address, Place, place_of
 
 if TYPE_CHECKING:
@@ -197,5 +197,5 @@ def home_of(where: str | Path | Address) -> Home:
     try:
         from indknn.store.postgres.home import DatabaseHome  # noqa: PLC0415
     except ModuleNotFoundError as missing:
-        raise StoreError(f"a store in PostgreSQL needs {missing.name!r}: pip install 'indknn[postgres]'") from None
+        raise StoreError(to_install(str(missing.name), "postgres", "a store in PostgreSQL")) from None
     return DatabaseHome(place)

@@ -17,8 +17,7 @@ from indknn.store.home import Connection, Home
 from indknn.store.journal import StoreJournal
 from indknn.store.renaming import names_to_text
 from indknn.store.schema import VERSION
-from indknn.tables.schema import Schema
-from indknn.tables.written import from_plain
+from indknn.tables.schema import Schema, from_plain
 from indknn.types import Int8Array
 
 

@@ -24,8 +24,8 @@ from indknn.store.change import Change
 from indknn.store.home import Connection
 from indknn.store.intake import people_of
 from indknn.store.store import Store
-from indknn.tables import grid
-from indknn.tables.sample import BLANKS
+from indknn.tables import counts as grid
+from indknn.tables.infer import BLANKS
 from indknn.types import IntArray, OwnerId
 
 SHARE = 0.05

@@ -2,13 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from indknn.tables.categorical import Category, Ordered, YesNo
-from indknn.tables.column import Column, Ignored
-from indknn.tables.numeric import Date, Number
-from indknn.tables.sample import infer
-from indknn.tables.schema import Schema
-from indknn.tables.texts import Text
-from indknn.tables.written import read_schema
+from indknn.tables.columns import Category, Column, Date, Ignored, Number, Ordered, Text, YesNo
+from indknn.tables.infer import infer
+from indknn.tables.schema import Schema, read_schema
 
 if TYPE_CHECKING:
     from indknn.tables.encoder import TableEncoder

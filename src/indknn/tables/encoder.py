@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from indknn.tables.schema import Schema
-from indknn.tables.written import read_schema
+from indknn.tables.schema import Schema, read_schema
 from indknn.types import FloatArray
 
 

@@ -1,41 +1,39 @@
 """A public schema. It describes the columns of a table and turns its rows into vectors.
 
-A schema is written by hand, or made from a public sample (`indknn.tables.infer`). It is one of the public settings of a
-store. It must never be fitted to private rows.
+A schema is written by hand as JSON or YAML, or made from a public sample (`indknn.tables.infer`). It is one of the
+public settings of a store. It must never be fitted to private rows.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 from math import sqrt
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from indknn.errors import InvalidInputError
-from indknn.tables.arrow import rows_in
-from indknn.tables.column import Column, Ignored
-from indknn.tables.values import Columns, as_list, columns_of, is_table, lookup_of
+from indknn.errors import IndKNNError, InvalidInputError, needs
+from indknn.tables.columns import Category, Column, Date, Ignored, Number, Ordered, Text, YesNo
+from indknn.tables.read import Columns, Split, columns_of, is_table, rows_in, split_by
 from indknn.types import FloatArray
 
 CONSTANT = 0.3
 """The last coordinate of every row is this number times the square root of the number of columns. It gives a linear
 model on unit vectors an intercept. It is small, so that it hardly changes which rows are near each other."""
 _CHUNK = 512  # rows at a time, so that their coordinates stay in the processor's cache
-
-
-@dataclass(frozen=True)
-class Split:
-    """The parts of a table: the feature columns, and labels, owners and record ids if the table has them."""
-
-    features: Columns
-    y: npt.NDArray[Any] | None
-    owners: list[Any] | None
-    record_ids: list[Any] | None
+KINDS: Final[dict[str, type[Column]]] = {
+    kind.kind: kind for kind in (Number, Category, Ordered, YesNo, Date, Text, Ignored)
+}
+_YAML = {".yaml", ".yml"}
+VERSION = 1
+"""The version of the encoding. It must change whenever the vectors of a schema change, because stores keep vectors."""
+_TOP = {"version", "label", "owner", "record_id", "blanks", "columns"}
 
 
 @dataclass(frozen=True)
@@ -86,9 +84,13 @@ class Schema:
         return {name: column for name, column in self.columns.items() if not isinstance(column, Ignored)}
 
     @cached_property
+    def _places(self) -> dict[str, list[str]]:
+        return {name: column.places for name, column in self.used.items()}
+
+    @cached_property
     def places(self) -> list[str]:
         """A name for every coordinate of a row."""
-        return [f"{name}: {place}" for name, column in self.used.items() for place in column.places] + ["constant"]
+        return [f"{name}: {place}" for name, places in self._places.items() for place in places] + ["constant"]
 
     @property
     def n_features(self) -> int:
@@ -98,7 +100,7 @@ class Schema:
     @cached_property
     def parts(self) -> dict[str, slice]:
         """The coordinates of each column, as a slice of the row."""
-        ends = np.cumsum([0, *(len(column.places) for column in self.used.values())]).tolist()
+        ends = np.cumsum([0, *map(len, self._places.values())]).tolist()
         return {name: slice(low, high) for name, (low, high) in zip(self.used, pairwise(ends), strict=True)}
 
     def encode(self, table: Any) -> FloatArray:
@@ -120,28 +122,7 @@ class Schema:
 
     def split(self, table: Any) -> Split:
         """The feature columns, and the labels, owners and record ids if the table has them."""
-        columns = columns_of(table)
-        taken = {name: columns.pop(name) for name in self.roles if name in columns}
-        y, owners, ids = (
-            None if role is None else taken.get(role) for role in (self.label, self.owner, self.record_id)
-        )
-        return Split(
-            columns,
-            None if y is None else self._labels(as_list(y)),
-            None if owners is None else as_list(owners),
-            None if ids is None else as_list(ids),
-        )
-
-    def _labels(self, values: list[Any]) -> npt.NDArray[Any]:
-        """Labels in the form of the classes, whether they came as text or numbers.
-
-        If a label is not among the classes, all labels are returned unchanged.
-        """
-        codes = lookup_of(map(str, self.classes))
-        try:
-            return np.asarray([self.classes[codes[value]] for value in values])
-        except (KeyError, TypeError):
-            return np.asarray(values)
+        return split_by(table, self.label, self.owner, self.record_id)
 
     def outside(self, table: Any) -> dict[str, float]:
         """For each column, the share of values that are beyond its bounds or not listed."""
@@ -190,3 +171,157 @@ def records_of(
             raise InvalidInputError(f"{name} must be given once: the table has a column for it")
     labels, names, ids = (given if held is None else held for held, given in found.values())
     return schema.encode(split.features), labels, names, ids
+
+
+def read_schema(source: Schema | Mapping[str, Any] | str | Path) -> Schema:
+    """A schema from a file, or from the dict that such a file holds. A `Schema` is returned unchanged."""
+    if isinstance(source, Schema):
+        return source
+    if isinstance(source, Mapping):
+        return from_plain(source)
+    path = Path(source)
+    if not path.is_file():
+        raise InvalidInputError(f"schema: {path} does not exist")
+    try:
+        return from_plain(_parse(path.read_text(encoding="utf-8"), path))
+    except IndKNNError as error:
+        raise InvalidInputError(f"{path}: {error}") from None
+
+
+def _parse(text: str, path: Path) -> Any:
+    if path.suffix not in _YAML:
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise InvalidInputError(f"not readable as JSON ({error}); a YAML file must end in .yaml") from None
+    try:
+        return _yaml().load(text, _loader())
+    except _yaml().YAMLError as error:
+        raise InvalidInputError(f"not readable as YAML ({' '.join(str(error).split())})") from None
+
+
+def _loader() -> Any:
+    """A loader that keeps every value as text, except whole numbers without quotes.
+
+    Otherwise YAML would read the country code NO as false. The class 0 is a number here, and "0" is a text.
+    """
+    loader: Any = type("Loader", (_yaml().BaseLoader,), {})
+    whole = "tag:yaml.org,2002:int"
+    loader.add_implicit_resolver(whole, re.compile(r"(0|-?[1-9][0-9]{0,17})$"), list("-0123456789"))
+    loader.add_constructor(whole, lambda made, node: int(made.construct_scalar(node)))
+    return loader
+
+
+def from_plain(plain: Mapping[str, Any]) -> Schema:
+    """A schema from dicts, lists, texts and numbers.
+
+    >>> from_plain({"columns": {"age": {"kind": "number", "bounds": [0, "100"]}}}).used["age"].bounds
+    (0, 100)
+    """
+    if not isinstance(plain, Mapping) or not isinstance(plain.get("columns"), Mapping):
+        raise InvalidInputError("a schema must have 'columns', by name")
+    _refuse_unknown("the schema", plain, _TOP)
+    if str(plain.get("version", VERSION)) != str(VERSION):
+        raise InvalidInputError(f"version must be {VERSION}, got {plain['version']!r}: made by a newer indknn?")
+    label = plain.get("label") or {}
+    if not isinstance(label, Mapping):
+        label = {"column": label}
+    _refuse_unknown("label", label, {"column", "classes"})
+    roles = {name: _name(plain.get(name), name) for name in ("owner", "record_id")}
+    return Schema(
+        {str(name): _column(str(name), about) for name, about in plain["columns"].items()},
+        label=_name(label.get("column"), "label"),
+        classes=_classes(label.get("classes", ())),
+        blanks=_texts(plain.get("blanks", ("",)), "blanks"),
+        **roles,
+    )
+
+
+def to_plain(schema: Schema) -> dict[str, Any]:
+    """A schema as dicts, lists, texts and numbers, for `from_plain`. Default values are left out."""
+    plain: dict[str, Any] = {"version": VERSION}
+    if schema.label is not None:
+        plain["label"] = {"column": schema.label, **({"classes": list(schema.classes)} if schema.classes else {})}
+    plain |= {name: value for name in ("owner", "record_id") if (value := getattr(schema, name)) is not None}
+    if schema.blanks != ("",):
+        plain["blanks"] = list(schema.blanks)
+    plain["columns"] = {name: _about(column) for name, column in schema.columns.items()}
+    return plain
+
+
+def schema_text(schema: Schema, *, as_yaml: bool, notes: tuple[str, ...] = ()) -> str:
+    """The schema as JSON or YAML. In YAML, notes become comments."""
+    plain = to_plain(schema)
+    if not as_yaml:
+        return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+    body: str = _yaml().safe_dump(plain, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+    return "".join(f"# {note}\n" for note in notes) + body
+
+
+def is_yaml(path: Path) -> bool:
+    """Whether a file of this name holds YAML."""
+    return path.suffix in _YAML
+
+
+def _about(column: Column) -> dict[str, Any]:
+    about: dict[str, Any] = {"kind": column.kind}
+    for one in fields(column):
+        value = getattr(column, one.name)
+        if value != one.default:
+            about[one.name] = list(value) if isinstance(value, tuple) else value
+    return about
+
+
+def _column(name: str, about: Any) -> Column:
+    if isinstance(about, str):
+        about = {"kind": about}
+    kind = about.get("kind") if isinstance(about, Mapping) else None
+    if kind not in KINDS:
+        raise InvalidInputError(f"column {name!r}: kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    made = KINDS[kind]
+    known = {one.name for one in fields(made)}
+    _refuse_unknown(f"column {name!r}", about, known | {"kind"})
+    try:
+        return made(**{key: _value(key, value) for key, value in about.items() if key != "kind"})
+    except (InvalidInputError, TypeError) as error:
+        raise InvalidInputError(f"column {name!r}: {error}") from None
+
+
+def _value(key: str, value: Any) -> Any:
+    if key in {"values", "yes", "no"} and isinstance(value, list):
+        return tuple(str(one) for one in value)  # JSON may have numbers there
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _refuse_unknown(where: str, given: Mapping[str, Any], known: set[str]) -> None:
+    unknown = sorted(str(key) for key in given if key not in known)
+    if unknown:
+        raise InvalidInputError(f"{where} must have only {', '.join(sorted(known))}, got {unknown[0]!r}")
+
+
+def _name(value: Any, what: str) -> str | None:
+    value = str(value) if type(value) is int else value
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InvalidInputError(f"{what} must be the name of a column, got {value!r}")
+    return value
+
+
+def _texts(values: Any, what: str) -> tuple[str, ...]:
+    if isinstance(values, str) or not all(isinstance(value, str | int) for value in values):
+        raise InvalidInputError(f"{what} must be a list of texts, got {values!r}")
+    return tuple(map(str, values))
+
+
+def _classes(values: Any) -> tuple[Any, ...]:
+    """Labels, as they are written: 0 is a number and "0" is a text. If their kinds differ, all are texts."""
+    if isinstance(values, str) or not isinstance(values, list | tuple):
+        raise InvalidInputError(f"classes must be a list of labels, got {values!r}")
+    same = len({type(value) for value in values}) == 1 and isinstance(values[0], str | int)
+    return tuple(values) if same else tuple(map(str, values))
+
+
+def _yaml() -> Any:
+    try:
+        return needs("yaml", "tables", "a schema in YAML")
+    except InvalidInputError as error:
+        raise IndKNNError(f"{error}; or write the schema as JSON") from None

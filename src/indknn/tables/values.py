@@ -8,67 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import repeat
 from math import floor, isnan
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from indknn.errors import InvalidInputError
 from indknn.types import FloatArray, IntArray
 
-Columns: TypeAlias = dict[str, Any]
-"""The columns of a table by name."""
 _EPOCH = date(1970, 1, 1).toordinal()
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _PLAIN = {str, int, float, type(None)}
-
-
-def columns_of(table: Any) -> Columns:
-    """The columns of a pandas, polars or Arrow frame, a dict of columns, or a list of rows that are dicts.
-
-    >>> columns_of([{"age": 39, "job": "baker"}, {"age": 41, "job": None}])
-    {'age': [39, 41], 'job': ['baker', None]}
-    """
-    if isinstance(table, Mapping):
-        columns = dict(table)
-    elif isinstance(table, Sequence) and not isinstance(table, str) and all(isinstance(r, Mapping) for r in table):
-        columns = _from_rows(table)
-    else:
-        names = getattr(table, "column_names", None)  # a list for Arrow; other frames may have a column of this name
-        names = list(getattr(table, "columns", ()) if not isinstance(names, list) else names)
-        if not names or isinstance(table, np.ndarray):
-            raise InvalidInputError(f"a table with column names is needed, got {type(table).__name__}")
-        if len(set(names)) < len(names):
-            raise InvalidInputError(f"column {max(names, key=names.count)!r} must not occur twice")
-        columns = {name: table[name] for name in names}
-    for name in columns:
-        if not isinstance(name, str):
-            raise InvalidInputError(f"column names must be text, got {name!r}")
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise InvalidInputError(f"all columns must have the same number of rows, got {lengths}")
-    return columns
-
-
-def _from_rows(rows: Sequence[Mapping[str, Any]]) -> Columns:
-    names = list(rows[0]) if rows else []
-    for i, row in enumerate(rows):
-        if row.keys() != rows[0].keys():
-            (odd, *_) = sorted(map(str, row.keys() ^ rows[0].keys()))
-            raise InvalidInputError(f"row {i}: column {odd!r} must be in every row or in none; a gap is null")
-    return {name: [row[name] for row in rows] for name in names}
-
-
-def is_table(X: Any) -> bool:
-    """Whether X has column names. Otherwise it is an array of vectors."""
-    if isinstance(X, Mapping) or hasattr(X, "columns") or hasattr(X, "column_names"):
-        return True
-    return isinstance(X, Sequence) and len(X) > 0 and isinstance(X[0], Mapping)
 
 
 def as_list(column: Any) -> list[Any]:
@@ -212,40 +167,12 @@ def day_text(days: float) -> str:
     return date.fromordinal(_EPOCH + floor(days)).isoformat()
 
 
-def lookup_of(values: Iterable[str]) -> dict[Any, int]:
-    """The position of each of these texts. The text of a number is also found by the number itself.
-
-    >>> codes = lookup_of(["3", "x"])
-    >>> codes["3"], codes[3], codes[3.0], codes["3.0"], codes["x"]
-    (0, 0, 0, 0, 1)
-    """
-    codes: dict[Any, int] = {}
-    for code, text in enumerate(values):
-        for key in _spellings(text):
-            if codes.setdefault(key, code) != code and not isinstance(key, bool):
-                raise InvalidInputError(f"category {text!r} must not be given twice")
-    return codes
-
-
-def _spellings(text: str) -> list[Any]:
-    if text.lower() in {"true", "false"}:
-        return [text, text.lower() == "true"]
-    try:
-        number = float(text) if "_" not in text else np.nan
-    except ValueError:
-        number = np.nan
-    if not np.isfinite(number):
-        return [text]
-    whole = [str(int(number))] if number == floor(number) and abs(number) < 1 << 53 else []
-    return [text, number, *({repr(number), *whole} - {text})]
-
-
 def as_codes(
     column: Any, name: str, codes: Mapping[Any, int], blanks: Collection[str], unknown: int, missing: int
 ) -> IntArray:
     """The code of every value: `unknown` for values that are not listed, `missing` for gaps.
 
-    >>> as_codes(["a", "c", None], "job", lookup_of(["a", "b"]), ("",), 2, 3).tolist()
+    >>> as_codes(["a", "c", None], "job", {"a": 0, "b": 1}, ("",), 2, 3).tolist()
     [0, 2, 3]
     """
     known = {**codes, None: missing, **dict.fromkeys(blanks, missing)}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from indknn.cli.progress import stages
+from indknn.cli.options import stages
 
 
 @click.command("audit")

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from indknn.cli.options import parameter_options, wanted
-from indknn.cli.progress import stages
+from indknn.cli.options import parameter_options, stages, wanted
 
 
 @click.command("demo")

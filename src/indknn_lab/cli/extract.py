@@ -10,11 +10,10 @@ from typing import Any, TypeAlias
 import click
 import numpy as np
 
-from indknn.cli.options import JSON, LABEL, OWNER, RECORD, show
-from indknn.cli.progress import stages
+from indknn.cli.options import JSON, LABEL, OWNER, RECORD, show, stages
 from indknn.errors import InvalidInputError
 from indknn.features import Extractor
-from indknn.tables.files import read_table
+from indknn.tables.read import read_table
 from indknn.tables.values import as_list
 from indknn_lab.features import extract, find_extractor
 from indknn_lab.features.vision import FromFiles, ImageFiles, reads_images

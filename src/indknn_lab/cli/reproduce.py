@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from indknn.cli.progress import stages
+from indknn.cli.options import stages
 from indknn.errors import IndKNNError
 
 

@@ -8,12 +8,10 @@ from typing import Any
 
 import click
 
-from indknn.cli.files import Columns, as_json
-from indknn.cli.labels import labelled
-from indknn.cli.options import FEATURES, JSON, LABEL, columns, parameter_options
-from indknn.cli.progress import stages
+from indknn.cli.options import FEATURES, JSON, LABEL, as_json, columns, parameter_options, stages
 from indknn.core.calibrate import MANY_RECORDS
 from indknn.settings import PARAMETERS
+from indknn.tables.read import Named, labelled
 from indknn_lab.tuning import USUAL, Target, Trial, Tuning, possible, tune
 
 
@@ -56,7 +54,7 @@ def tune_command(
         click.echo(as_json(facts))
 
 
-def _public(path: Path, named: Columns, seeds: int, n: int | None, target: Any, in_json: bool) -> dict[str, Any]:
+def _public(path: Path, named: Named, seeds: int, n: int | None, target: Any, in_json: bool) -> dict[str, Any]:
     X, y = labelled(path, named)
     aim = Target(n=n or len(X), **target)
     with stages() if not in_json else nullcontext(lambda *_: None) as show:

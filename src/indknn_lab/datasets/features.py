@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indknn.cli.files import Columns
-from indknn.cli.labels import labelled
 from indknn.errors import InvalidInputError
 from indknn.tables import infer, read_schema
-from indknn.tables.files import ENDINGS, ending_of, read_table
+from indknn.tables.read import Named, labelled, read_table
 
 TITLES = {"cifar10": "CIFAR-10", "fmnist": "Fashion-MNIST", "agnews": "AG News", "dbpedia": "DBpedia-14"}
 """The paper's data sets by short name. Features are in files named `<short name>-<extractor>.npz`."""
@@ -42,7 +40,7 @@ class Dataset:
 def load_features(path: Path | str, name: str | None = None) -> Dataset:
     """Read a feature file: an npz with X_train, y_train, X_test and y_test, and scales if the features are int8."""
     path = Path(path)
-    parts = [labelled(path, Columns(part=part)) for part in ("_train", "_test")]
+    parts = [labelled(path, Named(), part) for part in ("_train", "_test")]
     X_train, X_test = (X.astype(np.float32) for X, _ in parts)
     if X_train.shape[1] != X_test.shape[1]:
         raise InvalidInputError(f"{path}: X_train has {X_train.shape[1]} features and X_test {X_test.shape[1]}")
@@ -103,7 +101,7 @@ def find_datasets(folder: Path | str) -> FeatureFolder:
 
 def load_table(path: Path | str, label: str = "label") -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:
     """X and y of one table: an npz with X and y, or a parquet or csv file with a column `label`."""
-    X, y = labelled(Path(path), Columns(label=label))
+    X, y = labelled(Path(path), Named(label=label))
     X = X.astype(np.float32)
     if not np.isfinite(X).all():
         raise InvalidInputError(f"{path}: holds NaN or infinity")
@@ -143,11 +141,6 @@ def encoded(path: Path, into: Path, *, label: str | None = None, schema: Path | 
         np.savez(beside, **arrays)
         beside.replace(made)
     return made
-
-
-def is_table(path: Path) -> bool:
-    """Whether a file holds a table, judged by its name."""
-    return ending_of(path) in ENDINGS
 
 
 def _encode(columns: dict[str, Any], path: Path, label: str | None, schema: Path | None) -> dict[str, Any]:

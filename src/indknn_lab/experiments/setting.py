@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from indknn.errors import InvalidInputError
-from indknn_lab.datasets.features import LABELS, TABLES, TITLES, encoded, find_datasets, find_tables, is_table
+from indknn.tables.read import is_table_file
+from indknn_lab.datasets.features import LABELS, TABLES, TITLES, encoded, find_datasets, find_tables
 from indknn_lab.experiments.methods.own import load_methods
 from indknn_lab.experiments.units import Effort, Unit
 
@@ -129,7 +130,7 @@ def find(
     more: dict[str, Any] = {"quick": quick, "epsilons": epsilons, "seeds": seeds, "only": only}
     more |= {"methods": methods, "roles": load_methods(methods)}
     if data is not None and data.is_file():
-        own = Source.of(encoded(data, made, label=label, schema=schema) if is_table(data) else data)
+        own = Source.of(encoded(data, made, label=label, schema=schema) if is_table_file(data) else data)
         return Setting(dict.fromkeys(TITLES, (own,)), own=data.name.split(".", maxsplit=1)[0], **more)
     if schema is not None or label is not None:
         raise InvalidInputError("--schema and --label are for --data with the file of one table")
