@@ -3,7 +3,7 @@
 May import: `core` and below.
 """
 
-from indknn.ledger.base import SHARED, Ledger, Scope
+from indknn.ledger.base import SHARED, Ledger, Scope, checked_analyst
 from indknn.ledger.memory import MemoryLedger
 
-__all__ = ["SHARED", "Ledger", "MemoryLedger", "Scope"]
+__all__ = ["SHARED", "Ledger", "MemoryLedger", "Scope", "checked_analyst"]

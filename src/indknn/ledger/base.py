@@ -18,12 +18,26 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from indknn.errors import InvalidInputError
 from indknn.types import IntArray, OwnerId
 
 Scope: TypeAlias = str | None
 
 SHARED: Final = "\0shared"
 """The scope of releases that every analyst sees. No analyst can have this name."""
+
+
+def checked_analyst(name: Scope) -> Scope:
+    """Refuse what cannot be the name of an analyst. None is the analyst without a name, so an empty text is refused.
+
+    >>> checked_analyst("alice"), checked_analyst(None)
+    ('alice', None)
+    """
+    if not (name is None or isinstance(name, str)):
+        raise InvalidInputError(f"analyst must be a str or None, got {name!r}")
+    if name in {"", SHARED}:
+        raise InvalidInputError(f"no analyst can be called {name!r}; leave the name out to ask without one")
+    return name
 
 
 class Ledger(Protocol):
