@@ -83,7 +83,7 @@ def promise(settings: Settings, observer: str, earlier: Sequence[Settings] = ())
     if observer == ONE and not any(budgets):
         budgets = [one.budget for one in every]
     budget = None if None in budgets else max(one or 0.0 for one in budgets)
-    epsilon = settings.global_epsilon or settings.epsilon
+    epsilon: float | None = settings.global_epsilon or settings.epsilon
     if budget != budgets[0]:
         epsilon = None if budget is None else epsilon_of(budget, settings.delta, settings.accountant)
     return Promise(observer, epsilon if budget else None, settings.delta, settings.accountant, budget)
