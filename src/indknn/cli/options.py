@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -43,7 +43,13 @@ RECORD = click.option(
 FEATURES = click.option("--features", help="Columns of the features (csv, parquet), as a,b,c. Default: all others.")
 
 
-class NumberOrNone(click.ParamType[float | int | None]):
+if TYPE_CHECKING:
+    _Type: TypeAlias = click.ParamType[float | int | None]
+else:
+    _Type = click.ParamType  # before click 8.4 it takes no parameter
+
+
+class NumberOrNone(_Type):
     """The type of an option that takes a number or the word none."""
 
     def __init__(self, number: click.ParamType[Any]):

@@ -13,8 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 def counting(what: str, shown: bool) -> Iterator[Callable[[int], None]]:
     """A counter for work whose total is not known."""
     console = Console(stderr=True)
+    if not (shown and console.is_terminal):  # older versions of rich end even a disabled bar with an empty line
+        yield lambda done: None
+        return
     columns = TextColumn(what), BarColumn(), TextColumn("{task.completed:,.0f}"), TimeElapsedColumn()
-    with Progress(*columns, console=console, disable=not (shown and console.is_terminal)) as bar:
+    with Progress(*columns, console=console) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done: bar.update(task, completed=done)
 
