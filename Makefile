@@ -11,10 +11,14 @@ PORT ?= 8080
 # The least share of lines and branches of each package that the tests must reach, in percent: `make coverage` fails below it.
 FLOOR ?= 85
 
-.PHONY: help setup demo serve-demo test test-fast coverage lint vulnerabilities docs reference dist bench figures soak clean
+.PHONY: help setup demo serve-demo test test-fast test-lowest coverage lint vulnerabilities docs reference dist bench figures soak clean
 
 # What `make test-fast` leaves out: research, the console, crashes, and single tests marked `slow`.
 SLOW := audits baselines experiments plots console store/faults server/test_faults.py cluster
+RUNTIME := lab onnx client tables cluster postgres simd
+# Old packages beside new ones that they do not know yet, and a pandas that warns about itself.
+OLD := -W ignore::DeprecationWarning -W "ignore:invalid value encountered in cast:RuntimeWarning" \
+  --ignore=tests/server/test_schema.py
 FAST := -m "not slow and not chromium" --ignore=src/indknn_lab $(addprefix --ignore=tests/,$(SLOW))
 
 help:
@@ -22,6 +26,7 @@ help:
 	@echo "make serve-demo  the same data behind a console in the browser, at port $(PORT)"
 	@echo "make test        all tests; the slowest 15 are listed"
 	@echo "make test-fast   the product without crashes and browsers, in less than a minute: for while you work"
+	@echo "make test-lowest the tests of a few seconds each, with the oldest packages that pyproject.toml allows; needs uv"
 	@echo "make coverage    all tests, and which lines they reach, at least $(FLOOR)%: a page in $(OUT)/coverage"
 	@echo "make lint        ruff, mypy --strict, import-linter, and how large the house may be (tools/house.py)"
 	@echo "make vulnerabilities  known vulnerabilities of what is installed, by pip-audit; needs the internet"
@@ -62,6 +67,13 @@ test: setup
 
 test-fast: setup
 	$(BIN)/python -m pytest -q -n auto $(FAST)
+
+test-lowest:
+	uv pip compile -q --resolution lowest-direct $(addprefix --extra ,$(RUNTIME)) pyproject.toml -o $(OUT)/lowest.txt
+	uv venv -q --clear -p $(PYTHON) $(OUT)/lowest
+	uv pip install -q -p $(OUT)/lowest/bin/python -r $(OUT)/lowest.txt -c $(OUT)/lowest.txt -e . \
+	  'pytest>=8,<9' pytest-xdist pytest-cov hypothesis mpmath onnx pandas playwright polars build setuptools
+	$(OUT)/lowest/bin/python -m pytest -q -n auto -m "not slow and not chromium and not ray" $(OLD)
 
 coverage: setup
 	$(BIN)/python -m pytest -q -n auto --cov --cov-report=html:$(OUT)/coverage

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
-from conftest import blobs
+from conftest import blobs, runner
 from indknn import IndKNNClassifier, PrivacyWarning
 from indknn.cli.app import app
 from indknn.core.advice import Profile
@@ -147,7 +147,7 @@ def test_the_command_line_says_it_in_a_line_each(tmp_path):
     np.savez(tmp_path / "a.npz", X=standardised(X), y=Y, owners=np.arange(400))
     store = tmp_path / "a.store"
     assert CliRunner().invoke(app, ["init", str(store), "--tau", "0.5", "--delta", "0.01"]).exit_code == 0
-    result = CliRunner().invoke(app, ["add", str(store), str(tmp_path / "a.npz"), "--json"])
+    result = runner().invoke(app, ["add", str(store), str(tmp_path / "a.npz"), "--json"])
     assert json.loads(result.stdout) == {"added": 400, "records": 400, "owners": 400}
     lines = result.stderr.splitlines()
     assert len(lines) == 3

@@ -127,3 +127,9 @@ def test_demo_leaves_a_store_to_click_through(tmp_path):
     again = run("demo", "--store", str(path))
     assert again.exit_code == 2
     assert "exists already" in again.output
+
+
+def test_the_command_line_needs_no_generic_types_of_click():
+    """Before click 8.4 its types take no parameters, and a class that gives them some cannot be imported."""
+    program = "import click; click.ParamType.__class_getitem__ = None; import indknn.cli.app"
+    subprocess.run([sys.executable, "-c", program], check=True)

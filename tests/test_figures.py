@@ -18,10 +18,13 @@ from indknn.cli.app import app
 from indknn.core import accounting
 from indknn.core.accounting import UNIT, from_units, to_units
 from indknn.core.noise import SecureNoise
+from indknn.engine import Engine
+from indknn.errors import InvalidInputError
 from indknn.ledger import SHARED, MemoryLedger
 from indknn.ledger.figures import ONE, STEPS, TOGETHER, account, by_observer, exact, guarantee, promise, statement
 from indknn.settings import Settings
-from indknn.store import Store
+from indknn.store import Store, keyfile
+from indknn.store.outlook import stream
 from indknn.store.reports import status
 from indknn.types import GRID
 from server.serving import application
@@ -289,6 +292,99 @@ def test_promises():
     assert {promise(GLOBAL, who).epsilon for who in (ONE, TOGETHER)} == {8.0}
     assert "pool" in guarantee(PLAIN)["words"]
     assert "alone or all together" in guarantee(GLOBAL)["words"]
+
+
+class TestRefits:
+    """What was spent under earlier settings stays within what is printed."""
+
+    def fitted(self, model, ask=True, **settings):
+        model.set_params(**settings).fit(X[:600], Y[:600], owners=NAMES)
+        if ask:
+            model.predict(X[600:660])
+        return model
+
+    def test_a_smaller_epsilon_is_not_printed_after_a_larger_one_was_spent(self):
+        model = self.fitted(
+            IndKNNClassifier(8.0, tau=0.3, sigma2=0.05, max_queries=120, reuse="none", classes=[0, 1, 2])
+        )
+        self.fitted(model, epsilon=0.5)
+        told, most = model.guarantee_, model.privacy_spent().max()
+        assert told["budget"] >= most > model.budget_
+        assert told["epsilon"] == pytest.approx(8.0)
+        assert "epsilon = 8," in told["words"]
+        who = model.owners_[int(model.privacy_spent().argmax())]
+        statement = model.statement(who)
+        assert statement["one_analyst"]["epsilon"] == told["epsilon"]
+        assert statement["one_analyst"]["epsilon_so_far"] <= told["epsilon"]
+        assert statement["one_analyst"]["left"] == 0.0
+        assert statement["words"] == told["words"]
+        self.fitted(model, epsilon=9.0)
+        assert model.guarantee_["epsilon"] == 9.0
+
+    def test_settings_under_which_nothing_was_spent_do_not_count(self):
+        model = IndKNNClassifier(8.0, tau=0.3, sigma2=0.05, max_queries=120, reuse="none", classes=[0, 1, 2])
+        self.fitted(model, ask=False)
+        assert self.fitted(model, epsilon=0.5).guarantee_["epsilon"] == 0.5
+
+    def test_with_and_without_a_global_ledger_there_is_no_bound(self):
+        model = IndKNNClassifier(1.0, tau=0.3, sigma2=0.05, max_queries=120, reuse="none", classes=[0, 1, 2])
+        self.fitted(self.fitted(model), global_epsilon=2.0)
+        assert (model.guarantee_["epsilon"], model.guarantee_["budget"]) == (None, None)
+        assert model.guarantee_["words"].startswith("No epsilon is promised")
+        assert model.statement("p3")["together"]["epsilon"] is None
+
+    def test_the_largest_global_ledger_bounds_all_together(self):
+        model = IndKNNClassifier(
+            1.0, tau=0.3, sigma2=0.05, max_queries=120, reuse="none", classes=[0, 1, 2], global_epsilon=4.0
+        )
+        self.fitted(self.fitted(model), global_epsilon=2.0)
+        assert model.guarantee_["epsilon"] == pytest.approx(4.0)
+        assert model.guarantee_["observer"] == TOGETHER
+
+
+class TestTheEmptyName:
+    """An analyst called "" would share a line of every report with the analyst without a name."""
+
+    def refused(self, call, *arguments, **options):
+        with pytest.raises(InvalidInputError, match="no analyst can be called ''|name must be 1 to"):
+            call(*arguments, **options)
+
+    def test_it_is_refused_at_every_door(self, tmp_path):
+        engine = Engine(PLAIN, SecureNoise())
+        engine.add(X[:600], Y[:600], NAMES)
+        model = IndKNNClassifier(tau=0.3, classes=[0, 1, 2]).fit(X[:600], Y[:600], owners=NAMES)
+        with Store.create(tmp_path / "s", PLAIN) as store:
+            store.add(X[:600], Y[:600], NAMES)
+            for door in (engine, model, store):
+                self.refused(door.predict, X[600:602], "")
+                self.refused(door.predict_proba, X[600:602], "")
+            for door in (engine.spent, model.privacy_spent, store.spent):
+                self.refused(door, ["p3"], analyst="")
+            self.refused(store.give_less, "", 0.5)
+            self.refused(stream, store, "")
+            assert not store.engine.ledger.anything_spent()
+            assert "" not in store.engine.ledger.scopes
+        self.refused(replace, PLAIN, analysts={"": 0.5})
+        self.refused(keyfile.create, tmp_path / "keys", "analyst", "")
+        np.savez(tmp_path / "q.npz", X=X[600:602])
+        for words in (
+            ["predict", tmp_path / "s", tmp_path / "q.npz", "-o", tmp_path / "a.npz"],
+            ["forecast", tmp_path / "s"],
+        ):
+            result = CliRunner().invoke(app, [*map(str, words), "--analyst", ""])
+            assert result.exit_code == 2, result.output
+            assert "no analyst can be called ''" in result.output
+
+    def test_an_old_store_that_has_one_counts_both(self, tmp_path):
+        with Store.create(tmp_path / "s", PLAIN) as store:
+            store.add(X[:600], Y[:600], NAMES)
+            store.predict(X[600:660])
+            ledger = store.engine.ledger
+            ledger._spent[""] = ledger._spent[None].copy()
+            rows = list(exact(store.engine))
+            assert sum(sum(row["by_analyst"].values()) for row in rows) > 0
+            for row in rows:
+                assert sum(row["by_analyst"].values()) == pytest.approx(row["together"]["spent"])
 
 
 def test_nobody_else_computes_an_epsilon():

@@ -26,7 +26,7 @@ from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
 from indknn.core.statistics import MAX_RECORDS
 from indknn.errors import InvalidInputError, PrivacyError
-from indknn.ledger import SHARED, MemoryLedger, Scope
+from indknn.ledger import SHARED, MemoryLedger, Scope, checked_analyst
 from indknn.models import SharedModel, shared_model
 from indknn.models.adviser import Adviser, Terms
 from indknn.records.indexes import Index, make_index
@@ -102,6 +102,7 @@ class Engine:
         make_shard: MakeShard | None = None,
     ):
         self.settings = settings
+        self.earlier: tuple[Settings, ...] = ()  # settings under which the same people spent something before
         self.noise = noise
         self._earlier: Int8Array | None = None  # public rows of the engine before a refit
         self.make_shard = new_shard if make_shard is None else make_shard
@@ -226,8 +227,7 @@ class Engine:
 
         What every analyst sees counts for each of them.
         """
-        if not (analyst is None or isinstance(analyst, str)):
-            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
+        checked_analyst(analyst)
         with self.shard.lock:
             names = self.ledger.owners() if owners is None else as_owner_list(owners)
             if analyst is None or self.ledger.house:
@@ -244,6 +244,7 @@ class Engine:
         if self.predictor.model is not None and self.settings.n_features == settings.n_features:
             successor._earlier = self.predictor.model.public
         with self.shard.lock:
+            successor.earlier = (*self.earlier, self.settings) if self.ledger.anything_spent() else ()
             self.shard.forget(self.shard.slots())
             self.ledger.budget, self.ledger.global_budget = fresh.budget, fresh.global_budget
             self.ledger.shared_budget, self.ledger.budgets = fresh.shared_budget, fresh.budgets

@@ -19,6 +19,7 @@ from indknn.core.noise import Noise, noise_from
 from indknn.core.parameters import numpydoc
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError
+from indknn.ledger import checked_analyst
 from indknn.ledger.figures import guarantee, statement
 from indknn.place import Place, unchanged_place
 from indknn.settings import PARAMETERS, Settings
@@ -255,9 +256,13 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def guarantee_(self) -> dict[str, Any]:
-        """The guarantee, for one analyst, or with `global_epsilon` for all analysts together."""
+        """The guarantee, for one analyst, or with `global_epsilon` for all analysts together.
+
+        It is about everything that people spent here. So after a `fit` with a smaller epsilon it is the larger one, if
+        anything was spent under it.
+        """
         check_is_fitted(self)
-        return guarantee(self._engine.settings)
+        return guarantee(self._engine.settings, earlier=self._memory.earlier)
 
     @property
     def tau_(self) -> float:
@@ -296,8 +301,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _check_asked(self, analyst: str | None) -> None:
         check_is_fitted(self)
-        if not (analyst is None or isinstance(analyst, str)):
-            raise InvalidInputError(f"analyst must be a str or None, got {analyst!r}")
+        checked_analyst(analyst)
         self._store_place()
 
     @property

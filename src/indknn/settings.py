@@ -224,6 +224,8 @@ class Settings:
             )
         for name, epsilon in self.analysts.items():
             PARAMETERS["epsilon"].check("epsilon", epsilon)
+            if not name:
+                raise InvalidInputError(f"no analyst can be called {name!r}")
             if epsilon > self.epsilon:
                 raise InvalidInputError(
                     f"epsilon of analyst {name!r} must be at most the store's, {self.epsilon:g}, got {epsilon!r}"

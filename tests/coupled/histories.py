@@ -4,13 +4,17 @@ An event is the same in both worlds, but for the target's part in it. Names of o
 """
 
 from dataclasses import dataclass, field
+from itertools import count, product
 
 import numpy as np
 
+from coupled.tape import ALL
 from indknn.settings import Settings
 
 TARGET = "target"
-ANALYSTS = (None, "ann", "bob")
+ASKING_BETWEEN = {"server"}
+"""The roads on which somebody may ask between the releases of one round. Elsewhere an answer waits for the round."""
+ANALYSTS = (None, "ann", "bob", "eve")
 MODES = {
     "algorithm 3": {"reuse": "none", "prior": "none"},
     "labels": {"reuse": "labels", "prior": "none"},
@@ -32,6 +36,8 @@ class Row:
     x: tuple
     label: int
     old: str | None = None
+    key: str | None = None
+    """The caller's own id. A record of the same id takes the place of this one."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +69,16 @@ class Forget:
 
 @dataclass(frozen=True)
 class Query:
-    """A request. `adaptive` moves the queries by what was answered last."""
+    """A request. `adaptive` moves the queries by what the analyst was told last; `unless` can prevent it: 0 after an even
+    label, or before the first answer; 1 after an odd one.
+    """
 
     Q: tuple
     analyst: str | None
     name: str | None = None
     most: int | None = None
     adaptive: bool = False
+    unless: int | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +107,13 @@ class Moment:
 
 
 @dataclass(frozen=True)
+class Pieces:
+    """The operator has the shared model trained. Between its releases all of these happen."""
+
+    parts: tuple
+
+
+@dataclass(frozen=True)
 class Refused:
     """Something that is not allowed: an unknown person or record, a wrong label, too many features."""
 
@@ -116,6 +132,8 @@ class History:
     """With tiny blocks, so that every loop over blocks turns more than once."""
     public: tuple | None = None
     """Unlabelled public rows."""
+    table: tuple = ()
+    """Rows of a table, as (owner, value), for whose counts people pay before anything else."""
 
 
 @dataclass
@@ -126,6 +144,8 @@ class Writer:
     road: str
     settings: Settings
     apart: bool
+    moody: float
+    """How often a question depends on the last answer."""
     held: dict = field(default_factory=dict)  # record name -> owner
     asked: list = field(default_factory=list)
     requests: list = field(default_factory=list)
@@ -134,6 +154,7 @@ class Writer:
 
     def __post_init__(self):
         self.centres = self.rng.normal(size=(3, self.settings.n_features))
+        self.keyed = self.rng.choice([0.0, 0.0, 0.4])
         self.orderly = bool(self.rng.random() < 0.7)  # near each other, near in label: models can learn it
 
     def points(self, n):
@@ -141,14 +162,16 @@ class Writer:
         which = self.rng.choice(3, size=n, p=[0.6, 0.2, 0.2])
         return self.centres[which] + 0.35 * self.rng.normal(size=(n, self.settings.n_features))
 
-    def rows(self, owners, old=None):
-        """New records of these owners."""
-        X, found = self.points(len(owners)), []
+    def rows(self, owners, old=None, *, keyed=False):
+        """New records of these owners. If `keyed`, some have ids of their owners' own: all of them, or none."""
+        X, found, keyed = self.points(len(owners)), [], keyed and self.rng.random() < self.keyed
         for owner, x in zip(owners, X, strict=True):
             self.made += 1
             label = np.abs(self.centres - x).sum(axis=1).argmin() if self.orderly else self.rng.integers(99)
             name = f"{'t' if owner == TARGET else 'r'}{self.made}"
-            found.append(Row(name, owner, tuple(x.tolist()), int(label) % len(self.settings.classes), old))
+            key = f"{owner}-{self.rng.integers(3)}" if keyed else None
+            key = f"{owner}-{name}" if key in {row.key for row in found} - {None} else key
+            found.append(Row(name, owner, tuple(x.tolist()), int(label) % len(self.settings.classes), old, key))
         self.held |= {row.name: row.owner for row in found}
         return found
 
@@ -166,7 +189,7 @@ class Writer:
     def start(self):
         crowd = self.newcomers(int(self.rng.choice([3, 12, 45, 120])))
         mine = [TARGET] * int(self.rng.choice([0, 1, 1, 3]))
-        return [Records("add", self._shuffled(self.rows([*crowd, *mine])))]
+        return [Records("add", self._shuffled(self.rows([*crowd, *mine], keyed=True)))]
 
     def _shuffled(self, rows):
         return tuple(rows[i] for i in self.rng.permutation(len(rows)))
@@ -183,6 +206,7 @@ class Writer:
             self.replace: 2,
             self.statement: 4,
             self.moment: 12,
+            self.pieces: 5 if self.settings.advised else 0,
             self.refused: 3,
         }
         weights = np.array(list(kinds.values())) / sum(kinds.values())
@@ -191,7 +215,7 @@ class Writer:
     def ask(self):
         requests = []
         for _ in range(int(self.rng.choice([1, 1, 1, 2, 3]))):
-            analyst = ANALYSTS[self.rng.choice(len(ANALYSTS), p=[0.2, 0.5, 0.3])]
+            analyst = ANALYSTS[self.rng.choice(len(ANALYSTS), p=[0.2, 0.4, 0.25, 0.15])]
             if self.apart and self.settings.advised:  # what the unnamed one was told may count for all
                 analyst = analyst or "bob"
             kind = self.rng.choice(["new", "again", "named", "replayed", "conflict"], p=[0.68, 0.14, 0.08, 0.05, 0.05])
@@ -204,7 +228,8 @@ class Writer:
                 name, analyst = earlier.name, earlier.analyst
                 Q = earlier.Q if kind == "replayed" else Q
             most = int(self.rng.integers(30, 120)) if self.rng.random() < 0.1 else None
-            requests.append(Query(Q, analyst, name, most, adaptive=kind == "new" and bool(self.rng.random() < 0.3)))
+            adaptive, unless = (bool(self.rng.random() < p) for p in (0.3 * (kind == "new"), self.moody))
+            requests.append(Query(Q, analyst, name, most, adaptive, int(self.rng.integers(2)) if unless else None))
             self.asked.append(Q)
             if kind == "named":
                 self.requests.append(requests[-1])
@@ -213,10 +238,10 @@ class Writer:
     def add(self):
         owners = self.newcomers(int(self.rng.choice([1, 2, 20]))) + self.somebody(int(self.rng.integers(3)))
         mine = [TARGET] * int(self.rng.choice([0, 0, 1, 2]))
-        return Records("add", self._shuffled(self.rows([*owners, *mine])))
+        return Records("add", self._shuffled(self.rows([*owners, *mine], keyed=True)))
 
     def target_comes(self):
-        return Records("add", tuple(self.rows([TARGET] * int(self.rng.choice([1, 2, 5])))))
+        return Records("add", tuple(self.rows([TARGET] * int(self.rng.choice([1, 2, 5])), keyed=True)))
 
     def upsert(self):
         names = [str(name) for name in self.rng.permutation(sorted(self.held))[:4]]
@@ -232,7 +257,8 @@ class Writer:
         how = str(self.rng.choice(["replace_all", "fit"]))
         if how == "fit" and self.road == "engine" and self.rng.random() < 0.5:
             mode, index = (str(self.rng.choice(list(names))) for names in (MODES, INDEXES))
-            self.settings = settings_of(mode, index, self.rng, apart=self.apart)
+            less = bool(self.settings.analysts)
+            self.settings = settings_of(mode, index, self.rng, apart=self.apart or less, given_less=less)
             self.asked.clear()
             self.__post_init__()
         return Records(how, self._shuffled(self.rows(owners)), self.settings)
@@ -259,17 +285,26 @@ class Writer:
             str(self.rng.choice(["purge", "restart", "fail", "train", "half"], p=[0.15, 0.25, 0.2, 0.25, 0.15]))
         )
 
+    def pieces(self):
+        kinds = [self.add, self.target_comes, self.upsert, self.forget, self.target_goes, self.forget_records]
+        kinds += [self.ask] * (self.road in ASKING_BETWEEN)
+        return Pieces(tuple(kinds[self.rng.integers(len(kinds))]() for _ in range(self.rng.integers(1, 5))))
+
     def refused(self):
         return Refused(str(self.rng.choice(["owner", "record", "label", "features", "queries"])))
 
 
-def settings_of(mode, index, rng, *, apart=False):
+def settings_of(mode, index, rng, *, apart=False, given_less=False):
     """Settings of this mode, under which budgets run out within a history or last, as it comes.
 
-    Where analysts are seen `apart`, there is no global ledger.
+    Where analysts are seen `apart`, there is no global ledger. If some are `given_less`, eve has so little that she sees
+    nothing that is shared.
     """
     pick = lambda *values: values[rng.choice(len(values))]  # noqa: E731
-    epsilon = pick(0.5, 2.0, 8.0, 30.0, 120.0)
+    epsilon, share = pick(0.5, 2.0, 8.0, 30.0, 120.0), pick(0.1, 0.5, 0.95)
+    less = {"eve": 0.05 * epsilon} | ({"bob": 0.8 * epsilon} if share <= 0.5 else {})
+    behind = None if apart else pick(None, None, 0.7 * epsilon, 1.3 * epsilon)
+    less = less if given_less and behind is None else {}
     kernel, normalize = pick(("cosine", True), ("rbf", True), ("rbf", index == "sketch"))  # a sketch is of angles
     d, c = pick(2, 4, 7), pick(1, 2, 3, 5)
     return Settings(
@@ -288,17 +323,29 @@ def settings_of(mode, index, rng, *, apart=False):
         center=pick(None, None, tuple([0.1] * d)),
         max_records_per_query=pick(None, None, 2),
         free_repeats=pick(True, True, False),
-        global_epsilon=None if apart else pick(None, None, 0.7 * epsilon, 1.3 * epsilon),
-        prior_share=pick(0.1, 0.5, 0.95),
+        global_epsilon=behind,
+        prior_share=share,
+        analysts=less,
         **MODES[mode],
     )
 
 
-def random_history(seed, road, mode, index, *, events=30, apart=False):
-    """A history of about so many events."""
+def random_history(seed, road, mode, index, *, events=30, apart=False, moody=None):
+    """A history of about so many events. How many questions are asked may depend on answers, if they are `moody`."""
     rng = np.random.default_rng([seed, *map(ord, road + mode + index)])
-    settings = settings_of(mode, index, rng, apart=apart)
-    writer = Writer(rng, road, settings, apart)
+    settings = settings_of(mode, index, rng, apart=apart, given_less=bool(rng.random() < 0.4))
+    writer = Writer(rng, road, settings, apart, 0.15 * (not apart) if moody is None else moody)
     public = tuple(map(tuple, writer.points(70).tolist())) if mode == "public rows" else None
     script = [*writer.start(), *(writer.event() for _ in range(events))]
-    return History(seed, road, settings, tuple(script), bool(rng.random() < 0.5), public)
+    paying = mode == "model" and road != "engine" and not settings.analysts and rng.random() < 0.5
+    table = tuple((name, str(rng.integers(9))) for name in ["p0", "p1", "p1", TARGET, TARGET, "p2"]) if paying else ()
+    return History(seed, road, settings, tuple(script), bool(rng.random() < 0.5), public, table)
+
+
+def short_histories(events=8):
+    """Endless histories of a few events, most of them in memory, each with the observer whom it is about."""
+    roads = ("engine", "store", "engine", "server", "engine", "cluster")
+    for seed in count(1):
+        for i, (mode, index, road) in enumerate(product(MODES, INDEXES, roads)):
+            only = (ALL, "ann", ALL, "eve")[(seed + i) % 4]
+            yield random_history(seed, road, mode, index, events=events, apart=only is not ALL), only

@@ -1,6 +1,19 @@
 """Which broken variants of the product two worlds must tell from the product, and the first history that does."""
 
-from coupled.histories import MODES, TARGET, Ask, History, Query, Records, Row, random_history
+from coupled.histories import (
+    MODES,
+    TARGET,
+    Ask,
+    Forget,
+    History,
+    Moment,
+    Pieces,
+    Query,
+    Records,
+    Row,
+    Statement,
+    random_history,
+)
 from coupled.tape import ALL, Divergence
 from coupled.worlds import couple
 from indknn.settings import Settings
@@ -34,7 +47,46 @@ def _moved_by_answers():
     return History(0, "engine", settings, (CROWD, *asks(1.0, 0.1, analyst="bob", n=12, adaptive=True), *asks(1.0, 0.3)))
 
 
-WRITTEN = {"house ignored": (_asked_by_turns(), ALL), "named queries": (_moved_by_answers(), "ann")}
+def _slot_used_again():
+    """Between the steps of one round the target goes, and somebody else takes the place."""
+    waits = (Statement("p0"),)  # until the count is made
+    comes = Records("add", (Row("r9", "p9", (-1.0, 0.5), 0),))
+    settings = Settings(2, (0, 1), epsilon=8.0, tau=0.5)
+    return History(0, "engine", settings, (COMES, CROWD, Pieces((*waits, Forget((TARGET,)), comes)), *asks(1.0, 0.1)))
+
+
+def _asked_after_a_purge():
+    """What bob asks first after a purge follows from what he was told before it."""
+    asked = asks(1.0, 0.1, analyst="bob", n=12, adaptive=True)
+    settings = Settings(2, (0, 1), epsilon=2.0, tau=0.5, sigma2=0.1)
+    return History(0, "engine", settings, (CROWD, *asked, Moment("purge"), *asked[:3], *asks(1.0, 0.3)))
+
+
+def _given_less():
+    """Eve sees nothing that is shared, so it may be drawn anew."""
+    settings = Settings(2, (0, 1), epsilon=8.0, tau=0.5, analysts={"eve": 0.4})
+    return History(0, "engine", settings, (CROWD, COMES, Moment("train"), *asks(1.0, 0.1, analyst="eve", n=8)))
+
+
+def _paid_before():
+    """The target is in the table that people pay for, and comes later."""
+    table = (("p0", "1"), ("p1", "2"), (TARGET, "7"))
+    return History(0, "store", Settings(2, (0, 1), epsilon=2.0, tau=0.5), (CROWD, COMES, *asks(1.0, 0.1)), table=table)
+
+
+def _comes_alone():
+    return History(0, "store", Settings(2, (0, 1), epsilon=2.0, tau=0.5), (CROWD, Moment("train"), COMES))
+
+
+WRITTEN = {
+    "house ignored": (_asked_by_turns(), ALL),
+    "named queries": (_moved_by_answers(), "ann"),
+    "stale rows": (_slot_used_again(), ALL),
+    "forgetful": (_asked_after_a_purge(), "ann"),
+    "less sees all": (_given_less(), "eve"),
+    "free schema": (_paid_before(), ALL),
+    "adds begin rounds": (_comes_alone(), ALL),
+}
 """Variants that random histories seldom show, and histories that do."""
 
 
@@ -52,6 +104,7 @@ def first_finding(mutant, most=60):
 
 def _random(mutant, most):
     road, apart = "server" if mutant.name.startswith("server") else "store", mutant.name in APART
+    road = "cluster" if "cluster" in mutant.name else road
     for i in range(most):
         seed, mode = divmod(i + 4 * len(MODES), len(MODES))  # from the fourth on, each soon shows in one
         history = random_history(seed, road, list(MODES)[mode], "exact", events=20, apart=apart)

@@ -1,12 +1,15 @@
-"""The three roads by which people are served, with one face: an engine in memory, a durable store, the server's worker.
+"""The roads by which people are served, with one face: an engine, a durable store, the server's worker, a cluster.
 
 Calls whose form may change are wrapped here once: names of owners, ids of records, purging, statements.
 """
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 
+from indknn.cluster import Cluster
+from indknn.cluster.local import Inline
 from indknn.core.releases import encode
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError
@@ -20,25 +23,33 @@ from indknn.store import Store
 from indknn.store.database import read_answers
 from indknn.store.intake import Item
 from indknn.store.outlook import stream
+from indknn.store.paid import pay_for_counts
 from indknn.store.reports import answers_by_analyst
 from indknn.store.verify import problems
 from indknn_lab.audits.served import finish_training
 
-ROADS = ("engine", "store", "server")
+ROADS = ("engine", "store", "server", "cluster")
 REFUSALS = (InvalidInputError, Problem)
 _RECEIPT = ("records", "owners_forgotten", "kept", "owners", "on_the_books")  # what else is in it depends on time
 
 
 class Road:
-    """One model. `rows` are (owner, features, label)."""
+    """One model. `rows` are (owner, features, label, record id). `table` is what people pay for before, as (owner, value)."""
 
-    def __init__(self, name, settings, folder, noise, public=None):
+    def __init__(self, name, settings, folder, noise, public=None, table=()):
         self.name, self.settings, self.path, self.noise = name, settings, folder / "people.store", noise
-        self.worker = None
+        self.worker, self._held, self._loop = None, False, asyncio.Runner() if name == "server" else None
+        shards = Cluster(Inline, 2).new_shard if name == "cluster" else None
+        self._options = {"noise": noise, "synchronous": "OFF", "make_shard": shards}
         if name == "engine":
             self.model = Engine(settings, self.noise)
         else:
-            self._serve(Store.create(self.path, settings, noise=self.noise, synchronous="OFF"))
+            made = Store.create(self.path, replace(settings, analysts={}), draft=bool(table), **self._options)
+            if table:
+                pay_for_counts(made, {"value": [value for _, value in table]}, [owner for owner, _ in table])
+            for analyst, epsilon in settings.analysts.items():
+                made.give_less(analyst, epsilon)
+            self._serve(made)
         if public is not None:
             self._in_turn(lambda: self.model.declare_public(public))
 
@@ -57,12 +68,12 @@ class Road:
     # Records
 
     def add(self, rows):
-        return self._in_turn(lambda: self.model.add(_features(rows), _labels(rows), _owners(rows)))
+        return self._in_turn(lambda: self.model.add(_features(rows), _labels(rows), _owners(rows), _keys(rows)))
 
     def upsert(self, rows, ids):
         """`ids` are the records that the rows replace, None for rows that are new."""
         if self.stored:
-            items = [Item(label, owner, i) for (owner, _, label), i in zip(rows, ids, strict=True)]
+            items = [Item(label, owner, i) for (owner, _, label, _), i in zip(rows, ids, strict=True)]
             return self._in_turn(lambda: self.model.upsert(_features(rows), items)).numbers
         made = self.add(rows)
         self.model.forget_records([i for i in ids if i is not None])
@@ -94,8 +105,9 @@ class Road:
     def ask(self, requests):
         """(queries, analyst, request id, limit) each; for every request its labels, or why it was refused."""
         if self.worker is not None:
-            answers = asyncio.run(self._together(requests))
-            finish_training(self.worker)
+            answers = self._loop.run(self._together(requests))
+            if not self._held:
+                finish_training(self.worker)
             return answers
         return [self._alone(*request) for request in requests]
 
@@ -122,44 +134,71 @@ class Road:
         """Of each what they have spent by scope, in how many releases they took part, and how many records they have."""
         ledger, shard, names = self.engine.ledger, self.engine.shard, list(owners)
         spent = {scope: ledger.spent(names, scope).tolist() for scope in ledger.scopes} if names else {}
-        queries, records = ledger.queries(names).tolist(), [len(shard.slots_of_owners([name])) for name in names]
+        here = np.bincount(shard.owners_of(shard.slots()), minlength=1).tolist()
+        queries, slots = ledger.queries(names).tolist(), ledger.find(names).tolist()
+        records = [here[slot] if 0 <= slot < len(here) else 0 for slot in slots]
         return {
             name: ({scope: units[i] for scope, units in spent.items() if units[i]}, queries[i], records[i])
             for i, name in enumerate(names)
         }
 
-    def view(self, analyst):
-        """What an analyst sees besides labels: the threshold, a forecast, counters, and what was released to them."""
+    def views(self, analysts):
+        """What each analyst sees besides labels: the threshold, a forecast, counters, and what was released to them."""
+        if self.stored and self.model.draft:
+            return {}
+        if not self.stored:
+            return {analyst: self._view(analyst) for analyst in analysts}
+        return self._in_turn(lambda: self._stored_views(analysts))
+
+    def _view(self, analyst):
         predictor = self.engine.predictor
-        adviser, model = predictor.adviser(analyst), predictor.model
+        adviser, model = predictor.adviser(analyst), None if self.apart(analyst) else predictor.model
         told = [*getattr(adviser, "told", ()), *getattr(model, "told", ())]
         seen = {"released": list(map(_shown, told)), "tau": (adviser or predictor).tau}
         seen["due"] = model and (model.due(), model.rounds, model.step, model.follow, model.since)
-        if self.stored:
-            return seen | self._in_turn(lambda: self._stored_view(analyst))
-        return seen | {"forecast": adviser and forecast(advised_stream(adviser, np.zeros(0)))}
+        return seen | ({} if self.stored else {"forecast": adviser and forecast(advised_stream(adviser, np.zeros(0)))})
 
-    def _stored_view(self, analyst):
+    def _stored_views(self, analysts):
         if self.model._state.journal.owed:  # a server may still owe the file a release that nobody waits for
             self.model.flush()
         with self.model.reading() as db:
             answers = [
-                (None if query is None else query.values.tobytes(), label, _shown(release))
+                (scope, (None if query is None else query.values.tobytes(), label, _shown(release)))
                 for scope, query, label, release in read_answers(db, self.settings.n_features)
-                if scope in {analyst, SHARED}
             ]
-        given = None if self.worker is None else self.worker._given.get(analyst, 0)
-        counted = answers_by_analyst(self.model).get(analyst, 0)
-        return {"forecast": forecast(stream(self.model, analyst)), "answers": answers, "given": (given, counted)}
+        counted, views = answers_by_analyst(self.model), {}
+        for analyst in analysts:
+            seen = {analyst} if self.apart(analyst) else {analyst, SHARED}
+            views[analyst] = self._view(analyst) | {
+                "forecast": forecast(stream(self.model, analyst)),
+                "answers": [answer for scope, answer in answers if scope in seen],
+                "given": (None if self.worker is None else self.worker._given.get(analyst, 0), counted.get(analyst, 0)),
+            }
+        return views
+
+    def apart(self, analyst):
+        """Whether this analyst sees nothing that is shared."""
+        return self.engine.ledger.apart(analyst)
 
     # Time
+
+    def pieces(self):
+        """A round, or the rest of one, release by release. Nobody else trains meanwhile."""
+        if not self.engine.settings.advised:
+            return
+        pieces, told = self.model.train(), self.engine.predictor.model.__dict__.setdefault("told", [])
+        self._held = True
+        try:
+            while self._in_turn(lambda: _one_more(pieces, told)):
+                yield
+        finally:
+            self._held = False
 
     def train(self, most=99):
         """The operator has the shared model trained, or waits for so many releases of a round."""
         if self.engine.settings.advised:
-            told = self.engine.predictor.model.__dict__.setdefault("told", [])
-            enough = len(told) + most
-            self._in_turn(lambda: any(len(told) >= enough for _ in self.model.train()))
+            for _ in zip(range(most), self.pieces(), strict=False):
+                pass
 
     def half(self):
         """The process ends in the middle of a round."""
@@ -169,8 +208,8 @@ class Road:
     def restart(self):
         """Close the store and read it back from its file. An engine has no file, and goes on."""
         if self.stored:
-            self.close()
-            self._serve(Store(self.path, noise=self.noise, synchronous="OFF"))
+            self._stop()
+            self._serve(Store(self.path, **self._options))
 
     def fail(self):
         """As after an error of the disk: what is in memory is thrown away, and read anew without a last fold."""
@@ -183,6 +222,12 @@ class Road:
         return list(problems(self.model)) if self.stored else []
 
     def close(self):
+        """Everything is on disk, and nobody works on it any more."""
+        self._stop()
+        if self._loop is not None:
+            self._loop.close()
+
+    def _stop(self):
         if self.worker is not None:
             self.worker.close()
         if self.stored:
@@ -190,7 +235,16 @@ class Road:
 
     def _in_turn(self, work):
         """A server has other work wait for its turn among the predictions."""
-        return work() if self.worker is None else asyncio.run(self.worker.run(work))
+        return work() if self.worker is None else self._loop.run(self._waited(work))
+
+    async def _waited(self, work):
+        return await self.worker.run(work)
+
+
+def _one_more(pieces, told):
+    """Go on until something is released. Returns whether anything was."""
+    before = len(told)
+    return any(len(told) > before for _ in pieces)
 
 
 def _shown(release):
@@ -199,15 +253,20 @@ def _shown(release):
 
 
 def _features(rows):
-    return np.array([x for _, x, _ in rows])
+    return np.array([x for _, x, _, _ in rows])
 
 
 def _labels(rows):
-    return np.array([label for _, _, label in rows])
+    return np.array([label for _, _, label, _ in rows])
 
 
 def _owners(rows):
-    return [owner for owner, _, _ in rows]
+    return [owner for owner, _, _, _ in rows]
+
+
+def _keys(rows):
+    keys = [key for _, _, _, key in rows]
+    return keys if any(keys) else None
 
 
 def _outcome(found):

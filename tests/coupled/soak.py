@@ -7,11 +7,13 @@ The control is the same on broken variants of the product. All of them must be c
 
 import argparse
 import json
+import os
 import sys
 import time
 import warnings
 from collections import Counter
-from itertools import count, islice, product
+from itertools import count, cycle, islice, product
+from multiprocessing import get_context
 
 from coupled.histories import INDEXES, MODES, random_history
 from coupled.mutants import CAUGHT, first_finding
@@ -27,28 +29,42 @@ def described(history, finding, only):
     return "\n  ".join(map(str, [*head, *history.events]))
 
 
+def coupled(job):
+    """What a history reached, and what was found in it if the worlds diverge."""
+    kind, events, only = job
+    warnings.simplefilter("ignore")
+    only = ALL if only is None else only
+    history = random_history(*kind, events=events, apart=only is not ALL)
+    try:
+        tape = couple(history, only)
+    except Divergence:
+        return None, described(*smallest(history, only), only)
+    reached = Counter(release.kind for release in tape.releases)
+    reached["answered by models alone"] += tape.alone
+    reached["histories that cost the target something"] += any(tape.cost.values())
+    return reached, None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--histories", type=int, default=1000)
-    parser.add_argument("--events", type=int, default=40)
+    parser.add_argument("--events", type=int, default=20)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
     asked = parser.parse_args()
-    warnings.simplefilter("ignore")
     start, found, reached = time.monotonic(), [], Counter()
     kinds = ((seed, *kind) for seed in count(asked.seed) for kind in product(ROADS, MODES, INDEXES))
-    for done, kind in enumerate(islice(kinds, asked.histories), 1):
-        only = "ann" if done % 4 == 0 else ALL  # every fourth time the view of one analyst
-        history = random_history(*kind, events=asked.events, apart=only is not ALL)
-        try:
-            tape = couple(history, only)
-            reached.update(release.kind for release in tape.releases)
-            reached["answered by models alone"] += tape.alone
-            reached["histories that cost the target something"] += any(tape.cost.values())
-        except Divergence:
-            found.append(described(*smallest(history, only), only))
-            print(found[-1], file=sys.stderr, flush=True)
-        if not done % 45:
-            print(f"  {done} histories, {len(found)} findings", file=sys.stderr, flush=True)
+    observers = cycle((None, "ann", None, None, None, "eve", None))  # about every third time the view of one analyst
+    jobs = ((kind, asked.events, only) for kind, only in zip(kinds, observers, strict=False))
+    with get_context("spawn").Pool(asked.processes, maxtasksperchild=500) as pool:
+        for done, (part, finding) in enumerate(pool.imap_unordered(coupled, islice(jobs, asked.histories)), 1):
+            reached.update(part or {})
+            if finding:
+                found.append(finding)
+                print(finding, file=sys.stderr, flush=True)
+            if not done % 100:
+                print(f"  {done} histories, {len(found)} findings", file=sys.stderr, flush=True)
+    warnings.simplefilter("ignore")
     missed = [mutant.name for mutant in CAUGHT if first_finding(mutant) is None]
     summary = {"histories": asked.histories, "findings": len(found), "mutants_caught": len(CAUGHT) - len(missed)}
     summary |= {"mutants_missed": missed, "reached": dict(reached)}

@@ -6,7 +6,7 @@ the release is the same again: the noise of the first world, moved by what that 
 scale that was really drawn, is what the release costs them: ρ = |Δ|²/2s², computed in exact fractions.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -14,12 +14,14 @@ from functools import partial
 
 import numpy as np
 
+from indknn.cluster.coordinator import ClusterShard
 from indknn.core import mechanism, statistics, training
 from indknn.core.releases import ModelOnly
 from indknn.ledger import SHARED
 from indknn.models import SharedModel
 from indknn.models.adviser import Adviser
 from indknn.records.shard import Shard
+from indknn.store import paid
 from indknn.types import GRID
 from indknn_lab.audits.patches import patched
 
@@ -85,18 +87,19 @@ class Forcing:
 class Tape:
     """All releases of a world in order. With `told`, the tape of another world, it forces them instead.
 
-    With `only`, the releases to that analyst and those that all see are forced, and all others are drawn anew. `cost` is
-    what the forced ones cost the missing person, by scope.
+    With `scopes`, the releases in those are forced, and all others are drawn anew. `cost` is what the forced ones cost
+    the missing person, by scope.
     """
 
-    def __init__(self, told=None, only=ALL):
+    def __init__(self, told=None, scopes=ALL):
         self.releases, self.cost, self.alone = [], defaultdict(Fraction), 0
         self._told = defaultdict(list)
-        self._forces = lambda scope: told is not None and (only is ALL or scope in {only, SHARED})
+        self._forces = lambda scope: told is not None and (scopes is ALL or scope in scopes)
         for release in told.releases if told else ():
             if self._forces(release.scope):
                 self._told[release.scope].append(release)
         self._scope = None
+        self._counting = deque()  # scopes of the counts that a cluster makes together
 
     @contextmanager
     def __call__(self):
@@ -108,9 +111,13 @@ class Tape:
             (training, "noisy_gradient", lambda total, scale: [total.ravel()]),
         ]
         replacements = [(where, name, partial(self._noisy, getattr(where, name), name, f)) for where, name, f in noisy]
-        replacements += [
-            (Shard, name, self._charged(getattr(Shard, name))) for name in ("admit", "tally", "headcount", "gradient")
+        charging = [
+            (shard, name) for shard in (Shard, ClusterShard) for name in ("admit", "tally", "headcount", "gradient")
         ]
+        replacements += [(shard, name, self._charged(getattr(shard, name))) for shard, name in charging]
+        replacements += [(ClusterShard, "count_all", self._counted(ClusterShard.count_all))]
+        replacements += [(ClusterShard, "settle", self._settled(ClusterShard.settle))]
+        replacements += [(paid, "_released", self._paid(paid._released))]
         public = ((Adviser, "note"), (SharedModel, "absorb"))
         replacements += [(where, name, self._public(getattr(where, name))) for where, name in public]
         with patched(replacements):
@@ -129,6 +136,29 @@ class Tape:
 
         return charged
 
+    def _counted(self, original):
+        def count_all(shard, near, questions):
+            counted = original(shard, near, questions)
+            self._counting = deque(scope for _, scope in questions)
+            return counted
+
+        return count_all
+
+    def _settled(self, original):
+        def settle(shard, admitted, *rest):
+            votes = original(shard, admitted, *rest)
+            self._scope = admitted.scope
+            return votes
+
+        return settle
+
+    def _paid(self, original):
+        def released(*arguments):
+            self._scope = SHARED
+            return original(*arguments)
+
+        return released
+
     def _public(self, original):
         """The public side of an analyst remembers what it is told, and so does the shared model."""
 
@@ -141,6 +171,8 @@ class Tape:
 
     def _noisy(self, original, kind, parts_of, *arguments):
         *given, noise = arguments
+        if kind == "noisy_count" and self._counting:
+            self._scope = self._counting.popleft()
         parts = [np.array(part, dtype=np.int64) for part in parts_of(*given)]
         release = Release(kind, self._scope, parts, kind == "noisy_votes" and given[-1].contrast)
         self.releases.append(release)

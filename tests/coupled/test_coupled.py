@@ -1,10 +1,23 @@
 """The proof of the theorem, executed: two worlds, with and without one person, on every road and in every mode."""
 
-from itertools import product
+from itertools import islice, product
 
 import pytest
 
-from coupled.histories import INDEXES, MODES, TARGET, Ask, Forget, History, Moment, Records, Row, random_history
+from coupled.histories import (
+    INDEXES,
+    MODES,
+    TARGET,
+    Ask,
+    Forget,
+    History,
+    Moment,
+    Pieces,
+    Records,
+    Row,
+    random_history,
+    short_histories,
+)
 from coupled.mutants import CAUGHT, COMES, CROWD, WRITTEN, asks, first_finding
 from coupled.roads import ROADS
 from coupled.worlds import couple, smallest
@@ -22,8 +35,10 @@ KINDS = {
     "public rows": {"noisy_votes", "noisy_tally", "noisy_gradient"},
 }
 """What is released in each mode, at least."""
-SHOWN = {"algorithm 3": 1, "labels": 1, "model": 2, "public rows": 3}
-"""Seeds of histories in which the target shows in the sums."""
+SHOWN = {"algorithm 3": 1, "labels": 3, "model": 1, "public rows": 1}
+SEEN = {"algorithm 3": 1, "labels": 1, "model": 4, "public rows": 1}
+"""Seeds of histories in which the target shows in the sums, and in those that ann sees."""
+PARTS = 20
 EVERY = [
     pytest.param(road, mode, id=f"{road}-{mode}", marks=[] if road == "engine" else pytest.mark.slow)
     for road, mode in product(ROADS, MODES)
@@ -42,8 +57,26 @@ def test_nobody_else_sees_whether_somebody_was_there_and_they_paid_for_what_was_
 def test_what_one_analyst_sees_is_paid_for_in_their_own_ledger(road, mode):
     """Whatever is released to others meanwhile."""
     index = list(INDEXES)[sum(map(ord, road + mode)) % len(INDEXES)]
-    tape = couple(random_history(2, road, mode, index, apart=True), "ann")
+    tape = couple(random_history(SEEN[mode], road, mode, index, apart=True), "ann")
     assert set(tape.cost) == ({"ann", SHARED} if MODES[mode]["prior"] == "model" else {"ann"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_thousand_short_histories(part):
+    for history, only in islice(short_histories(), part, 1000, PARTS):
+        couple(history, only)
+
+
+@pytest.mark.parametrize("name", sorted(WRITTEN))
+def test_variants_with_a_history_of_their_own_are_caught(name):
+    (mutant,) = (mutant for mutant in CAUGHT if mutant.name == name)
+    assert first_finding(mutant)
+
+
+def test_a_cluster_that_books_no_counts_is_caught():
+    (mutant,) = (mutant for mutant in CAUGHT if mutant.name == "counts free in a cluster")
+    assert first_finding(mutant)
 
 
 @pytest.mark.slow
@@ -53,9 +86,10 @@ def test_broken_variants_are_caught(mutant):
 
 
 def test_the_histories_are_about_everything():
-    written = [random_history(1, *kind) for kind in product(ROADS, MODES, INDEXES)]
+    written = [random_history(*kind) for kind in product((1, 2), ROADS, MODES, INDEXES)]
     events = [event for history in written for event in history.events]
-    assert {type(event).__name__ for event in events} == {"Records", "Forget", "Ask", "Statement", "Moment", "Refused"}
+    kinds = {"Records", "Forget", "Ask", "Statement", "Moment", "Pieces", "Refused"}
+    assert {type(event).__name__ for event in events} == kinds
     assert {event.how for event in events if isinstance(event, Records)} == {"add", "upsert", "replace_all", "fit"}
     assert {event.how for event in events if isinstance(event, Moment)} == {
         "purge",
@@ -68,7 +102,17 @@ def test_the_histories_are_about_everything():
         None,
         "ann",
         "bob",
+        "eve",
     }
+    queries = [query for event in events if isinstance(event, Ask) for query in event.requests]
+    assert {query.unless for query in queries} == {None, 0, 1}
+    assert any(row.key for event in events if isinstance(event, Records) for row in event.rows)
+    assert {bool(history.table) for history in written} == {True, False}
+    between = {type(part) for event in events if isinstance(event, Pieces) for part in event.parts}
+    assert between == {Records, Forget, Ask}
+    assert {frozenset(history.settings.analysts) for history in written} == set(
+        map(frozenset, ((), ("eve",), ("eve", "bob")))
+    )
     settings = [history.settings for history in written]
     assert {(s.accountant, s.kernel) for s in settings} == set(product(("gdp", "rdp"), ("cosine", "rbf")))
     assert {s.global_epsilon is None for s in settings} == {True, False}

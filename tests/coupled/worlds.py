@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coupled.histories import ANALYSTS, TARGET, Ask, Forget, Moment, Records, Refused, Statement
+from coupled.histories import ANALYSTS, TARGET, Ask, Forget, Moment, Pieces, Records, Refused, Statement
 from coupled.roads import REFUSALS, Road
 from coupled.tape import ALL, Divergence, Silent, Tape
 from indknn.answering import by_models, predictor
@@ -55,17 +55,21 @@ class Seen:
     others: dict
     target: tuple
     limits: tuple
+    apart: dict
+    """Which analysts see nothing that is shared."""
 
 
 class World:
     """One of the two worlds. It skips the target's part of every event where the target is not `present`."""
 
     def __init__(self, history, present, folder, noise):
-        self.road = Road(history.road, history.settings, folder, noise, history.public)
+        table = [row for row in history.table if present or row[0] != TARGET]
+        self.road = Road(history.road, history.settings, folder, noise, history.public, table)
         self.present = present
         self.ids, self.owners = {}, {}  # of the records that are held, by their names in the script
-        self.others = {}
-        self.target_came = False
+        self.named = {}  # the same by their owners' own ids
+        self.others = dict.fromkeys(owner for owner, _ in table if owner != TARGET)
+        self.target_came = any(owner == TARGET for owner, _ in table)
         self.settings = [history.settings]
         self._last = {}
 
@@ -76,6 +80,7 @@ class World:
             Forget: self._forget,
             Ask: self._ask,
             Statement: self._statement,
+            Pieces: self._pieces,
             Moment: lambda moment: getattr(self.road, moment.how)(),
             Refused: self._refused,
         }[type(event)]
@@ -88,8 +93,9 @@ class World:
     def seen(self, outcome):
         others = self.road.balances(self.others)
         target = self.road.balances([TARGET])[TARGET] if self.target_came else ({}, 0, 0)
-        views = {analyst: self.road.view(analyst) for analyst in ANALYSTS}
-        return Seen(outcome, self.road.engine.settings, views, others, target, self._limits())
+        views = self.road.views(ANALYSTS)
+        apart = {analyst: self.road.apart(analyst) for analyst in ANALYSTS}
+        return Seen(outcome, self.road.engine.settings, views, others, target, self._limits(), apart)
 
     def _limits(self):
         """What somebody may have paid for the shared model, with one analyst, for one view, and in all.
@@ -99,16 +105,19 @@ class World:
         shared = [to_units(s.shared_budget) if s.advised else 0 for s in self.settings]
         budgets = [to_units(settings.budget) for settings in self.settings]
         own = [budget - part for budget, part in zip(budgets, shared, strict=True)]
+        given = {
+            name: max(to_units(s.seen_by(name).budget) for s in self.settings) for name in self.settings[0].analysts
+        }
         behind = [s.global_budget for s in self.settings]
         if self.road.engine.ledger.house:
             behind = [s.budget for s in self.settings]
-        return max(shared), max(own), max(budgets), None if None in behind else max(map(to_units, behind))
+        return (max(shared), max(own), max(budgets), None if None in behind else max(map(to_units, behind))), given
 
     def _records(self, event):
         rows = [row for row in event.rows if self.present or row.owner != TARGET]
         if not rows:
             return
-        plain = [(row.owner, row.x, row.label) for row in rows]
+        plain = [(row.owner, row.x, row.label, row.key) for row in rows]
         if event.how == "upsert":
             made = self.road.upsert(plain, [self.ids.get(row.old) for row in rows])
         elif event.how == "fit":
@@ -116,7 +125,9 @@ class World:
             self.settings.append(self.road.settings)
         else:
             made = getattr(self.road, event.how)(plain)
-        self._drop([row.old for row in rows] if event.how in {"add", "upsert"} else list(self.ids))
+        again = [self.named.get(row.key) for row in rows if row.key]
+        self._drop([*again, *(row.old for row in rows)] if event.how in {"add", "upsert"} else list(self.ids))
+        self.named |= {row.key: row.name for row in rows if row.key}
         self.ids |= dict(zip((row.name for row in rows), made.tolist(), strict=True))
         self.owners |= {row.name: row.owner for row in rows}
         self.others |= dict.fromkeys(row.owner for row in rows if row.owner != TARGET)
@@ -137,15 +148,26 @@ class World:
             self.owners.pop(name, None)
 
     def _ask(self, event):
-        requests = []
-        for query in event.requests:
+        requests, asked = (
+            [],
+            [query for query in event.requests if self._last.get(query.analyst, 0) % 2 != query.unless],
+        )
+        for query in asked:
             Q = np.array(query.Q) + (0.1 * self._last.get(query.analyst, 0) if query.adaptive else 0.0)
             requests.append((Q, query.analyst, query.name, query.most))
-        answers = [
-            (query.analyst, answer) for query, answer in zip(event.requests, self.road.ask(requests), strict=True)
-        ]
+        found = self.road.ask(requests) if requests else []
+        answers = [(query.analyst, answer) for query, answer in zip(asked, found, strict=True)]
         self._last |= {analyst: answer[-1] for analyst, answer in answers if isinstance(answer, list)}
         return answers
+
+    def _pieces(self, event):
+        releases, seen = self.road.pieces(), []
+        for part in event.parts:
+            next(releases, None)
+            seen.append(self.play(part))
+        for _ in releases:
+            pass
+        return seen
 
     def _statement(self, event):
         return self.road.statement(event.owner)
@@ -155,8 +177,8 @@ class World:
         return {
             "owner": lambda: self.road.forget(["nobody"]),
             "record": lambda: self.road.forget([], [1 << 40]),
-            "label": lambda: self.road.add([("p0", x, 0), ("p0", x, 99)]),
-            "features": lambda: self.road.add([("p0", (*x, 1.0), 0)]),
+            "label": lambda: self.road.add([("p0", x, 0, None), ("p0", x, 99, None)]),
+            "features": lambda: self.road.add([("p0", (*x, 1.0), 0, None)]),
             "queries": lambda: self.road.ask([(np.ones((1, len(x) + 1)), None, None, None)]),
         }[event.how]()
 
@@ -173,7 +195,8 @@ def couple(history, only=ALL):
                 with _event(at):
                     _keeps_the_law(history.events[at], seen[-1] if seen else None, after)
                 seen.append(after)
-        second = Tape(first, only)
+        apart = only is not ALL and any(one.apart[only] for one in seen)
+        second = Tape(first, ALL if only is ALL else {only} if apart else {only, SHARED})
         noise = Silent() if only is ALL else Repeatable(history.seed + 1)
         with closing(_played(history, False, second, noise)) as world:
             for at, after in enumerate(world):
@@ -212,17 +235,23 @@ def _part(seen, event, only):
     """What must be the same: all of it, or what concerns one analyst."""
     if only is ALL:
         return {"outcome": seen.outcome, "settings": seen.settings, "views": seen.views, "others": seen.others}
-    outcome = seen.outcome
-    if isinstance(event, Ask):
-        outcome = [answer for analyst, answer in outcome if analyst == only]
-    elif isinstance(event, Statement):
-        outcome = None
-    elif isinstance(event, Forget) and isinstance(outcome, dict):  # what a person is told of all analysts together
-        outcome = {name: what for name, what in outcome.items() if name != "on_the_books"}
+    scopes = (only,) if seen.apart[only] else (only, SHARED)
     others = {
-        name: (spent.get(only, 0), spent.get(SHARED, 0), records) for name, (spent, _, records) in seen.others.items()
+        name: ([spent.get(scope, 0) for scope in scopes], records) for name, (spent, _, records) in seen.others.items()
     }
-    return {"outcome": outcome, "settings": seen.settings, "view": seen.views[only], "others": others}
+    outcome = _outcome_for(only, event, seen.outcome)
+    return {"outcome": outcome, "settings": seen.settings, "view": seen.views.get(only), "others": others}
+
+
+def _outcome_for(only, event, outcome):
+    """What one analyst sees of what came of an event."""
+    if isinstance(event, Ask):
+        return [answer for analyst, answer in outcome if analyst == only]
+    if isinstance(event, Pieces):
+        return [_outcome_for(only, part, one) for part, one in zip(event.parts, outcome, strict=True)]
+    if isinstance(event, Forget) and isinstance(outcome, dict):  # what a person is told of all analysts together
+        return {name: what for name, what in outcome.items() if name != "on_the_books"}
+    return None if isinstance(event, Statement) else outcome
 
 
 def _same_to_others(told, after):
@@ -248,11 +277,15 @@ def _paid_for(paid, cost):
 
 def _keeps_the_law(event, before, after):
     """Nothing that was spent comes back, whatever happens; nobody spends more than they have."""
+    limits, given = after.limits
     for name, (spent, queries, _) in [*after.others.items(), (TARGET, after.target)]:
         shared, own = spent.get(SHARED, 0), max((n for scope, n in spent.items() if scope != SHARED), default=0)
+        for analyst, most in given.items():
+            if spent.get(analyst, 0) + (0 if after.apart[analyst] else shared) > most:
+                raise Divergence(f"{name} paid {spent} with {analyst}, who was given {most}")
         paid = shared, own, shared + own, sum(spent.values())
-        if any(limit is not None and units > limit for units, limit in zip(paid, after.limits, strict=True)):
-            raise Divergence(f"{name} paid {spent} of {after.limits}")
+        if any(limit is not None and units > limit for units, limit in zip(paid, limits, strict=True)):
+            raise Divergence(f"{name} paid {spent} of {limits}")
         then = before and (before.target if name == TARGET else before.others.get(name))
         if then and (queries < then[1] or any(spent.get(scope, 0) < units for scope, units in then[0].items())):
             raise Divergence(f"{name} had paid {then[:2]}, and has paid {spent, queries} now")

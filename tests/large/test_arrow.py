@@ -34,7 +34,7 @@ def lists(kind):
 @pytest.mark.parametrize("kind", ["fixed", "list", "large"])
 def test_lists_of_numbers_are_rows_in_their_own_type(kind):
     column = lists(kind)
-    for given in (column, pa.table({"x": column}), pa.record_batch({"x": column}), pa.chunked_array([column])):
+    for given in (column, pa.table({"x": column}), pa.record_batch([column], ["x"]), pa.chunked_array([column])):
         rows = rows_in(given)
         assert rows.dtype == np.float32
         np.testing.assert_array_equal(rows, X)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from conftest import blobs
+from conftest import blobs, runner
 from indknn import IndKNNClassifier, InvalidInputError, PrivacyError, UnknownOwnerError
 from indknn import engine as engine_module
 from indknn.cli.app import app
@@ -394,7 +394,7 @@ def test_rows_that_are_here_already_are_said_aloud(store, tmp_path):
         ]
     np.savez(tmp_path / "a.npz", X=X[:20], y=Y[:20], owners=owners)
     store.close()
-    result = run("add", store.path, tmp_path / "a.npz", "--json")
+    result = runner().invoke(app, ["add", str(store.path), str(tmp_path / "a.npz"), "--json"])
     assert json.loads(result.stdout)["added"] == 20
     assert result.stderr == (
         "indknn: 20 of 20 rows are already here, byte for byte; give record ids to replace instead of add\n"

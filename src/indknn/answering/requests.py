@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from indknn.core.releases import Release
-from indknn.errors import InvalidInputError
-from indknn.ledger import SHARED, Scope
+from indknn.ledger import Scope, checked_analyst
 from indknn.types import FloatArray, IntArray, Vectors
 
 
@@ -24,9 +23,8 @@ class Request:
     likely: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse the name that is reserved for shared releases."""
-        if self.analyst == SHARED:
-            raise InvalidInputError(f"no analyst can be called {self.analyst!r}")
+        """Refuse what cannot be the name of an analyst."""
+        checked_analyst(self.analyst)
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,8 @@ def app() -> None:
       indknn serve people.store                answer over HTTP
 
     Exit codes: 0 done; 1 verify, doctor, schema check or audit found a problem; 2 an argument or a value is not
-    allowed; 3 the store or a file cannot be used (locked, damaged, an old copy, disk full).
+    allowed; 3 the store or a file cannot be used (locked, damaged, an old copy, disk full); 4 audit had no time for
+    everything.
     """
 
 

@@ -134,7 +134,7 @@ def _rows(store: Store, what: str) -> Iterator[dict[str, Any]]:
         classes = store.settings.class_array.tolist()
         query = "SELECT seq, name, label FROM answers JOIN scopes ON scope = id WHERE label >= 0 ORDER BY seq"
         for seq, analyst, label in store.db.execute(query):
-            yield {"answer": seq, "analyst": analyst[1:] or None, "label": classes[label]}
+            yield {"answer": seq, "analyst": analyst[1:] if analyst else None, "label": classes[label]}
     else:
         yield from exact(store.engine)
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 from rich.console import Console
@@ -47,7 +47,13 @@ RECORD = click.option(
 FEATURES = click.option("--features", help="Columns of the features (not for npz), as a,b,c. Default: all others.")
 
 
-class NumberOrNone(click.ParamType[float | int | None]):
+if TYPE_CHECKING:
+    _Type: TypeAlias = click.ParamType[float | int | None]
+else:
+    _Type = click.ParamType  # before click 8.4 it takes no parameter
+
+
+class NumberOrNone(_Type):
     """The type of an option that takes a number or the word none."""
 
     def __init__(self, number: click.ParamType[Any]):
@@ -127,8 +133,11 @@ def wanted(extra: str) -> Iterator[None]:
 def counting(what: str, shown: bool) -> Iterator[Callable[[int], None]]:
     """A counter for work whose total is not known."""
     console = Console(stderr=True)
+    if not (shown and console.is_terminal):  # older versions of rich end even a disabled bar with an empty line
+        yield lambda done: None
+        return
     columns = TextColumn(what), BarColumn(), TextColumn("{task.completed:,.0f}"), TimeElapsedColumn()
-    with Progress(*columns, console=console, disable=not (shown and console.is_terminal)) as bar:
+    with Progress(*columns, console=console) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done: bar.update(task, completed=done)
 

@@ -15,7 +15,8 @@ An owner sees their own figures, rounded up to 1/50 of B. The exact figures woul
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import inf
@@ -34,12 +35,17 @@ TOGETHER = "all analysts together"
 STEPS = 50
 """An owner is told a whole number of B/STEPS (rule 8)."""
 _BINS = 10
+_NO_BOUND = (
+    "No epsilon is promised: people spent budget here both with and without a global epsilon. Use a new object, and "
+    "add up what both promise."
+)
 
 
 class Served(Protocol):
-    """The engine: settings, people and records."""
+    """The engine: settings, people and records. `earlier` are settings under which these people spent something."""
 
     settings: Settings
+    earlier: tuple[Settings, ...]
     ledger: MemoryLedger
     shard: Any
 
@@ -65,22 +71,33 @@ class Account(Promise):
     """None: too large to compute."""
 
 
-def promise(settings: Settings, observer: str) -> Promise:
-    """The promise that holds for an observer."""
-    epsilon, budget = settings.global_epsilon, settings.global_budget
-    if budget is None and observer == ONE:
-        epsilon, budget = settings.epsilon, settings.budget
-    return Promise(observer, epsilon, settings.delta, settings.accountant, budget)
+def promise(settings: Settings, observer: str, earlier: Sequence[Settings] = ()) -> Promise:
+    """The promise that holds for an observer.
+
+    If people spent something under `earlier` settings, nobody has spent more than the largest of the budgets. But where
+    only some of the settings had a global ledger, nothing bounds what one analyst learns through the others.
+    """
+    every = (settings, *earlier)
+    budgets = [one.global_budget for one in every]
+    if observer == ONE and not any(budgets):
+        budgets = [one.budget for one in every]
+    budget = None if None in budgets else max(one or 0.0 for one in budgets)
+    epsilon: float | None = settings.global_epsilon or settings.epsilon
+    if budget != budgets[0]:
+        epsilon = None if budget is None else epsilon_of(budget, settings.delta, settings.accountant)
+    return Promise(observer, epsilon if budget else None, settings.delta, settings.accountant, budget)
 
 
-def guarantee(settings: Settings, analyst: str | None = None) -> dict[str, Any]:
+def guarantee(settings: Settings, analyst: str | None = None, earlier: Sequence[Settings] = ()) -> dict[str, Any]:
     """The promise in numbers and in words. It is public. With a global ledger it holds for all analysts together.
 
-    For an analyst who was given less, it is their own promise.
+    For an analyst who was given less, it is their own promise. `earlier` is as for `promise`.
     """
     advised, settings, less = settings.advised, settings.seen_by(analyst), analyst in settings.analysts
     together = settings.global_budget is not None
-    found = promise(settings, TOGETHER if together else ONE)
+    found = promise(settings, TOGETHER if together else ONE, earlier)
+    if found.epsilon is None:
+        return {**asdict(found), "words": _NO_BOUND}
     who = f"analyst {analyst!r} asks" if less else "one analyst asks"
     who = "analysts ask, alone or all together" if together else who
     words = (
@@ -139,7 +156,9 @@ def _sum(parts: list[IntArray]) -> IntArray:
     return total
 
 
-def account(settings: Settings, observer: str, units: int, *, rounded: bool) -> Account:
+def account(
+    settings: Settings, observer: str, units: int, *, rounded: bool, earlier: Sequence[Settings] = ()
+) -> Account:
     """What a person has spent so far: exact for the curator, rounded up for the person.
 
     >>> settings = Settings(n_features=2, classes=("no", "yes"))
@@ -147,7 +166,7 @@ def account(settings: Settings, observer: str, units: int, *, rounded: bool) -> 
     >>> round(account(settings, ONE, third, rounded=True).spent / settings.budget, 6)
     0.34
     """
-    bound, spent = promise(settings, observer), float(accounting.from_units(units))
+    bound, spent = promise(settings, observer, earlier), float(accounting.from_units(units))
     within = bound.budget is not None and spent <= bound.budget  # false if the budget was lowered after it was spent
     if rounded:
         spent = -(-units * STEPS // accounting.to_units(settings.budget)) * settings.budget / STEPS
@@ -156,7 +175,8 @@ def account(settings: Settings, observer: str, units: int, *, rounded: bool) -> 
     so_far = epsilon_of(spent, bound.delta, bound.filter)
     if within and so_far is not None:
         so_far = min(so_far, bound.epsilon or inf)
-    left = None if bound.budget is None else max(bound.budget - spent, 0.0)
+    now = promise(settings, observer).budget
+    left = None if now is None else max(now - spent, 0.0)
     return Account(**vars(bound), spent=spent, left=left, epsilon_so_far=so_far)
 
 
@@ -165,11 +185,13 @@ def statement(engine: Served, owner: OwnerId) -> dict[str, Any]:
 
     It leaves out in how many answers they took part, because that would count queries.
     """
-    ledger, settings = engine.ledger, engine.settings
+    ledger, settings, earlier = engine.ledger, engine.settings, engine.earlier
     with engine.shard.lock:
         records = engine.shard.slots_of_owners([owner])
         spent = by_observer(ledger, {scope: ledger.spent([owner], scope) for scope in ledger.scopes})
-    one, together = (asdict(account(settings, who, int(units[0]), rounded=True)) for who, units in spent.items())
+    one, together = (
+        asdict(account(settings, who, int(units[0]), rounded=True, earlier=earlier)) for who, units in spent.items()
+    )
     rounding = f"spent is rounded up to a whole 1/{STEPS} of B = {settings.budget:.6g}"
     return {
         "owner": str(owner),
@@ -177,7 +199,7 @@ def statement(engine: Served, owner: OwnerId) -> dict[str, Any]:
         "one_analyst": one,
         "together": together,
         "rounding": rounding,
-        "words": guarantee(settings)["words"],
+        "words": guarantee(settings, earlier=earlier)["words"],
     }
 
 
@@ -188,19 +210,19 @@ def exact(engine: Served) -> Iterator[dict[str, Any]]:
         names, table = ledger.owners(), {scope: ledger.column(scope)[ledger.taken()] for scope in ledger.scopes}
         queries = ledger.participation[ledger.taken()].tolist()
     found = {who: accounting.from_units(units).tolist() for who, units in by_observer(ledger, table).items()}
-    one, together = (promise(engine.settings, who).budget for who in (ONE, TOGETHER))
+    one, together = (promise(engine.settings, who, engine.earlier).budget for who in (ONE, TOGETHER))
     for i, name in enumerate(names):
+        by_analyst: dict[str, float] = defaultdict(float)  # an old store may have an analyst "" beside the unnamed one
+        for scope, units in table.items():
+            if units[i] and scope != SHARED:
+                by_analyst[scope or ""] += float(accounting.from_units(units[i]))
         yield {
             "owner": name,
             "queries": queries[i],
             "one_analyst": {"observer": ONE, "spent": found[ONE][i], "budget": one},
             "together": {"observer": TOGETHER, "spent": found[TOGETHER][i], "budget": together},
             "shared": float(accounting.from_units(table[SHARED][i])) if SHARED in table else 0.0,
-            "by_analyst": {
-                scope or "": float(accounting.from_units(units[i]))
-                for scope, units in table.items()
-                if units[i] and scope != SHARED
-            },
+            "by_analyst": dict(by_analyst),
         }
 
 

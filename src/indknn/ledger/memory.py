@@ -17,7 +17,7 @@ import numpy.typing as npt
 from indknn.core import native
 from indknn.core.accounting import MAX_UNITS
 from indknn.core.inputs import Numbered, number_in
-from indknn.errors import LedgerError, UnknownOwnerError
+from indknn.errors import InvalidInputError, LedgerError, UnknownOwnerError
 from indknn.ledger.old_names import old_forms
 from indknn.ledger.roster import Roster
 from indknn.types import SHARED, IntArray, OwnerId, Scope
@@ -49,6 +49,19 @@ def joint_units(one: int, other: int) -> int:
     """
     across = isqrt(4 * one * other - 1) + 1 if one and other else 0  # rounded up
     return min(one + other + across, MAX_UNITS)
+
+
+def checked_analyst(name: Scope) -> Scope:
+    """Refuse what cannot be the name of an analyst. None is the analyst without a name, so an empty text is refused.
+
+    >>> checked_analyst("alice"), checked_analyst(None)
+    ('alice', None)
+    """
+    if not (name is None or isinstance(name, str)):
+        raise InvalidInputError(f"analyst must be a str or None, got {name!r}")
+    if name in {"", SHARED}:
+        raise InvalidInputError(f"no analyst can be called {name!r}; leave the name out to ask without one")
+    return name
 
 
 class MemoryLedger:

@@ -11,7 +11,7 @@ from indknn.core.calibrate import DEFAULT_TAU, PLANNED_QUERIES, pairs_of, tau_fr
 from indknn.core.kernels import tau_on_grid
 from indknn.core.releases import Votes
 from indknn.errors import InvalidInputError
-from indknn.ledger import Scope
+from indknn.ledger import Scope, checked_analyst
 from indknn.models.forecast import Crowd, Stream, advised_stream, price_of_question
 from indknn.settings import Settings
 from indknn.store.database import read_answers
@@ -57,6 +57,7 @@ def stream(store: Store, analyst: Scope = None, records: int | None = None) -> S
     """Everything that a forecast may use. `records` is a *public* number of records, if there is one."""
     if records is not None and records < 1:
         raise InvalidInputError(f"the number of records must be at least 1, got {records!r}")
+    checked_analyst(analyst)
     history, settings = past(store, analyst), store.settings.seen_by(analyst)
     adviser = None if store.draft else store.engine.predictor.adviser(analyst)
     if adviser is not None:

@@ -20,6 +20,7 @@ class Moment:
             self.path, self.settings, self.records = store.path, store.settings, len(engine.shard)
             self.ledger = engine.ledger.copy(names=False)
             self.answers = sum(answers_by_analyst(store).values()) if answers is None else answers
+        self.earlier = engine.earlier
         self.shard = self.ledger  # nobody else has this ledger, so its lock is always free
 
     def status(self) -> dict[str, Any]:
@@ -49,4 +50,4 @@ def answers_by_analyst(store: Store) -> dict[Scope, int]:
     # A sum over records has no query, also after a purge.
     query = "SELECT name, count(*) FROM answers JOIN scopes ON scope = id WHERE length(query) > 0 GROUP BY scope, name"
     with store.reading() as db:
-        return {name[1:] or None: int(count) for name, count in db.execute(query)}
+        return {name[1:] if name else None: int(count) for name, count in db.execute(query)}

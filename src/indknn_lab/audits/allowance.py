@@ -9,44 +9,41 @@ Clock = Callable[[], float]
 Progress = Callable[[str, int, int], None]
 Thing = TypeVar("Thing")
 
-SHARES = {"checks": 0.1, "simulations": 0.1, "mutants": 0.25, "attacks": 0.15, "scenarios": 0.4}
-"""The share of the time for each part, in this order. Time that a part does not need goes to later parts. Scenarios can
-use any amount."""
-
 
 class Allowance:
-    """The seconds for all parts of an audit. Work that was started is finished. Nothing starts after the time is over.
+    """The seconds for an audit, or None for as long as it takes.
+
+    Work that was started is finished. Nothing starts after the time is over.
 
     >>> times = iter(range(100))
-    >>> allowance = Allowance(20.0, lambda: next(times))
-    >>> list(allowance.part("checks", [("first", 1), ("second", 2), ("third", 3)])), allowance.left_out
-    ([1], {'checks': ['second', 'third']})
+    >>> allowance = Allowance(4.0, lambda: next(times))
+    >>> list(allowance.part("checks", [("first", 1), ("second", 2), ("third", 3), ("fourth", 4)])), allowance.missing
+    ([1, 2, 3], ['checks: fourth'])
     """
 
-    def __init__(self, seconds: float, clock: Clock, progress: Progress = lambda label, done, total: None):
+    def __init__(self, seconds: float | None, clock: Clock, progress: Progress = lambda label, done, total: None):
         self._clock, self._progress = clock, progress
-        self._shares = dict(SHARES)
         self._start = clock()
-        self._end = self._start + seconds
-        self.left_out: dict[str, list[str]] = {}
+        self._end = None if seconds is None else self._start + seconds
+        self.missing: list[str] = []
+        """The required things for which there was no time, each with its part."""
+        self.fewer: list[str] = []
+        """The parts that were to be repeated with more trials, and were not, or not all of them."""
 
     @property
     def seconds(self) -> float:
         """The seconds used so far."""
         return self._clock() - self._start
 
-    def deadline(self, part: str) -> float:
-        """When the part that starts now has to end."""
-        now, rest = self._clock(), sum(self._shares.values())
-        return now + (self._end - now) * self._shares.pop(part) / rest
-
-    def part(self, part: str, things: Iterable[tuple[str, Thing]]) -> Iterator[Thing]:
-        """The things of a part that there is time for. The names of the others are kept in `left_out`."""
-        named, deadline = list(things), self.deadline(part)
+    def part(self, part: str, things: Iterable[tuple[str, Thing]], *, required: bool = True) -> Iterator[Thing]:
+        """The things of a part that there is time for. The names of the others are kept, see `missing` and `fewer`."""
+        named = list(things)
         for done, (name, thing) in enumerate(named):
             self._progress(part, done, len(named))
-            if self._clock() < deadline:
+            if self._end is None or self._clock() < self._end:
                 yield thing
-            else:
-                self.left_out.setdefault(part, []).append(name)
+            elif required:
+                self.missing.append(f"{part}: {name}")
+            elif part not in self.fewer:
+                self.fewer.append(part)
         self._progress(part, len(named), len(named))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from indknn_lab.audits.attacks.membership import Membership
-from indknn_lab.audits.runner import Report
+from indknn_lab.audits.runner import Outcome, Report
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#222}
@@ -27,7 +27,8 @@ def as_dict(report: Report) -> dict[str, Any]:
         row.update(holds=measured.holds, tightness=measured.tightness)
     if strongest := report.strongest:
         data["strongest"] = {"scenario": strongest.name, "share_of_claim": strongest.tightness}
-    return {"passed": not report.problems, "problems": report.problems, **data}
+    verdict = {"verdict": report.outcome.value, "passed": report.outcome is Outcome.PASSED}
+    return {**verdict, "problems": report.problems, **data}
 
 
 def write(report: Report, folder: Path) -> tuple[Path, Path]:
@@ -51,19 +52,24 @@ def summary(report: Report) -> str:
         "",
         *_sentences(report),
         *_closing(report),
-        f"{report.seconds:.0f} s, {report.worked:.0f} s of the processor, seed {report.seed}. "
-        + ("FAILED:" if report.problems else "PASSED"),
+        f"{report.seconds:.0f} s, {report.worked:.0f} s of the processor, seed {report.seed}. {report.outcome}",
         *report.problems,
+        *_missing(report),
     ]
     return "\n".join(lines)
 
 
 def _closing(report: Report) -> list[str]:
-    """Lines that say how strong the audit was, and what it left out."""
+    """Lines that say how strong the audit was."""
     found = [f"Mutants caught: {sum(v.caught for v in report.mutants)} of {len(report.mutants)} tried."]
     if worst := report.strongest:
         found.insert(0, f"Strongest bound: {worst.tightness:.0%} of the claim ({worst.name}).")
-    return found + [f"Left out for want of time: {text}." for text in report.left_out]
+    return found + [f"Fewer trials than planned, for want of time: {text}." for text in report.left_out]
+
+
+def _missing(report: Report) -> list[str]:
+    """What the audit had no time for, and so says nothing about."""
+    return [f"missing, for want of time: {name}" for name in report.missing]
 
 
 def _sentences(report: Report) -> list[str]:
@@ -95,14 +101,15 @@ def _sentences(report: Report) -> list[str]:
 
 def html(report: Report) -> str:
     """The HTML page."""
-    data, verdict = as_dict(report), "<p class=good>Passed.</p>"
-    if report.problems:
-        verdict = "<p class=bad>Failed.</p>" + "".join(f"<p class=bad>{escape(p)}</p>" for p in report.problems)
+    data, look = as_dict(report), "good" if report.outcome is Outcome.PASSED else "bad"
+    lines = [f"{report.outcome.capitalize()}.", *report.problems, *_missing(report)]
+    verdict = "".join(f"<p class={look}>{escape(line)}</p>" for line in lines)
+    asked = "" if report.minutes is None else f"{report.minutes:g} minutes asked for, "
     return "\n".join(
         [
             f"<!doctype html><html lang=en><meta charset=utf-8><title>indknn audit</title><style>{_STYLE}</style>",
             f"<h1>Audit of the promise</h1>{verdict}",
-            f"<p>{report.minutes:g} minutes asked for, {report.seconds:.0f} s used, {report.worked:.0f} s of the "
+            f"<p>{asked}{report.seconds:.0f} s used, {report.worked:.0f} s of the "
             f"processor, seed {report.seed}, "
             f"{escape(report.machine)}. All bounds together hold with {report.confidence:.0%} confidence "
             f"(each with error {report.error_per_bound:.1e}).</p>",

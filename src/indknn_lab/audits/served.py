@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.answering.training import Progress
+from indknn.cluster import Cluster
+from indknn.cluster.local import Inline
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.ledger import Scope
@@ -30,6 +32,7 @@ from indknn.types import FloatArray, OwnerId
 from indknn_lab.audits.patches import patched
 
 WAYS = ("engine", "store", "server")
+"""Besides, a store can have its records in a `cluster`."""
 Question: TypeAlias = tuple[FloatArray, Scope]
 
 
@@ -71,8 +74,10 @@ class Served:
         self._noise = Repeatable(seed)
         self._worker: Worker | None = None
         self._model: Engine | Store = Engine(settings, self._noise)
+        shards = Cluster(Inline, 2).new_shard if way == "cluster" else None
+        self._options: dict[str, Any] = {"noise": self._noise, "synchronous": "OFF", "make_shard": shards}
         if way != "engine":
-            self._serve(Store.create(self.path, settings, noise=self._noise, synchronous="OFF"))
+            self._serve(Store.create(self.path, settings, **self._options))
 
     def _serve(self, store: Store) -> None:
         self._model = store
@@ -124,7 +129,7 @@ class Served:
         """Close the store and read it back from its file. An engine has no file and just continues."""
         if self.way != "engine":
             self.close()
-            self._serve(Store(self.path, noise=self._noise, synchronous="OFF"))
+            self._serve(Store(self.path, **self._options))
 
     def close(self) -> None:
         """Finish the work that was started, and close the store."""

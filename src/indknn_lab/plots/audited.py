@@ -13,11 +13,14 @@ def audit_summary(summaries: dict[str, dict[str, Any]]) -> str:
     rows, mutants, strongest = a["scenarios"], a["mutants"], a["strongest"]
     played = sum(row["trials"] for row in rows if row["path"].startswith("product"))
     imitated = sum(row["trials"] for row in rows) - played
+    limit = "" if a["minutes"] is None else f" --minutes {a['minutes']:g}"
     held = all(row["holds"] for row in rows)
+    verdict = "Passed" if a["passed"] else a["verdict"]
+    missing = [*a.get("missing", ()), *a["left_out"]]
     lines = [
-        f"**{'Passed' if a['passed'] else 'FAILED'}.** We attacked our own software for {a['seconds'] / 60:.0f} "
+        f"**{verdict}.** We attacked our own software for {a['seconds'] / 60:.0f} "
         f"minutes, {a['worked'] / 60:.0f} of them at work on a shared machine "
-        f"(`indknn audit --minutes {a['minutes']:g} --seed {a['seed']}`).",
+        f"(`indknn audit{limit} --seed {a['seed']}`).",
         f"We played {len(rows)} histories with one person and without them: {played:,} times with the software itself, "
         f"{imitated:,} times with a faster copy that tests hold to it. An attacker who knows everybody else's data "
         "tried to tell the two apart.",
@@ -32,7 +35,7 @@ def audit_summary(summaries: dict[str, dict[str, Any]]) -> str:
         _timing(a["timing"]),
         "All of these limits hold together with 95% confidence. An audit can show that a promise is broken. It cannot "
         "prove that it is kept: that is done by the proofs in [privacy.md](privacy.md).",
-        "There was no time for: " + "; ".join(a["left_out"]) + "." if a["left_out"] else "Nothing was left out.",
+        "There was no time for: " + "; ".join(missing) + "." if missing else "Nothing was left out.",
     ]
     return "\n".join(f"{i}. {line}" for i, line in enumerate(lines, start=1))
 
@@ -84,6 +87,7 @@ def audit_tables(summaries: dict[str, dict[str, Any]]) -> str:
         f"| {m['mutant']} | {m['wrong']} | {', '.join((*m['checks'], *m['probes'])) or '**nothing**'} |"
         for m in a["mutants"]
     ]
-    used = f"{a['seconds']:.0f} s of {60 * a['minutes']:.0f}, {a['worked']:.0f} s of the processor"
+    limit = "" if a["minutes"] is None else f" of {60 * a['minutes']:.0f}"
+    used = f"{a['seconds']:.0f} s{limit}, {a['worked']:.0f} s of the processor"
     about = f"Seed {a['seed']}, {used}, {a['machine']}."
     return "\n".join([*lines, "", f"{about} Each bound fails with a chance of at most {a['error_per_bound']:.1e}."])

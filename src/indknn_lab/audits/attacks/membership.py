@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
+from scipy.integrate import trapezoid
 from scipy.special import ndtr, ndtri
 
 from indknn.core.noise import SeededNoise
@@ -88,4 +89,4 @@ def _roc(scores: FloatArray, member: BoolArray) -> FloatArray:
 
 
 def _area(rates: FloatArray) -> float:
-    return float(np.trapezoid(rates, _POINTS))
+    return float(trapezoid(rates, _POINTS))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from indknn_lab.audits.checks import mechanism, serving, shared
+from indknn_lab.audits.checks import beside, mechanism, serving, shared
 
 Check = Callable[[], str | None]
 
@@ -17,5 +17,6 @@ _ALL: list[Check] = [
     *(serving.nothing_refunded, serving.global_budget, serving.repeats_stand, serving.durable_first),
     *(serving.gone_is_gone, serving.same_everywhere, shared.one_view, shared.house, shared.steps_last),
     *(shared.public_schedule, shared.first_rows),
+    *(beside.less_is_less, beside.paid_schema, beside.kept_values, beside.quiet_changes),
 ]
 CHECKS: dict[str, Check] = {check.__name__.replace("_", " "): check for check in _ALL}

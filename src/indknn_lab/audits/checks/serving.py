@@ -48,8 +48,8 @@ HISTORIES: Sequence[History] = [
     History(_VOTES, queries=24),
     History(replace(_VOTES, classes=(0, 1, 2), prior_share=0.9), 5, 24),
     History(replace(_VOTES, prior_share=0.05), 3, 24),
-    *(History(BASE, 1, 12, True, way) for way in WAYS),
-    *(History(replace(_VOTES, sigma2=2.0), 2, 12, True, way) for way in WAYS),
+    *(History(BASE, 1, 12, True, way) for way in (*WAYS, "cluster")),
+    *(History(replace(_VOTES, sigma2=2.0), 2, 12, True, way) for way in (*WAYS, "cluster")),
 ]
 
 
