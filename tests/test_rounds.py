@@ -32,7 +32,7 @@ def few(folder, **options):
 
 def finished(predictor, rounds=1):
     """Rounds that ended as they should, and nobody has paid more than the model may cost."""
-    model, ledger = predictor.model, predictor.shards[0].ledger
+    model, ledger = predictor.model, predictor.shard.ledger
     assert model.due() is None
     assert model.follow == 0
     assert model.shown.rounds == model.rounds

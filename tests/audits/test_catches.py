@@ -5,9 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from indknn.answering import by_models
 from indknn.answering.predictor import Predictor
-from indknn.answering.schedule import Scheduled
 from indknn.core import mechanism, statistics, training
 from indknn.core.noise import SeededNoise
 from indknn.ledger import MemoryLedger
@@ -30,8 +28,8 @@ from indknn_lab.audits.probes import PROBES, failed_checks, failed_probes
 from indknn_lab.audits.scenarios import scenarios
 from indknn_lab.audits.served import WAYS
 
-PRODUCT = (mechanism, statistics, training, by_models, Adviser, FeatureMap, MemoryLedger, SeededNoise, Shard, Predictor)
-SERVING = (database, Batch, Change, Scheduled, StoreJournal, Worker)
+PRODUCT = (mechanism, statistics, training, Adviser, FeatureMap, MemoryLedger, SeededNoise, Shard, Predictor)
+SERVING = (database, Batch, Change, StoreJournal, Worker)
 PATCHED = (*PRODUCT, *SERVING)
 
 

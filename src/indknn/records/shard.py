@@ -55,9 +55,8 @@ class Shard:
     that its caller chose. `keys` has a hash of it.
     """
 
-    max_epoch = MAX_EPOCH
-    ahead = False
-    """Whether the shard is in another process. Then a batch is announced in advance, and counted before any vote."""
+    block = 1
+    """How many queries are asked before any of them is settled. A shard in another process takes many at once."""
 
     def __init__(self, index: Index, ledger: MemoryLedger):
         self.index = index
@@ -250,18 +249,17 @@ class Shard:
             group, total = count.group, count.total
         return Admitted(total, group, scope)
 
-    def foretell(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope, int]]) -> None:
-        """Announce that these queries will be settled with these plans and K.
+    def ask(
+        self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope]], *, counted: bool = True
+    ) -> list[Admitted]:
+        """Admit the people near each query, in order, before any of these queries is settled."""
+        pairs = zip(near, questions, strict=True)
+        return [self.admit(found, plan, scope, counted=counted) for found, (plan, scope) in pairs]
 
-        Useful for shards in other processes (`ahead`).
-        """
-
-    def count_all(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope]]) -> list[Admitted]:
-        """Admit and count all of these queries before any of them is settled."""
-        return [self.admit(one, *question) for one, question in zip(near, questions, strict=True)]
-
-    def settle_all(self, admitted: Sequence[Admitted], Ks: Sequence[int], plans: Sequence[Plan]) -> None:
-        """Announce that these counted queries will be settled with these K and plans, as with `foretell`."""
+    def votes(self, admitted: Sequence[Admitted], Ks: Sequence[int], plans: Sequence[Plan]) -> Iterator[IntArray]:
+        """The votes on each query. Everybody pays for a query when its votes are taken."""
+        for waiting, K, plan in zip(admitted, Ks, plans, strict=True):
+            yield self.settle(waiting, K, plan)
 
     def settle(self, admitted: Admitted, K: int, plan: Plan) -> IntArray:
         """Lines 8 and 9: charge the clipped votes, and return their sums per class."""

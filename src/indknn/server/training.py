@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Iterator
 
-from indknn.answering.training import Progress
+from indknn.answering.trainer import Progress
 from indknn.models import SharedModel
 from indknn.server.problems import log_error
 from indknn.store import Store

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from indknn.answering.training import Progress
+from indknn.answering.trainer import Progress
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.ledger import Scope
