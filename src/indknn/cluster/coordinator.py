@@ -1,13 +1,14 @@
-"""The coordinator of a cluster: to the code that answers or writes it is one shard, and it has many hosts behind it.
+"""The coordinator of a cluster: it has the books of all records, the ledger, and links to the hosts.
 
-The coordinator keeps the books: who has which slot, what everybody has spent, and where each record is. Hosts keep what
-is large: features and labels. They also have a copy of their own people's balances, to decide who can pay. Person p is
-on host p mod N. The coordinator adds up the sums of the hosts. It also makes every debit, in the ledger that the
-journal writes down. So an answer is as durable and atomic as with one shard, and a host can never cause an overdraft.
+It knows who has which slot, what everybody has spent, and where each record is. Hosts keep what is large: features and
+labels. They also have a copy of their own people's balances, to decide who can pay. Person p is on host p mod N. The
+coordinator adds up the sums of the hosts. It also makes every debit, in the ledger that the journal writes down. So an
+answer is as durable and atomic as with one shard, and a host can never cause an overdraft.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -15,54 +16,43 @@ from typing import Any
 
 import numpy as np
 
-from indknn.cluster.hosts import Hosts
+from indknn.cluster.links import PATIENCE, Links, Process, checked_number
 from indknn.cluster.messages import Debit, Form, Limits, QueryBatch, Sums
 from indknn.core.mechanism import Plan
 from indknn.errors import LedgerError, ShardError
 from indknn.ledger import MemoryLedger, Scope
-from indknn.records.derived import Derived, Rule
+from indknn.records.book import RecordBook
+from indknn.records.derived import Rule
 from indknn.records.indexes.scan import MAX_QUERIES
 from indknn.records.keys import KeyArray
-from indknn.records.shard import Shard, bodies
 from indknn.records.slices import Arguments
-from indknn.records.slots import NO_SCALES, Slots
+from indknn.records.slots import NO_SCALES, FreeSlots
 from indknn.settings import Settings
-from indknn.types import Cohort, FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors, joined
+from indknn.types import Cohort, FloatArray, Int8Array, IntArray, OwnerId, Vectors, joined
 
 _ROWS = 1 << 14
 """How many records are sent in one message."""
 
 
-class Cluster(Hosts):
-    """Hosts, and the shard over all of them."""
+class Cluster(Links):
+    """Links to hosts. An engine or a store has one coordinator over all of them."""
 
-    def new_shard(self, settings: Settings, ledger: MemoryLedger) -> ClusterShard:
-        """An empty shard over all hosts. It takes the hosts over when it is first used."""
+    def new_shard(self, settings: Settings, ledger: MemoryLedger) -> Coordinator:
+        """A coordinator without records. It takes the hosts over when it is first used."""
         form = Form(version("indknn"), settings.index, settings.kernel_, settings.n_features, settings.index_options)
-        return ClusterShard(self, form, ledger)
+        return Coordinator(self, form, ledger)
 
 
-class Elsewhere:
-    """An index whose records are elsewhere. It only assigns slots, in the same order as any index."""
+def local_cluster(shards: int, *, patience: float = PATIENCE) -> Cluster:
+    """A cluster of this many shard processes on this machine, which share its cores. They start when they are needed.
 
-    def __init__(self, with_scale: bool):
-        self.slots = Slots(1, with_scale=with_scale)
-
-    def __len__(self) -> int:
-        return len(self.slots)
-
-    def add(self, vectors: Vectors) -> IntArray:
-        """Assign a slot to each record."""
-        blank = np.ones(len(vectors))
-        return self.slots.add(Vectors(np.zeros((len(vectors), 1), dtype=np.int8), blank, blank))
-
-    def remove(self, slots: IntArray) -> None:
-        """Free the slots."""
-        self.slots.remove(slots)
-
-    def search(self, queries: Vectors, tau: int) -> list[Selection]:
-        """Not possible: the hosts search."""
-        raise ShardError("the records of a cluster are searched by its hosts, not here")
+    >>> with local_cluster(2) as cluster:
+    ...     len(cluster)
+    2
+    """
+    shards = checked_number(shards)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Cluster(lambda number: Process(number, patience), shards, threads=max(cores // shards, 1))
 
 
 @dataclass(frozen=True)
@@ -87,24 +77,22 @@ class Waiting:
     paid: Debit | None = None
 
 
-class ClusterShard(Shard):
-    """All records and people of a cluster as one shard. See the top of this file."""
+class Coordinator(RecordBook):
+    """The books of a cluster, and the calls of its hosts. See the top of this file."""
 
     block = MAX_QUERIES
 
-    def __init__(self, cluster: Hosts, form: Form, ledger: MemoryLedger):
-        super().__init__(Elsewhere(form.kernel.uses_lengths), ledger)
-        self._cluster, self._form, self._n = cluster, form, len(cluster)
+    def __init__(self, links: Links, form: Form, ledger: MemoryLedger):
+        super().__init__(ledger, with_scale=form.kernel.uses_lengths)
+        self._links, self._form, self._n = links, form, len(links)
         self._incarnation: str | None = None
+        self._slots = FreeSlots()
         self._place = np.zeros(0, dtype=np.int32)  # by record slot: its slot on its host
         self._unpaid = 0  # queries that hosts have charged and the ledger here has not
-        self._lost: ShardError | None = None
+        self._kept: Kept | None = None  # what the hosts keep for a round of training
 
-    def refuse_if_broken(self) -> None:
-        """Refuse to continue if some records are missing."""
-        if self._lost is not None:
-            raise LedgerError(f"a shard was lost, and its records with it: {self._lost}") from self._lost
-        super().refuse_if_broken()
+    def __len__(self) -> int:
+        return len(self._slots)
 
     # Records
 
@@ -114,21 +102,27 @@ class ClusterShard(Shard):
         """Store the records on the hosts of their owners, and return their numbers."""
         with self._changing():
             self._settle_up()
-            ids = super().add(vectors, labels, owners, keys)
-            self._send_records(ids & 0xFFFFFFFF, vectors, labels)
-            return ids
+            slots = self._slots.take(len(vectors))
+            self._enter(slots, labels, self.ledger.enrol(owners), self.epoch)
+            self._set_keys(slots, keys)
+            self._send_records(slots, vectors, labels)
+            return self.ids_at(slots)
 
     def restore(
         self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray, epochs: IntArray | int = 0
     ) -> None:
         """Restore the records of an earlier process. The ledger must be read before."""
-        first, used = self.index.slots.used, np.flatnonzero(owners >= 0)
-        super().restore(vectors, labels, owners, generations, epochs)
-        self._send_records(first + used, vectors[used], labels[used])
+        slots, used = self._slots.take(len(vectors)), np.flatnonzero(owners >= 0)
+        self._enter(slots, labels, owners, epochs, generations)
+        self._send_records(slots[used], vectors[used], labels[used])
+
+    def free(self, slots: IntArray) -> None:
+        """Mark these slots as free. They are the last ones that were restored, or earlier ones."""
+        self._slots.free(slots)
 
     def expect(self, records: int) -> None:
         """Reserve room for this many records, here and on the hosts, which get about equally many."""
-        super().expect(records)
+        self._expect(records)
         self._reserve({"_place": -1}, records)
         self._hosts("expect", [(records // self._n * 5 // 4 + 1024,)] * self._n)
 
@@ -151,35 +145,29 @@ class ClusterShard(Shard):
         return vectors, labels, owners // self._n, self.epochs_of(slots), spent
 
     def forget(self, slots: IntArray) -> dict[int, OwnerId]:
-        """Remove the records in these slots. If all records are removed, lost ones no longer matter."""
-        if self._lost is not None and len(np.unique(slots)) == len(self):
-            self._lost, self._incarnation, self.broken = None, None, False
-        return super().forget(slots)
+        """Remove the records in these slots, here and on the hosts. Owners with no record left are forgotten.
 
-    def drop(self, slots: IntArray) -> list[int]:
-        """Remove the records in these slots, here and on the hosts."""
+        If all records are removed, lost ones no longer matter.
+        """
         slots = np.unique(slots)
-        if self._incarnation is not None and len(slots):
-            self._settle_up()
-            self._hosts("drop", [(self._place[some],) for some in self._by_host(slots)])
-        return super().drop(slots)
+        if self._cause is not None and len(slots) == len(self):
+            self._cause, self._incarnation, self.broken = None, None, False
+        with self._changing():
+            if self._incarnation is not None and len(slots):
+                self._settle_up()
+                self._hosts("drop", [(self._place[some],) for some in self._by_host(slots)])
+            self._slots.free(slots)
+            return self._retire(self._leave(slots))
 
-    def values_of(self, slots: IntArray) -> Int8Array:
-        """The quantised features of these records, fetched from the hosts."""
-        return self._fetched(slots)[0]
-
-    def _bodies_at(self, slots: IntArray) -> list[bytes]:
-        if not len(slots):
-            return []
-        values, scales = self._fetched(slots)
-        return bodies(values, self.labels_of(slots), scales if self.index.slots.with_scale else NO_SCALES)
-
-    def _fetched(self, slots: IntArray) -> tuple[Int8Array, FloatArray]:
+    def bodies_at(self, slots: IntArray) -> tuple[Int8Array, FloatArray]:
+        """The quantised features of these records, and their scales, fetched from the hosts."""
         values, scales = np.zeros((len(slots), self._form.n_features), dtype=np.int8), np.ones(len(slots))
+        if not len(slots):
+            return values, scales
         hosts = self.owners_of(slots) % self._n
         for k, part in enumerate(self._hosts("bodies", [(self._place[some],) for some in self._by_host(slots)])):
             values[hosts == k], scales[hosts == k] = part
-        return values, scales
+        return values, scales if self._with_scale else NO_SCALES
 
     def _by_host(self, slots: IntArray) -> list[IntArray]:
         hosts = self.owners_of(slots) % self._n
@@ -241,40 +229,37 @@ class ClusterShard(Shard):
 
     # Training
 
-    def derived(self, rule: Rule, cohort: Cohort) -> Derived:
+    def derived(self, rule: Rule, cohort: Cohort) -> Kept:
         """The values that a rule gives to each record. The hosts keep them, for one rule at a time."""
-        return DerivedElsewhere(self, rule, cohort)
+        return Kept(self, rule, cohort)
 
-    def fill(self, derived: DerivedElsewhere) -> bool:
+    def fill(self, rows: Kept) -> bool:
         """Let the hosts process some more records. Returns whether there were any left."""
-        self._hold(derived)
+        self._keep(rows)
         return any(self._hosts("fill", [()] * self._n))
 
-    def prepare_gradient(self, *_: Any) -> bool:
+    def prepare_gradient(self, rows: Kept, step: Arguments, scope: Scope) -> bool:
         """Nothing to do: hosts compute a gradient when it is requested, beside the thread that answers."""
         return False
 
-    def gradient(self, rows: Derived, step: Arguments, scope: Scope) -> IntArray:
+    def gradient(self, rows: Kept, step: Arguments, scope: Scope) -> IntArray:
         """The gradient over all records that take part, charged."""
-        self._hold(rows)
+        self._keep(rows)
         return self._pay_sums("gradient", (step, scope), scope)
 
-    def tally(self, cells: Derived, n_cells: int, scale: int, price: int, scope: Scope) -> IntArray:
+    def tally(self, cells: Kept, n_cells: int, scale: int, price: int, scope: Scope) -> IntArray:
         """How many records are in each cell, charged."""
-        self._hold(cells)
+        self._keep(cells)
         return self._pay_sums("tally", (n_cells, scale, price, scope), scope)
 
     def headcount(self, cohort: Cohort, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
         """How many people there are, charged."""
         return self._pay_sums("headcount", (cohort, n_cells, since, scale, price, scope), scope)
 
-    def _hold(self, derived: Derived) -> None:
-        assert isinstance(derived, DerivedElsewhere)
-        if derived is not self._held:
-            self._hosts("derive", [(derived.rule, derived.cohort)] * self._n)
-            self._held = derived
-
-    _held: DerivedElsewhere | None = None
+    def _keep(self, rows: Kept) -> None:
+        if rows is not self._kept:
+            self._hosts("derive", [(rows.rule, rows.cohort)] * self._n)
+            self._kept = rows
 
     def _pay_sums(self, name: str, arguments: tuple[Any, ...], scope: Scope) -> IntArray:
         sums = self._charging(name, 1, (Limits.of(self.ledger), *arguments))
@@ -307,11 +292,11 @@ class ClusterShard(Shard):
         self.refuse_if_broken()
         try:
             if self._incarnation is None:
-                self._incarnation, self._unpaid = self._cluster.begin(self._form), 0
-            return self._cluster.ask(self._incarnation, name, arguments)
+                self._incarnation, self._unpaid = self._links.begin(self._form), 0
+            return self._links.ask(self._incarnation, name, arguments)
         except ShardError as error:
-            self._lost = error
-            self.broken = True
+            self.broken, self._cause = True, error
+            self._why = f"a shard was lost, and its records with it: {error}"
             raise
 
     def __getstate__(self) -> dict[str, Any]:
@@ -322,17 +307,17 @@ class ClusterShard(Shard):
         yield from self._hosts("status", [()] * self._n)
 
 
-class DerivedElsewhere(Derived):
+@dataclass(frozen=True, eq=False)
+class Kept:
     """The values that a rule gives to the records of a cluster. The hosts keep them."""
 
-    def __init__(self, shard: ClusterShard, rule: Rule, cohort: Cohort):
-        super().__init__(shard, rule, cohort)
-        self.rule = rule
-        self._cluster = shard
+    coordinator: Coordinator
+    rule: Rule
+    cohort: Cohort
 
-    def fill(self, most: int = 0) -> bool:
+    def fill(self) -> bool:
         """Process some more records. Returns whether there were any left."""
-        return self._cluster.fill(self)
+        return self.coordinator.fill(self)
 
 
 def _batch(sent: Sequence[Sent], questions: Sequence[tuple[Plan, Scope]]) -> QueryBatch:

@@ -91,7 +91,7 @@ class Host:
 
     def bodies(self, slots: IntArray) -> tuple[Int8Array, FloatArray]:
         """The features and scales of records."""
-        return self._shard.values_of(slots), self._shard.index.slots.scales(slots)
+        return self._shard.bodies_at(slots)
 
     def status(self) -> dict[str, int]:
         """The status, for monitoring."""
