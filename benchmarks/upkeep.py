@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from indknn.answering.predictor import Predictor
+from indknn.answering.requests import Request
 from indknn.core import accounting
-from indknn.core.calibrate import sigma1_for
 from indknn.core.kernels import Cosine, tau_on_grid
-from indknn.core.mechanism import Plan
 from indknn.core.noise import SecureNoise
 from indknn.ledger import MemoryLedger
 from indknn.records.indexes import make_index
 from indknn.records.shard import Shard
+from indknn.settings import Settings
 from measure import features, medians, one, tau_for
 from sections import Row, filled
 
@@ -65,12 +65,12 @@ def private_query(n: int, d: int, rounds: int, share: float = 0.02) -> list[Row]
     records, queries = features(n, d), features(512, d, seed=1)
     tau = tau_for(share, queries[slice(0, 64)], records)
     budget = accounting.budget(1.0, 1e-5)
-    plan = Plan(tau=tau, sigma1=sigma1_for(budget, 100_000), sigma2=5.0, n_classes=10)
+    settings = Settings(d, tuple(range(10)), tau=tau, sigma2=5.0, max_queries=100_000, prior="none", free_repeats=False)
     index = filled("exact", records[slice(0, 0)])
     shard = Shard(index, MemoryLedger(accounting.to_units(budget)))
     labels = np.random.default_rng(0).integers(0, 10, n)
     shard.add(records, labels, [str(i) for i in range(n)])
-    predictor = Predictor([shard], plan, SecureNoise(), free_repeats=False)
+    predictor = Predictor(shard, settings, SecureNoise())
     turn = [one(queries, i) for i in range(8)]
     grid = tau_on_grid(tau)
     factors = [index._factors(q, grid) for q in turn]
@@ -78,9 +78,9 @@ def private_query(n: int, d: int, rounds: int, share: float = 0.02) -> list[Row]
     calls: dict[str, Callable[[], object]] = {
         "scan": lambda: [index.scanner.scan(store, q.values, f) for q, f in zip(turn, factors, strict=True)],
         "select": lambda: [list(index.search(q, grid)) for q in turn],
-        "private": lambda: [predictor.predict(q) for q in turn],
+        "private": lambda: [predictor.compute([Request(q)]) for q in turn],
         "batch select": lambda: list(index.search(queries[slice(0, 64)], grid)),
-        "batch private": lambda: predictor.predict(queries[slice(0, 64)]),
+        "batch private": lambda: predictor.compute([Request(queries[slice(0, 64)])]),
     }
     times = medians(calls, rounds)
     per = {name: seconds / (64 if "batch" in name else len(turn)) for name, seconds in times.items()}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from indknn import IndKNNClassifier, InvalidInputError
-from indknn.answering import schedule as answering
+from indknn.answering import predictor as answering
 from indknn.answering.requests import Request
 from indknn.core.accounting import from_units
 from indknn.core.noise import SeededNoise

@@ -2,25 +2,22 @@
 queries in any order.
 """
 
-from functools import partial
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster.histories import inline
 from indknn import IndKNNClassifier
 from indknn.answering.predictor import Predictor
 from indknn.answering.requests import Request
 from indknn.core.accounting import from_units
 from indknn.core.kernels import make_kernel, tau_on_grid
-from indknn.core.mechanism import Plan
 from indknn.core.noise import SecureNoise, SeededNoise
 from indknn.core.quantise import quantise
-from indknn.engine import Engine, new_adviser, new_ledger, new_model
+from indknn.engine import Engine, new_ledger, new_shard
 from indknn.ledger import SHARED
 from indknn.records.indexes import make_index
-from indknn.records.shard import Shard
 from indknn.settings import Settings
 from indknn_lab.audits.worlds import hurried
 
@@ -225,24 +222,15 @@ def test_several_shards_answer_as_one(seed, advised):
     n = 60
     X, y, Q = quantise(rng.normal(size=(n, D))), rng.integers(3, size=n), quantise(rng.normal(size=(20, D)))
     owners = rng.integers(20, size=n)
-    kernel, plan = make_kernel("cosine"), Plan(0.3, 3.0, 0.3, 3, contrast=advised)
     modes = Settings(D, (0, 1, 2), epsilon=4.0, tau=0.3, sigma2=0.05, prior="model" if advised else "none")
-    makers = {"make_model": new_model, "make_adviser": new_adviser} if advised else {}
-    advice = {name: partial(make, modes) for name, make in makers.items()}
-
-    def shard_of(rows):
-        shard = Shard(make_index("exact", kernel, D), new_ledger(modes))
-        shard.add(X[rows], y[rows], owners[rows].astype(str).tolist())
-        return shard
-
-    one = Predictor([shard_of(np.arange(n))], plan, SeededNoise(seed), **advice)
-    three = Predictor([shard_of(np.flatnonzero(owners % 3 == k)) for k in range(3)], plan, SeededNoise(seed), **advice)
-    ((a,), (b,)) = (predictor.compute([Request(Q)]) for predictor in (one, three))
-    assert (a.labels == b.labels).all()
-    for owner in set(owners.tolist()):
-        (whole,) = one.shards[0].ledger.total_spent([str(owner)])
-        (part,) = three.shards[owner % 3].ledger.total_spent([str(owner)])
-        assert whole == part
+    found = []
+    for make in (new_shard, inline(3).new_shard):
+        shard = make(modes, new_ledger(modes))
+        shard.add(X, y, owners.astype(str).tolist())
+        predictor = Predictor(shard, modes, SeededNoise(seed))
+        labels = [predictor.compute([Request(Q[slice(i, i + 1)])])[0].labels.tolist() for i in range(len(Q))]
+        found.append((labels, shard.ledger.total_spent(sorted(set(owners.astype(str)))).tolist()))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("drain", ["far away", "forgotten", "exhausted", "one class left"])

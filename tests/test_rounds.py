@@ -8,7 +8,7 @@ import pytest
 
 import indknn
 from indknn import IndKNNClassifier, PrivacyError
-from indknn.answering.training import Trainer
+from indknn.answering.trainer import Trainer
 from indknn.core.noise import SeededNoise
 from indknn.core.releases import Gradient, ModelShown, PublicRows, TallyRelease
 from indknn.engine import Engine
@@ -33,7 +33,7 @@ def few(folder, **options):
 
 def finished(predictor, rounds=1):
     """Rounds that ended as they should, and nobody has paid more than the model may cost."""
-    model, ledger = predictor.model, predictor.shards[0].ledger
+    model, ledger = predictor.model, predictor.shard.ledger
     assert model.due() is None
     assert model.follow == 0
     assert model.shown.rounds == model.rounds
@@ -243,7 +243,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    for module in (training, indknn.answering.schedule):
+    for module in (training, indknn.answering.predictor):
         monkeypatch.setattr(module, "time", made)
     monkeypatch.setattr(training, "_SOME", -1.0)  # one piece at a time
     return made

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from conftest import blobs
+from indknn.answering.predictor import ScansAhead
 from indknn.answering.requests import Request
-from indknn.answering.scans import ScansAhead
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.records.shard import Shard
@@ -64,14 +64,14 @@ def test_one_scan_at_the_smallest_tau_serves_all_of_an_exact_index():
 
     def scan(some, tau):
         made_scans.append((len(some), tau))
-        yield from zip(made.shard.scan(some, tau), strict=True)
+        yield from made.shard.scan(some, tau)
 
     parts = [(queries[slice(0, 10)], int(0.9 * GRID)), (queries[slice(10, 40)], int(0.4 * GRID))]
     ahead = ScansAhead(scan, nested=True)
     ahead.look_up(parts)
     assert made_scans == [(40, parts[1][1])]
     for some, tau in [*parts, (queries[slice(20, 30)], int(0.7 * GRID))]:
-        for (found,), (right,) in zip(ahead(some, tau), scan(some, tau), strict=True):
+        for found, right in zip(ahead(some, tau), scan(some, tau), strict=True):
             assert found.slots.tolist() == right.slots.tolist()
             assert found.kappa.tolist() == right.kappa.tolist()
     made_scans.clear()
@@ -85,7 +85,7 @@ def test_an_index_that_may_miss_records_is_scanned_for_each_tau():
 
     def scan(some, tau):
         made_scans.append((len(some), tau))
-        yield from zip(made.shard.scan(some, tau), strict=True)
+        yield from made.shard.scan(some, tau)
 
     ahead = ScansAhead(scan, nested=False)
     ahead.look_up([(queries[slice(0, 10)], 900), (queries[slice(10, 20)], 400), (queries[slice(20, 40)], 900)])

@@ -7,8 +7,6 @@ writes down everything that it does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 from math import isclose
 from typing import Any, TypeAlias
 
@@ -17,31 +15,23 @@ import numpy.typing as npt
 
 from indknn.answering.predictor import Predictor
 from indknn.answering.requests import Journal, Request
-from indknn.answering.training import Progress
+from indknn.answering.trainer import Progress
 from indknn.core import accounting
 from indknn.core.advice import about_copies, tell
-from indknn.core.calibrate import DEFAULT_TAU, Crowd, plan_from_queries
 from indknn.core.inputs import as_owner_list, as_owners, as_record_ids, says_each_row
-from indknn.core.mechanism import Plan
 from indknn.core.noise import Noise
 from indknn.core.statistics import MAX_RECORDS
 from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger import SHARED, MemoryLedger, Scope, checked_analyst
-from indknn.models import SharedModel, shared_model
-from indknn.models.adviser import Adviser, Terms
-from indknn.records.indexes import Index, make_index
+from indknn.records.indexes import new_index
 from indknn.records.keys import Match
+from indknn.records.protocol import AnyShard
 from indknn.records.shard import Shard
 from indknn.settings import Settings
 from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Vectors
 
-MakeShard: TypeAlias = Callable[[Settings, MemoryLedger], Shard]
+MakeShard: TypeAlias = Callable[[Settings, MemoryLedger], AnyShard]
 """Makes the empty shard of an engine. The shard of a cluster has its records elsewhere."""
-
-
-def new_index(settings: Settings) -> Index:
-    """An empty index."""
-    return make_index(settings.index, settings.kernel_, settings.n_features, **settings.index_options)
 
 
 def new_shard(settings: Settings, ledger: MemoryLedger) -> Shard:
@@ -56,30 +46,6 @@ def new_ledger(settings: Settings, key: bytes | None = None) -> MemoryLedger:
     ledger = MemoryLedger(accounting.to_units(settings.budget), behind, shared_budget=shared, key=key)
     ledger.budgets = {name: accounting.to_units(settings.seen_by(name).budget) for name in settings.analysts}
     return ledger
-
-
-def new_model(settings: Settings) -> SharedModel:
-    """The shared model as it is before any release."""
-    classes, most = max(len(settings.class_array), 1), settings.max_records_per_round
-    return SharedModel(shared_model.Terms(settings.n_features, classes, settings.shared_budget, most_records=most))
-
-
-def new_adviser(settings: Settings, model: SharedModel, analyst: Scope = None) -> Adviser:
-    """The adviser of an analyst to whom nothing was released yet."""
-    seen = settings.seen_by(analyst)
-    if settings.advised and not seen.advised:  # only votes: the model stays as it is before any release
-        model = new_model(settings)
-    settings = seen
-    terms = Terms(
-        settings.n_features,
-        max(len(settings.class_array), 1),
-        settings.budget - settings.shared_budget,
-        settings.max_queries,
-        settings.sigma2,
-        settings.tau,
-        settings.expected_records,
-    )
-    return Adviser(terms, settings.kernel_, model)
 
 
 class Engine:
@@ -108,39 +74,13 @@ class Engine:
         self.make_shard = new_shard if make_shard is None else make_shard
         self.ledger = new_ledger(settings) if ledger is None else ledger
         self.shard = self.make_shard(settings, self.ledger)
-        self.predictor = Predictor(
-            [self.shard],
-            partial(plan_from_queries, settings.kernel_, settings.plan, settings.near_share)
-            if settings.tau is None and not settings.advised
-            else settings.plan(settings.tau or DEFAULT_TAU),
-            noise,
-            reuse_pool=partial(new_index, settings) if settings.reuse == "labels" else None,
-            make_model=partial(new_model, settings) if settings.advised else None,
-            make_adviser=self._new_adviser if settings.advised else None,
-            public=public,
-            make_crowd=self._new_crowd if settings.sigma2 is None else None,
-            plan_for=self._plan_for,
-            free_repeats=settings.free_repeats,
-            nested=settings.index == "exact",
-            journal=journal,
-        )
-
-    def _new_adviser(self, model: SharedModel, analyst: Scope) -> Adviser:
-        return new_adviser(self.settings, model, analyst)
-
-    def _new_crowd(self, analyst: Scope) -> Crowd:
-        return Crowd(self.settings.seen_by(analyst).sigma2_)
-
-    def _plan_for(self, plan: Plan, analyst: Scope) -> Plan:
-        """The plan with more noise for an analyst who was given less, so that budgets last for as many queries."""
-        seen = self.settings.seen_by(analyst)
-        return plan if seen is self.settings else replace(plan, sigma1=seen.sigma1_, sigma2=seen.sigma2_)
+        self.predictor = Predictor(self.shard, settings, noise, journal, public)
 
     def give_less(self, settings: Settings, analyst: str) -> None:
         """Use these settings from now on. They give less to an analyst who was told nothing yet."""
         with self.predictor.locked():
             self.settings, self.ledger.budgets = settings, new_ledger(settings).budgets
-            self.predictor.begin_anew(analyst)
+            self.predictor.begin_anew(settings, analyst)
 
     def add(self, X: npt.ArrayLike, y: npt.ArrayLike, owners: Any = None, record_ids: Any = None) -> IntArray:
         """Add records and return their numbers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -50,6 +51,17 @@ class Vectors:
         return Vectors(self.values[rows], self.root_norm[rows], self.scale[rows])
 
 
+def joined(parts: Sequence[Vectors]) -> Vectors:
+    """All rows of some vectors."""
+    if len(parts) == 1:
+        return parts[0]
+    return Vectors(
+        np.concatenate([part.values for part in parts]),
+        np.concatenate([part.root_norm for part in parts]),
+        np.concatenate([part.scale for part in parts]),
+    )
+
+
 @dataclass(frozen=True)
 class Cohort:
     """Whose records take part in a shared release (rule 17).
@@ -67,3 +79,8 @@ class Selection:
 
     slots: IntArray
     kappa: IntArray
+
+    def within(self, tau: int) -> Selection:
+        """Those that are also near at this larger τ."""
+        chosen = self.kappa >= tau
+        return Selection(self.slots[chosen], self.kappa[chosen])

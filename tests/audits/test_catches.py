@@ -5,10 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from indknn import engine
-from indknn.answering import by_models
 from indknn.answering.predictor import Predictor
-from indknn.answering.schedule import Scheduled
 from indknn.cluster.host import Host
 from indknn.core import mechanism, statistics, training
 from indknn.core.noise import SeededNoise
@@ -34,9 +31,9 @@ from indknn_lab.audits.probes import PROBES, failed_checks, failed_probes
 from indknn_lab.audits.scenarios import scenarios
 from indknn_lab.audits.served import WAYS
 
-PRODUCT = (mechanism, statistics, training, by_models, Adviser, FeatureMap, MemoryLedger, SeededNoise, Shard, Predictor)
-SERVING = (database, paid, Batch, Change, Scheduled, Store, StoreJournal, Worker)
-BESIDE = (engine, Derived, Engine, Host)
+PRODUCT = (mechanism, statistics, training, Adviser, FeatureMap, MemoryLedger, SeededNoise, Shard, Predictor)
+SERVING = (database, paid, Batch, Change, Store, StoreJournal, Worker)
+BESIDE = (Derived, Engine, Host)
 PATCHED = (*PRODUCT, *SERVING, *BESIDE)
 
 

@@ -4,7 +4,7 @@ from functools import cache
 
 from golden.transcripts import MODES, Replayed, fingerprint, history, settings
 from indknn.cluster import Cluster
-from indknn.cluster.local import Inline
+from indknn.cluster.links import Inline
 from indknn.engine import Engine
 from indknn.store import Store
 from indknn.store.verify import problems

@@ -14,7 +14,7 @@ import pytest
 from cluster.histories import DEFAULT, PAPER, inline
 from golden.transcripts import MODES, Replayed, data, settings
 from indknn.cluster import local_cluster
-from indknn.cluster.local import Process
+from indknn.cluster.links import Process
 from indknn.engine import Engine
 from indknn.errors import LedgerError, ShardError
 from indknn.store import Store
@@ -185,7 +185,7 @@ def test_an_answer_that_came_while_this_process_stood_still_is_heard(monkeypatch
 
     link = object.__new__(Process)
     link._number, link._patience, link._sent, link._connection = 0, 120.0, 1, Late()
-    monkeypatch.setattr("indknn.cluster.local.monotonic", iter([0.0, 500.0]).__next__)
+    monkeypatch.setattr("indknn.cluster.links.monotonic", iter([0.0, 500.0]).__next__)
     assert link.receive() == "answer"
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from indknn.cluster import Cluster
-from indknn.cluster.local import Inline
+from indknn.cluster.links import Inline
 from indknn.core.releases import encode
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError

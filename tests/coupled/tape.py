@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from indknn.cluster.coordinator import ClusterShard
+from indknn.cluster.coordinator import Coordinator
 from indknn.core import mechanism, statistics, training
 from indknn.core.releases import ModelOnly
 from indknn.ledger import SHARED
@@ -112,11 +112,12 @@ class Tape:
         ]
         replacements = [(where, name, partial(self._noisy, getattr(where, name), name, f)) for where, name, f in noisy]
         charging = [
-            (shard, name) for shard in (Shard, ClusterShard) for name in ("admit", "tally", "headcount", "gradient")
+            (Shard, "admit"),
+            *((shard, name) for shard in (Shard, Coordinator) for name in ("tally", "headcount", "gradient")),
         ]
         replacements += [(shard, name, self._charged(getattr(shard, name))) for shard, name in charging]
-        replacements += [(ClusterShard, "count_all", self._counted(ClusterShard.count_all))]
-        replacements += [(ClusterShard, "settle", self._settled(ClusterShard.settle))]
+        replacements += [(Coordinator, "ask", self._asked(Coordinator.ask))]
+        replacements += [(Coordinator, "votes", self._settled(Coordinator.votes))]
         replacements += [(paid, "_released", self._paid(paid._released))]
         public = ((Adviser, "note"), (SharedModel, "absorb"))
         replacements += [(where, name, self._public(getattr(where, name))) for where, name in public]
@@ -136,21 +137,22 @@ class Tape:
 
         return charged
 
-    def _counted(self, original):
-        def count_all(shard, near, questions):
-            counted = original(shard, near, questions)
-            self._counting = deque(scope for _, scope in questions)
-            return counted
+    def _asked(self, original):
+        def ask(shard, near, questions, *, counted=True):
+            asked = original(shard, near, questions, counted=counted)
+            if counted:
+                self._counting = deque(scope for _, scope in questions)
+            return asked
 
-        return count_all
+        return ask
 
     def _settled(self, original):
-        def settle(shard, admitted, *rest):
-            votes = original(shard, admitted, *rest)
-            self._scope = admitted.scope
-            return votes
+        def votes(shard, admitted, *rest):
+            for one, sums in zip(admitted, original(shard, admitted, *rest), strict=True):
+                self._scope = one.scope
+                yield sums
 
-        return settle
+        return votes
 
     def _paid(self, original):
         def released(*arguments):

@@ -7,7 +7,7 @@ import pytest
 
 import indknn
 from indknn import InvalidInputError
-from indknn.answering import schedule as answering
+from indknn.answering import predictor as answering
 from indknn.core.noise import SecureNoise
 from indknn.core.releases import Gradient, PublicRows, decode
 from indknn.models.forecast import forecast

@@ -1,6 +1,8 @@
-"""The steps of every prediction: find the new queries, answer them, and write the answers down.
+"""The path of every prediction, from top to bottom.
 
-A batch of requests is answered together, with one scan if possible. The answers are as if each query had come alone.
+A request (known queries, one scan), then its new queries by vote or by models, then the rounds of training. A batch of
+requests is answered together, with one scan if possible. The answers are as if each query had come alone. Everybody who
+takes part is charged before an answer is computed.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from threading import RLock
@@ -15,85 +18,80 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from indknn.answering import schedule
-from indknn.answering.by_models import Scan, answers_by_models
-from indknn.answering.by_vote import Counted, answer_by_vote, count_first
 from indknn.answering.requests import Journal, Reply, Request
-from indknn.answering.scans import ScansAhead, joined
-from indknn.answering.schedule import Scheduled
-from indknn.answering.training import Trainer
+from indknn.answering.trainer import Progress, Trainer
 from indknn.answering.transcript import Answer, Transcript, keys_of
-from indknn.core.calibrate import Crowd
+from indknn.core import mechanism
+from indknn.core.calibrate import DEFAULT_TAU, Crowd, plan_from_queries
 from indknn.core.kernels import tau_on_grid
-from indknn.core.mechanism import Plan
+from indknn.core.mechanism import MAX_SIGMA2, Plan
 from indknn.core.noise import Noise
 from indknn.core.releases import ModelOnly, NoisyVotes, PublicRows, Release, TableCounts, Votes
+from indknn.errors import PrivacyError
 from indknn.ledger import SHARED, Scope
-from indknn.models import SharedModel
-from indknn.models.adviser import Adviser
+from indknn.models import new_adviser, new_model
+from indknn.models.adviser import Advice, Adviser, Question
 from indknn.models.probabilities import from_votes
-from indknn.models.shared_model import Scores
-from indknn.records.indexes import Index
+from indknn.models.shared_model import MOST_ROWS, Scores
+from indknn.models.shift import LATEST
+from indknn.records.book import MAX_EPOCH
+from indknn.records.indexes import new_index
 from indknn.records.indexes.scan import MAX_QUERIES
-from indknn.records.shard import Shard
-from indknn.types import FloatArray, Int8Array, Selection, Vectors
+from indknn.records.protocol import AnyShard, Near
+from indknn.settings import Settings
+from indknn.types import GRID, FloatArray, Int8Array, Vectors, joined
 
-Near: TypeAlias = Sequence[Selection] | Counted
-"""Who is near a query, shard by shard. With shards in other processes, who was counted already."""
+Scan: TypeAlias = Callable[[Vectors, int], Iterator[Near]]
+"""A function from queries and τ to who is near each query."""
+MayShow: TypeAlias = Callable[[], bool]
+"""Says whether a finished model may be shown now. It must not depend on the records (rule 17)."""
+SCHEDULE_FIRST, SCHEDULE_GROWS = 256, 4
+"""When the number of one analyst's queries starts rounds: the first check for newcomers comes after this many queries.
+Each later check comes after a quarter more, and at least this many more."""
+MOST_EARLY = 1
+"""How many extra checks for newcomers there may be between two of these, because queries have become unlike earlier
+ones. Every check costs people a little, so an analyst must not be able to cause many."""
 _TOGETHER = 1024  # queries whose scores are looked up at once
+_BLOCK = 64  # queries about which the adviser decides at once
+_BY_MODEL: ModelOnly | Votes = ModelOnly()
 
 
-class Predictor(Scheduled):
-    """Answers queries from one or more shards under one plan.
+def at_once() -> bool:
+    """A finished model is shown at once, because whoever asks waits for it."""
+    return True
 
-    - `plan` is a Plan, or a function that makes one from the first queries, which are public. Then it is fixed.
-    - `reuse_pool` makes an empty index for released pairs of query and answer. None: they do not vote.
-    - `make_model` makes the shared model as it is before any release. None: people vote on every query.
-    - `make_adviser` makes the adviser of one analyst, given the model.
-    - `public` are unlabelled public rows.
-    - `make_crowd` makes the object that adapts the noise on votes to the released counts. None: the noise is fixed.
-    - `plan_for` changes the plan for an analyst who was given less.
-    - `free_repeats`: a query that the analyst asked before is answered from the transcript.
-    - `nested`: a larger τ selects a subset of what a smaller τ selects, as with an exact index.
-    - `journal` makes answers durable. None: everything is only in memory.
+
+class Predictor:
+    """Answers queries from the records of a shard.
+
+    `journal` makes answers durable. None: everything is only in memory. `public` are unlabelled public rows.
     """
 
     def __init__(
         self,
-        shards: Sequence[Shard],
-        plan: Plan | Callable[[Vectors], Plan],
+        shard: AnyShard,
+        settings: Settings,
         noise: Noise,
-        *,
-        reuse_pool: Callable[[], Index] | None = None,
-        make_model: Callable[[], SharedModel] | None = None,
-        make_adviser: Callable[[SharedModel, Scope], Adviser] | None = None,
-        public: Int8Array | None = None,
-        make_crowd: Callable[[Scope], Crowd] | None = None,
-        plan_for: Callable[[Plan, Scope], Plan] | None = None,
-        free_repeats: bool = True,
-        nested: bool = False,
         journal: Journal | None = None,
+        public: Int8Array | None = None,
     ):
-        self.shards = list(shards)
-        self.plan = plan if isinstance(plan, Plan) else None
-        self._make_plan = None if isinstance(plan, Plan) else plan
-        self.noise = noise
-        self.free_repeats = free_repeats
-        self._nested = nested
-        self.journal = journal
+        self.shard, self.settings, self.noise, self.journal, self.public = shard, settings, noise, journal, public
+        self.plan: Plan | None = None  # if τ is not given and there is no model, the first queries choose it
+        if settings.tau is not None or settings.advised:
+            self.plan = settings.plan(settings.tau or DEFAULT_TAU)
         self.lock = RLock()
         self._process = os.getpid()
-        self._reuse_pool = reuse_pool
-        self._make_model, self._make_adviser = make_model, make_adviser
-        self._make_crowd, self._plan_for = make_crowd, plan_for
-        self.public = public
-        self.model = None if make_model is None else make_model()
-        self._trainer: Trainer | None = None  # of the model in training
         self.begun = time.monotonic()  # when the latest round of training began, or this process did
-        self._scheduled, self._looks, self._looked = schedule.SCHEDULE_FIRST, 0, 0
-        self._tau: int | None = None
+        self._forget_releases()
+
+    def _forget_releases(self) -> None:
+        self.model = new_model(self.settings) if self.settings.advised else None
+        self._trainer: Trainer | None = None  # of the round that is running
         self._transcripts: dict[Scope, Transcript] = {}
         self._advisers: dict[Scope, Adviser] = {}
+        self._scheduled, self._looks, self._looked = SCHEDULE_FIRST, 0, 0
+
+    # A request
 
     def compute(self, requests: Sequence[Request]) -> list[Reply]:
         """Answer all requests. This spends the budget of the people near the queries.
@@ -102,96 +100,60 @@ class Predictor(Scheduled):
         """
         with self.locked():
             new = self._new_queries(requests)
-            scan: Scan = self._scan
             if self.model is not None:
                 self._train_if_due(requests)
             parts = [_rows(r.queries, fresh) for r, (_, fresh) in zip(requests, new, strict=True)]
-            known = self._looked_at(parts)
-            together: Iterator[Near] = iter(())
-            if self.model is None:  # all requests share one scan, which looks at records and not at budgets
-                together = near = self._scan(joined(parts), self._fixed_tau(requests[0].queries))
-                if all(shard.ahead for shard in self.shards):
-                    together = self._counted_first(requests, parts, near)
-            elif len(requests) > 1 and not any(shard.ahead for shard in self.shards):
-                scan = self._scans_ahead(requests, parts, known)
+            plan = self._fixed_plan(requests[0].queries)
+            answers = (self._by_vote if self.model is None else self._by_models)(requests, parts, plan)
             return [
-                self._reply(request, keys, fresh, part, together, scan, scores)
-                for request, (keys, fresh), part, scores in zip(requests, new, parts, known, strict=True)
+                self._reply(request, keys, fresh, part, answers)
+                for request, (keys, fresh), part in zip(requests, new, parts, strict=True)
             ]
 
-    # Answering
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Take all locks, and make the checks that must come before any release."""
+        with self.lock, self.shard.ledger.lock:
+            if self.shard.broken:
+                self.shard.refuse_if_broken()
+            if self.noise.secure and os.getpid() != self._process:
+                raise PrivacyError(
+                    "this process was forked from the one that holds the ledger, and would spend everybody's budget "
+                    "again; answer only from the first process"
+                )
+            yield
 
     def _new_queries(self, requests: Sequence[Request]) -> list[tuple[list[bytes], list[int]]]:
         """For each request, the keys of its queries and the positions of the queries that need the private data."""
         found = []
         seen: set[tuple[Scope, bytes]] = set()  # of several equal queries of one analyst, only the first is new
         for request in requests:
-            keys, told = keys_of(request.queries), self._transcript(request.analyst).answers
+            keys, known = keys_of(request.queries), self._transcript(request.analyst).answers
             fresh = []
             for i, key in enumerate(keys):
-                if not self.free_repeats or (key not in told and (request.analyst, key) not in seen):
+                if not self.settings.free_repeats or (key not in known and (request.analyst, key) not in seen):
                     seen.add((request.analyst, key))
                     fresh.append(i)
             found.append((keys, fresh))
         return found
 
-    def _looked_at(self, parts: list[Vectors]) -> list[Scores | None]:
-        """The model's scores for each part, computed for all parts at once.
-
-        The scores of a row do not depend on the other rows, and the model does not change before the queries are
-        answered.
-        """
-        shown = None if self.model is None else self.model.shown
-        if shown is None or sum(map(len, parts)) > _TOGETHER:
-            return [None] * len(parts)
-        scores, sure = shown.scores(joined(parts).values)
-        ends = np.cumsum([len(part) for part in parts]).tolist()
-        return [
-            (scores[end - len(part) : end], sure[end - len(part) : end]) for part, end in zip(parts, ends, strict=True)
-        ]
-
-    def _scans_ahead(self, requests: Sequence[Request], parts: list[Vectors], known: list[Scores | None]) -> Scan:
-        """Make one scan for all queries on which people will probably vote."""
-        wanted: list[tuple[Vectors, int]] = []
-        for request, part, scores in zip(requests, parts, known, strict=True):
-            adviser = self.adviser(request.analyst)
-            if adviser is not None and len(part):
-                ask, tau = adviser.foresee(len(part), scores)
-                wanted.append((part if ask.all() else part[np.flatnonzero(ask)], tau_on_grid(tau)))
-        ahead = ScansAhead(self._scan, nested=self._nested)
-        ahead.look_up([(queries, tau) for queries, tau in wanted if len(queries)])
-        return ahead
-
     def _reply(
-        self,
-        request: Request,
-        keys: list[bytes],
-        fresh: list[int],
-        queries: Vectors,
-        together: Iterator[Near],
-        scan: Scan,
-        known: Scores | None,
+        self, request: Request, keys: list[bytes], fresh: list[int], queries: Vectors, answers: Iterator[Answer]
     ) -> Reply:
         """Answer one request. Each new query is charged and noted as it is answered."""
         analyst = request.analyst
-        transcript, adviser = self._transcript(analyst), self.adviser(analyst)
+        transcript = self._transcript(analyst)
         labels: dict[int, int] = {}
         likely: dict[int, FloatArray] = {}
-        if adviser is None:
-            answers = self._answers_by_vote(queries, together, transcript, analyst)
-        else:
-            plan = self._analysts_plan(queries, analyst)
-            answers = answers_by_models(queries, scan, plan, adviser, self.shards, self.noise, analyst, known)
-        for answer in answers:
-            i, query = fresh[answer.position], _rows(queries, [answer.position])
+        for position, i in enumerate(fresh):
+            answer, query = next(answers), _rows(queries, [position])
             labels[i] = answer.label
             transcript.add(query, keys[i], answer.label, answer.release)
             if self.journal is not None:
                 self.journal.note(analyst, query, answer.label, answer.release)
             if request.likely:  # now, because the model and the adviser may change after the next answer
-                likely[i] = self._likely(answer, adviser)
-        told = transcript.answers
-        everything = [labels[i] if i in labels else told[key] for i, key in enumerate(keys)]
+                likely[i] = self._likely(answer, analyst)
+        everything = [labels[i] if i in labels else transcript.answers[key] for i, key in enumerate(keys)]
         reply = Reply(np.array(everything, dtype=np.int64), len(fresh))
         if request.likely:
             repeats = [i for i in range(len(keys)) if i not in likely]
@@ -202,35 +164,13 @@ class Predictor(Scheduled):
             self.journal.seal(request, reply)
         return reply
 
-    def _likely(self, answer: Answer, adviser: Adviser | None) -> FloatArray:
+    def _likely(self, answer: Answer, analyst: Scope) -> FloatArray:
+        adviser = self.adviser(analyst)
         if adviser is not None and answer.scores is not None:
             return adviser.likely(answer.scores)
         assert self.plan is not None
         assert isinstance(answer.release, NoisyVotes)
         return from_votes(answer.release, answer.label, self.plan.n_classes)
-
-    def _answers_by_vote(
-        self, queries: Vectors, neighbours: Iterator[Near], transcript: Transcript, analyst: Scope
-    ) -> Iterator[Answer]:
-        plan, tau, released = self._analysts_plan(queries, analyst), self._fixed_tau(queries), None
-        for position in range(len(queries.values)):
-            if transcript.pool is not None:
-                released = transcript.votes(_rows(queries, [position]), tau, plan.n_classes)
-            near = next(neighbours)
-            yield Answer(
-                position, *answer_by_vote(near, plan, self.shards, self.noise, analyst, released, transcript.crowd)
-            )
-
-    def _counted_first(
-        self, requests: Sequence[Request], parts: list[Vectors], near: Iterator[Sequence[Selection]]
-    ) -> Iterator[Near]:
-        """With shards in other processes: count a whole block of queries, of all analysts, before any votes."""
-        asking = [request.analyst for request, part in zip(requests, parts, strict=True) for _ in range(len(part))]
-        for start in range(0, len(asking), MAX_QUERIES):
-            some = asking[start : start + MAX_QUERIES]
-            questions = [(self._analysts_plan(requests[0].queries, analyst), analyst) for analyst in some]
-            crowds = [self._transcript(analyst).crowd for analyst in some]
-            yield from count_first(list(islice(near, len(some))), questions, crowds, self.shards, self.noise)
 
     def probabilities(self, queries: Vectors, analyst: Scope = None) -> FloatArray:
         """The probability of each class for queries that were answered. It uses only releases, so nobody is charged."""
@@ -244,27 +184,172 @@ class Predictor(Scheduled):
             rows = [from_votes(v, transcript.answers[key], n) for v, key in zip(known, keys, strict=True)]
             return np.array(rows).reshape(-1, n)
 
-    def _scan(self, queries: Vectors, tau: int) -> Iterator[tuple[Selection, ...]]:
-        """The selected records of each query in each shard. Queries are scanned in blocks."""
+    def _scan(self, queries: Vectors, tau: int) -> Iterator[Near]:
+        """Who is near each query. Queries are scanned in blocks."""
         for start in range(0, len(queries.values), MAX_QUERIES):
             block = _rows(queries, list(range(start, min(start + MAX_QUERIES, len(queries.values)))))
-            yield from zip(*[shard.scan(block, tau) for shard in self.shards], strict=True)
+            yield from self.shard.scan(block, tau)
+
+    # By vote: the paper's mode. Read it beside `core/mechanism.py`.
+
+    def _by_vote(self, requests: Sequence[Request], parts: list[Vectors], plan: Plan) -> Iterator[Answer]:
+        """Algorithm 3 for all new queries, `shard.block` at a time: the people near a query vote on it.
+
+        The counts of a block are one Gaussian release. Its cost to a person depends on their own records and ledger,
+        and every charge is checked against what is left. So this is as private as one query after the other. The
+        answers can differ: somebody whose budget runs out in the middle of a block has paid for all its counts first.
+        """
+        tau = tau_on_grid(plan.tau)
+        near = self._scan(joined(parts), tau)  # one scan for all requests: it looks at records and not at budgets
+        each = zip(requests, parts, strict=True)
+        asking = [(request.analyst, part, i) for request, part in each for i in range(len(part.values))]
+        for start in range(0, len(asking), self.shard.block):
+            block = asking[start : start + self.shard.block]
+            plans = [self._analysts_plan(plan, analyst) for analyst, _, _ in block]
+            # Lines 4 to 7: those who can pay for being counted take part and are charged. The noisy K is released.
+            questions = [(now, analyst) for now, (analyst, _, _) in zip(plans, block, strict=True)]
+            admitted = self.shard.ask(list(islice(near, len(block))), questions)
+            Ks = [mechanism.noisy_count(a.total, now, self.noise) for a, now in zip(admitted, plans, strict=True)]
+            plans = [self._with_sigma2(now, K, who) for now, K, (who, _, _) in zip(plans, Ks, block, strict=True)]
+            # Lines 8 and 9: votes are clipped to what each person has left, and charged.
+            votes = self.shard.votes(admitted, Ks, plans)
+            for (analyst, part, i), now, K, sums in zip(block, plans, Ks, votes, strict=True):
+                transcript = self._transcript(analyst)
+                if transcript.pool is not None:  # released votes cost nothing and are not counted in K (rule 10)
+                    sums = sums + transcript.votes(_rows(part, [i]), tau, now.n_classes)  # noqa: PLW2901
+                # Line 11: the label.
+                label, noisy = mechanism.noisy_answer(sums, K, now, self.noise)
+                yield Answer(label, NoisyVotes(now.scale2(K), noisy))
+
+    def _with_sigma2(self, plan: Plan, K: int, analyst: Scope) -> Plan:
+        """The plan with the noise on votes that follows from the counts so far, unless σ2 was given."""
+        crowd = self._transcript(analyst).crowd
+        sigma2 = plan.sigma2 if crowd is None else min(crowd.sigma2(K / GRID), MAX_SIGMA2)
+        return plan if sigma2 == plan.sigma2 else replace(plan, sigma2=sigma2)
+
+    # By models: the default mode. The model answers where it is sure, and people vote on the other queries.
+
+    def _by_models(self, requests: Sequence[Request], parts: list[Vectors], plan: Plan) -> Iterator[Answer]:
+        """Answer each new query in turn.
+
+        Each analyst has an adviser. It sees only what was released to that analyst. From that it decides which queries
+        need votes, and how votes and the model are combined.
+        """
+        known = self._looked_at(parts)
+        scan: Scan = self._scan if len(requests) == 1 else self._scans_ahead(requests, parts, known)
+        for request, queries, scores in zip(requests, parts, known, strict=True):
+            adviser, start, n = self.adviser(request.analyst), 0, len(queries.values)
+            assert adviser is not None
+            now = self._analysts_plan(plan, request.analyst)
+            while start < n:
+                # The adviser changes its decisions only between blocks. So a block is answered as if its queries came
+                # one at a time.
+                end = min(start + adviser.until_change(), start + _BLOCK, n)
+                block = queries if (start, end) == (0, n) else queries[slice(start, end)]
+                advice = adviser.advise(block, None if scores is None else (scores[0][start:end], scores[1][start:end]))
+                votes = self._votes(block, advice, scan, now, adviser, request.analyst)
+                for i in range(end - start):
+                    query = block if end - start == 1 else block[slice(i, i + 1)]
+                    mixed, release = advice.scores[i], _BY_MODEL
+                    if advice.ask[i]:
+                        release = asked = next(votes)
+                        mixed = adviser.mixed(mixed, asked)
+                    adviser.note(query, release)
+                    yield Answer(int(mixed.argmax()), release, mixed)
+                start = end
+
+    def _votes(
+        self, block: Vectors, advice: Advice, scan: Scan, plan: Plan, adviser: Adviser, analyst: Scope
+    ) -> Iterator[Votes]:
+        """The noisy votes on the queries of a block that need them."""
+        plan, tau = replace(plan, tau=advice.tau), tau_on_grid(advice.tau)
+        asked = np.flatnonzero(advice.ask).tolist()
+        near = scan(_rows(block, asked), tau)
+        while asked:
+            questions = self._questions(block, asked, tau, plan, adviser)
+            yield from self._noisy_votes(list(islice(near, len(questions))), questions, plan, adviser, analyst)
+            asked = asked[len(questions) :]
+
+    def _questions(self, block: Vectors, asked: list[int], tau: int, plan: Plan, adviser: Adviser) -> list[Question]:
+        """How people are asked next: about one query with a count, or about up to `shard.block` before the next count.
+
+        This is public. Votes change the adviser's decisions only between blocks, so a copy of the adviser that never
+        sees the votes makes the same decisions.
+        """
+        first, *later = asked[: self.shard.block]
+        questions = [adviser.question(_rows(block, [first]), tau)]
+        if later and not questions[0].counted:
+            twin, silent = adviser.twin(), np.zeros(plan.n_classes, dtype=np.int64)
+            for i in range(first, later[-1]):
+                release, question = _BY_MODEL, questions[-1]
+                if i in asked:
+                    scale = replace(plan, sigma2=question.sigma2).scale2(question.K)
+                    release = Votes(question.K, scale, 0, question.share, question.kappa, silent)
+                twin.note(_rows(block, [i]), release)
+                if i + 1 in later:
+                    question = twin.question(_rows(block, [i + 1]), tau)
+                    if question.counted:
+                        break
+                    questions.append(question)
+        return questions
+
+    def _noisy_votes(
+        self, near: list[Near], questions: list[Question], plan: Plan, adviser: Adviser, analyst: Scope
+    ) -> Iterator[Votes]:
+        """Algorithm 3 up to the noisy votes. K is estimated from public queries. A few answers release a real count."""
+        plans, Ks, count = [replace(plan, sigma2=q.sigma2) for q in questions], [q.K for q in questions], 0
+        counted = questions[0].counted
+        admitted = self.shard.ask(near, [(now, analyst) for now in plans], counted=counted)
+        if counted:
+            count = mechanism.noisy_count(admitted[0].total, plans[0], self.noise)
+            adviser.density.add_count(questions[0].share, count)
+            Ks = [adviser.expected(questions[0].share)]
+        votes = self.shard.votes(admitted, Ks, plans)
+        for question, now, K, sums in zip(questions, plans, Ks, votes, strict=True):
+            noisy = mechanism.noisy_votes(sums, K, now, self.noise)
+            yield Votes(K, now.scale2(K), count, question.share, question.kappa, mechanism.centred(noisy))
+
+    def _looked_at(self, parts: list[Vectors]) -> list[Scores | None]:
+        """The model's scores for each part, computed for all parts at once.
+
+        The scores of a row do not depend on the other rows, and the model does not change before the queries are
+        answered.
+        """
+        shown = None if self.model is None else self.model.shown
+        if shown is None or sum(len(part.values) for part in parts) > _TOGETHER:
+            return [None] * len(parts)
+        scores, sure = shown.scores(joined(parts).values)
+        ends = np.cumsum([len(part.values) for part in parts]).tolist()
+        starts = [0, *ends[:-1]]
+        return [(scores[start:end], sure[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+    def _scans_ahead(self, requests: Sequence[Request], parts: list[Vectors], known: list[Scores | None]) -> Scan:
+        """Make one scan for all queries on which people will probably vote."""
+        wanted: list[tuple[Vectors, int]] = []
+        for request, part, scores in zip(requests, parts, known, strict=True):
+            adviser = self.adviser(request.analyst)
+            if adviser is not None and len(part):
+                ask, tau = adviser.foresee(len(part), scores)
+                wanted.append((_rows(part, np.flatnonzero(ask).tolist()), tau_on_grid(tau)))
+        ahead = ScansAhead(self._scan, nested=self.settings.index == "exact")
+        ahead.look_up([(queries, tau) for queries, tau in wanted if len(queries)])
+        return ahead
+
+    # What each analyst was told
 
     def _fixed_plan(self, queries: Vectors) -> Plan:
+        """The plan. If no τ was given, the first queries choose it, which are public. Then it is fixed."""
         if self.plan is None:
-            assert self._make_plan is not None
-            self.plan = self._make_plan(queries)
+            settings = self.settings
+            self.plan = plan_from_queries(settings.kernel_, settings.plan, settings.near_share, queries)
         return self.plan
 
-    def _analysts_plan(self, queries: Vectors, analyst: Scope) -> Plan:
-        plan = self._fixed_plan(queries)
-        return plan if self._plan_for is None else self._plan_for(plan, analyst)
-
-    def _fixed_tau(self, queries: Vectors) -> int:
-        """τ on the grid."""
-        if self._tau is None:
-            self._tau = tau_on_grid(self._fixed_plan(queries).tau)
-        return self._tau
+    def _analysts_plan(self, plan: Plan, analyst: Scope) -> Plan:
+        """The plan with more noise for an analyst who was given less, so that budgets last for as many queries."""
+        if analyst not in self.settings.analysts:
+            return plan
+        seen = self.settings.seen_by(analyst)
+        return replace(plan, sigma1=seen.sigma1_, sigma2=seen.sigma2_)
 
     @property
     def tau(self) -> float | None:
@@ -275,11 +360,18 @@ class Predictor(Scheduled):
 
     def adviser(self, analyst: Scope = None) -> Adviser | None:
         """The adviser of this analyst. None if there is no shared model."""
-        if self.model is None or self._make_adviser is None:
+        if self.model is None:
             return None
         if analyst not in self._advisers:
-            self._advisers[analyst] = self._make_adviser(self.model, analyst)
+            self._advisers[analyst] = new_adviser(self.settings, self.model, analyst)
         return self._advisers[analyst]
+
+    def _transcript(self, analyst: Scope) -> Transcript:
+        if analyst not in self._transcripts:
+            pool = new_index(self.settings) if self.settings.reuse == "labels" else None
+            crowd = Crowd(self.settings.seen_by(analyst).sigma2_) if self.settings.sigma2 is None else None
+            self._transcripts[analyst] = Transcript(pool, crowd)
+        return self._transcripts[analyst]
 
     def remember(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None = None) -> None:
         """Restore a release of an earlier process. A sum over records has no query."""
@@ -299,8 +391,9 @@ class Predictor(Scheduled):
             if analyst is None:
                 self._plan_beyond(adviser.answered)  # otherwise opening a store would begin a round
 
-    def begin_anew(self, analyst: Scope) -> None:
-        """Reset an analyst whose terms changed before anything was released to them. The caller must hold all locks."""
+    def begin_anew(self, settings: Settings, analyst: Scope) -> None:
+        """Use settings that changed for an analyst to whom nothing was released. The caller must hold all locks."""
+        self.settings = settings
         self._advisers.pop(analyst, None)
         self._transcripts.pop(analyst, None)
 
@@ -311,24 +404,172 @@ class Predictor(Scheduled):
         """
         with self.locked():
             rows = None if self.model is None else self.model.public
-            self._transcripts.clear()
-            self._advisers.clear()
-            self._scheduled, self._looks, self._looked = schedule.SCHEDULE_FIRST, 0, 0
-            if self._make_model is not None:
-                self.model, self._trainer = self._make_model(), None
+            self._forget_releases()
             return None if rows is None else self.begin_round(rows)
-
-    def _transcript(self, analyst: Scope) -> Transcript:
-        if analyst not in self._transcripts:
-            pool = self._reuse_pool() if self._reuse_pool is not None else None
-            self._transcripts[analyst] = Transcript(pool, self._make_crowd(analyst) if self._make_crowd else None)
-        return self._transcripts[analyst]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in {"lock", "_trainer"}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, lock=RLock(), _process=os.getpid(), _trainer=None)
+
+    # Rounds: when the shared model is trained, and how its releases are written down
+
+    def start_round(self, rows: Int8Array | None = None, *, by_queries: bool = False) -> None:
+        """Begin a round of training, or count newcomers to see whether one is needed, unless one is running.
+
+        The time of this must be public: a clock, an operator's decision, or the first query of all. `by_queries` means
+        that the unnamed analyst's queries, or their number, were the reason. The caller must hold all locks.
+        """
+        assert self.model is not None
+        if self.model.due() is None:
+            self._note(self.begin_round(rows, by_queries=by_queries))
+
+    def begin_round(self, rows: Int8Array | None = None, *, by_queries: bool = False) -> PublicRows:
+        """Begin a round now, instead of one that is running. Returns the release, which is not written down yet.
+
+        The round is about the records that are here now (rule 17). The caller must hold all locks.
+        """
+        assert self.model is not None
+        given = self.public if rows is None else rows
+        if given is None or (self.model.started and rows is None):
+            given = np.zeros((0, self.model.terms.n_features), dtype=np.int8)
+        epoch = min(self.shard.epoch + 1, MAX_EPOCH)
+        release = PublicRows(by_queries, epoch, given[:MOST_ROWS])
+        self._absorb(release)
+        return release
+
+    def training(self, may_show: MayShow = at_once) -> Iterator[Progress]:
+        """Run the current round, piece by piece. Each piece takes the locks, and may take some milliseconds.
+
+        It ends if the model is finished and `may_show` says that it must not be shown yet.
+        """
+        while True:
+            with self.locked():
+                due = None if self.model is None else self.model.due()
+                progress = None if due is None or (due == "show" and not may_show()) else self._piece()
+            if progress is None:
+                return
+            yield progress
+
+    def _piece(self) -> Progress | None:
+        assert self.model is not None
+        if self._trainer is None:
+            self._trainer = Trainer(self.model, self.shard, self.noise, self._released)
+        progress = self._trainer.piece()
+        if self.model.due() is None:
+            self._trainer = None  # it holds values of every record
+        return progress
+
+    def _train_if_due(self, requests: Sequence[Request]) -> None:
+        """Start a round without an operator, because of the first query of all or the number of one analyst's queries.
+
+        Before the first query nobody was told anything, so the first query may be any analyst's. After a purge or a
+        refit, that event has started a round. Later, only queries of the unnamed analyst may start a round, and only if
+        no other analyst asked before. From then on all analysts spend from one ledger. A purge does not undo this:
+        analysts still know what they were told, and the ledger knows who asked.
+        """
+        assert self.model is not None
+        if not self.model.started:
+            self.start_round(_distinct(requests) if self.public is None else None)
+        else:
+            unnamed = self._advisers.get(None)
+            if unnamed is not None and self._alone() and self._look_due(unnamed):
+                self._plan_beyond(unnamed.answered)
+                recent = unnamed.density.queries().values if self.public is None else None
+                self.start_round(recent, by_queries=True)
+        if self.journal is None or not self.journal.background:
+            for _ in self.training():
+                pass
+
+    def _alone(self) -> bool:
+        """Whether nobody but the unnamed analyst was told anything, or all analysts spend from one ledger."""
+        ledger = self.shard.ledger
+        told = {name for name, transcript in self._transcripts.items() if transcript.answers} | set(ledger.scopes)
+        # An analyst who was given less must not see what the unnamed analyst's larger budget shaped.
+        return ledger.house or not (told - {None, SHARED} or ledger.budgets)
+
+    def _look_due(self, unnamed: Adviser) -> bool:
+        """Whether it is time to look for newcomers: by the schedule, or early because other things are asked now."""
+        if unnamed.answered >= self._scheduled:
+            return True
+        early = self._looks <= MOST_EARLY and unnamed.answered >= self._looked + LATEST
+        return early and unnamed.density.unlike_marked()
+
+    def _plan_beyond(self, answered: int) -> None:
+        while self._scheduled <= answered:
+            self._scheduled += max(SCHEDULE_FIRST, self._scheduled // SCHEDULE_GROWS)
+            self._looks = 0
+
+    def _look_noted(self) -> None:
+        """A look began, now or in an earlier process. Later queries are compared with those up to here."""
+        unnamed = self._advisers.get(None)
+        if unnamed is not None:
+            self._looks, self._looked = self._looks + 1, unnamed.answered
+            unnamed.density.mark()
+
+    def _released(self, release: Release) -> None:
+        """Give a release of the shared model to the model, then write it down."""
+        self._absorb(release)
+        self._note(release)
+
+    def _note(self, release: Release) -> None:
+        if self.journal is not None:
+            self.journal.note(SHARED, None, -1, release)
+            self.journal.secure()
+
+    def _absorb(self, release: Release) -> None:
+        assert self.model is not None
+        if isinstance(release, PublicRows):
+            if release.by_queries:
+                self.shard.ledger.house = True
+            self.shard.epoch = max(self.shard.epoch, release.epoch)
+            self.begun = time.monotonic()
+            self._look_noted()
+        self.model.absorb(release)
+
+
+class ScansAhead:
+    """One scan for all waiting requests, although each analyst's adviser decides about its own queries.
+
+    Who is near a query depends only on the query, τ and the records, and records do not change while a batch is
+    answered. So neighbours can be looked up in advance for all queries that will probably need them. If a query was
+    not expected, or needs another τ, it is scanned later. The answers are the same either way.
+
+    `nested` means that the records near a query at a larger τ are a subset of those at a smaller τ, with the same κ.
+    This holds for an exact index. Then one scan at the smallest τ serves analysts with different τ.
+    """
+
+    def __init__(self, scan: Scan, *, nested: bool):
+        self._scan = scan
+        self._nested = nested
+        self._found: dict[tuple[int, bytes], tuple[int, Near]] = {}
+
+    def look_up(self, wanted: list[tuple[Vectors, int]]) -> None:
+        """Scan all of these queries, each with its τ. With `nested` this is one scan, otherwise one scan for each τ."""
+        least = min((tau for _, tau in wanted), default=0)
+        together: dict[int, list[Vectors]] = {}
+        for queries, tau in wanted:
+            together.setdefault(least if self._nested else tau, []).append(queries)
+        for at, parts in together.items():
+            queries = joined(parts)
+            for key, near in zip(keys_of(queries), self._scan(queries, at), strict=True):
+                self._found[0 if self._nested else at, key] = at, near
+
+    def __call__(self, queries: Vectors, tau: int) -> Iterator[Near]:
+        """The selected records of each query, from an earlier scan or from a new one."""
+        known = [self._found.get((0 if self._nested else tau, key)) for key in keys_of(queries)]
+        if any(one is None or one[0] > tau for one in known):
+            yield from self._scan(queries, tau)
+        else:
+            yield from (one[1] if one[0] == tau else one[1].within(tau) for one in known if one is not None)
+
+
+def _distinct(requests: Sequence[Request]) -> Int8Array:
+    """The distinct queries of these requests, in order, for use as public rows. At most as many as are kept."""
+    rows = np.concatenate([request.queries.values for request in requests])[: 4 * MOST_ROWS]
+    _, first = np.unique(rows, axis=0, return_index=True)
+    return rows[np.sort(first)[:MOST_ROWS]]
 
 
 def _rows(queries: Vectors, positions: list[int]) -> Vectors:

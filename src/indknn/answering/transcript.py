@@ -30,7 +30,6 @@ class Answer:
     `scores` are the scores of each class from the model and the votes, minus 1/c. None if there is no model.
     """
 
-    position: int
     label: int
     release: Release | None = None
     scores: FloatArray | None = None

@@ -1,110 +1,98 @@
-"""The coordinator of a cluster: to the code that answers or writes it is one shard, and it has many hosts behind it.
+"""The coordinator of a cluster: it has the books of all records, the ledger, and links to the hosts.
 
-The coordinator keeps the books: who has which slot, what everybody has spent, and where each record is. Hosts keep what
-is large: features and labels. They also have a copy of their own people's balances, to decide who can pay. Person p is
-on host p mod N. The coordinator adds up the sums of the hosts. It also makes every debit, in the ledger that the
-journal writes down. So an answer is as durable and atomic as with one shard, and a host can never cause an overdraft.
+It knows who has which slot, what everybody has spent, and where each record is. Hosts keep what is large: features and
+labels. They also have a copy of their own people's balances, to decide who can pay. Person p is on host p mod N. The
+coordinator adds up the sums of the hosts. It also makes every debit, in the ledger that the journal writes down. So an
+answer is as durable and atomic as with one shard, and a host can never cause an overdraft.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
-from indknn.cluster.hosts import Hosts
-from indknn.cluster.messages import Ballot, Form, Limits, QueryBatch, Sums
-from indknn.core.mechanism import Group, Plan
+from indknn.cluster.links import PATIENCE, Links, Process, checked_number
+from indknn.cluster.messages import Debit, Form, Limits, QueryBatch, Sums
+from indknn.core.mechanism import Plan
 from indknn.errors import LedgerError, ShardError
 from indknn.ledger import MemoryLedger, Scope
-from indknn.records.derived import Derived, Rule
+from indknn.records.book import RecordBook
+from indknn.records.derived import Rule
+from indknn.records.indexes.scan import MAX_QUERIES
 from indknn.records.keys import KeyArray
-from indknn.records.shard import Admitted, Shard, bodies
 from indknn.records.slices import Arguments
-from indknn.records.slots import NO_SCALES, Slots
+from indknn.records.slots import NO_SCALES, FreeSlots
 from indknn.settings import Settings
-from indknn.types import Cohort, FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors
+from indknn.types import Cohort, FloatArray, Int8Array, IntArray, OwnerId, Vectors, joined
 
 _ROWS = 1 << 14
 """How many records are sent in one message."""
-_NONE: IntArray = np.zeros(0, dtype=np.int64)
-_NO_GROUP = Group(_NONE, _NONE, _NONE, _NONE, _NONE)
 
 
-class Cluster(Hosts):
-    """Hosts, and the shard over all of them."""
+class Cluster(Links):
+    """Links to hosts. An engine or a store has one coordinator over all of them."""
 
-    def new_shard(self, settings: Settings, ledger: MemoryLedger) -> ClusterShard:
-        """An empty shard over all hosts. It takes the hosts over when it is first used."""
+    def new_shard(self, settings: Settings, ledger: MemoryLedger) -> Coordinator:
+        """A coordinator without records. It takes the hosts over when it is first used."""
         form = Form(version("indknn"), settings.index, settings.kernel_, settings.n_features, settings.index_options)
-        return ClusterShard(self, form, ledger)
+        return Coordinator(self, form, ledger)
 
 
-class Elsewhere:
-    """An index whose records are elsewhere. It only assigns slots, in the same order as any index."""
+def local_cluster(shards: int, *, patience: float = PATIENCE) -> Cluster:
+    """A cluster of this many shard processes on this machine, which share its cores. They start when they are needed.
 
-    def __init__(self, with_scale: bool):
-        self.slots = Slots(1, with_scale=with_scale)
-
-    def __len__(self) -> int:
-        return len(self.slots)
-
-    def add(self, vectors: Vectors) -> IntArray:
-        """Assign a slot to each record."""
-        blank = np.ones(len(vectors))
-        return self.slots.add(Vectors(np.zeros((len(vectors), 1), dtype=np.int8), blank, blank))
-
-    def remove(self, slots: IntArray) -> None:
-        """Free the slots."""
-        self.slots.remove(slots)
-
-    def search(self, queries: Vectors, tau: int) -> list[Selection]:
-        """Not possible: the hosts search."""
-        raise ShardError("the records of a cluster are searched by its hosts, not here")
+    >>> with local_cluster(2) as cluster:
+    ...     len(cluster)
+    2
+    """
+    shards = checked_number(shards)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Cluster(lambda number: Process(number, patience), shards, threads=max(cores // shards, 1))
 
 
 @dataclass(frozen=True)
-class Asked(Selection):
-    """A query that is sent to the hosts. They know what is near it, so nothing is selected here."""
+class Sent:
+    """A query for the hosts. They know what is near it, so nothing is selected here."""
 
     query: Vectors
     tau: int
-    counted: list[tuple[IntArray, IntArray]] = field(default_factory=list)
-    """Who has paid how much for the count, which the journal does not know yet."""
-    result: list[tuple[Ballot, IntArray, IntArray, IntArray]] = field(default_factory=list)
-    """What was asked, the votes, who pays and how much, after the hosts have settled."""
+
+    def within(self, tau: int) -> Sent:
+        """The same query with a larger τ."""
+        return Sent(self.query, tau)
 
 
 @dataclass(frozen=True)
-class Waiting(Admitted):
-    """A query between `admit` and `settle`."""
+class Waiting:
+    """A query between `ask` and `votes`. `paid` is who has paid how much for the count. None if there is no count."""
 
-    asked: Asked
-    counted: bool
+    sent: Sent
+    scope: Scope
+    total: int = 0
+    paid: Debit | None = None
 
 
-class ClusterShard(Shard):
-    """All records and people of a cluster as one shard. See the top of this file."""
+class Coordinator(RecordBook):
+    """The books of a cluster, and the calls of its hosts. See the top of this file."""
 
-    ahead = True
+    block = MAX_QUERIES
 
-    def __init__(self, cluster: Hosts, form: Form, ledger: MemoryLedger):
-        super().__init__(Elsewhere(form.kernel.uses_lengths), ledger)
-        self.books = ledger
-        self._cluster, self._form, self._n = cluster, form, len(cluster)
+    def __init__(self, links: Links, form: Form, ledger: MemoryLedger):
+        super().__init__(ledger, with_scale=form.kernel.uses_lengths)
+        self._links, self._form, self._n = links, form, len(links)
         self._incarnation: str | None = None
+        self._slots = FreeSlots()
         self._place = np.zeros(0, dtype=np.int32)  # by record slot: its slot on its host
         self._unpaid = 0  # queries that hosts have charged and the ledger here has not
-        self._lost: ShardError | None = None
+        self._kept: Kept | None = None  # what the hosts keep for a round of training
 
-    def refuse_if_broken(self) -> None:
-        """Refuse to continue if some records are missing."""
-        if self._lost is not None:
-            raise LedgerError(f"a shard was lost, and its records with it: {self._lost}") from self._lost
-        super().refuse_if_broken()
+    def __len__(self) -> int:
+        return len(self._slots)
 
     # Records
 
@@ -114,23 +102,29 @@ class ClusterShard(Shard):
         """Store the records on the hosts of their owners, and return their numbers."""
         with self._changing():
             self._settle_up()
-            ids = super().add(vectors, labels, owners, keys)
-            self._send_records(ids & 0xFFFFFFFF, vectors, labels)
-            return ids
+            slots = self._slots.take(len(vectors))
+            self._enter(slots, labels, self.ledger.enrol(owners), self.epoch)
+            self._set_keys(slots, keys)
+            self._send_records(slots, vectors, labels)
+            return self.ids_at(slots)
 
     def restore(
         self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray, epochs: IntArray | int = 0
     ) -> None:
         """Restore the records of an earlier process. The ledger must be read before."""
-        first, used = self.index.slots.used, np.flatnonzero(owners >= 0)
-        super().restore(vectors, labels, owners, generations, epochs)
-        self._send_records(first + used, vectors[used], labels[used])
+        slots, used = self._slots.take(len(vectors)), np.flatnonzero(owners >= 0)
+        self._enter(slots, labels, owners, epochs, generations)
+        self._send_records(slots[used], vectors[used], labels[used])
+
+    def free(self, slots: IntArray) -> None:
+        """Mark these slots as free. They are the last ones that were restored, or earlier ones."""
+        self._slots.free(slots)
 
     def expect(self, records: int) -> None:
         """Reserve room for this many records, here and on the hosts, which get about equally many."""
-        super().expect(records)
+        self._expect(records)
         self._reserve({"_place": -1}, records)
-        self._ask("expect", [(records // self._n * 5 // 4 + 1024,)] * self._n)
+        self._hosts("expect", [(records // self._n * 5 // 4 + 1024,)] * self._n)
 
     def _send_records(self, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:
         self._reserve({"_place": -1}, int(slots.max(initial=-1)) + 1)
@@ -138,48 +132,42 @@ class ClusterShard(Shard):
         mine = [np.flatnonzero(owners % self._n == k) for k in range(self._n)]
         for start in range(0, max(map(len, mine)), _ROWS):
             parts = [rows[start : start + _ROWS] for rows in mine]
-            given = self._ask("place", [self._records(slots[rows], vectors[rows], labels[rows]) for rows in parts])
+            given = self._hosts("place", [self._records(slots[rows], vectors[rows], labels[rows]) for rows in parts])
             for rows, places in zip(parts, given, strict=True):
                 self._place[slots[rows]] = places
 
     def _records(self, slots: IntArray, vectors: Vectors, labels: IntArray) -> tuple[Any, ...]:
         owners = self.owners_of(slots)
         people, spent = np.unique(owners), {}
-        for scope in self.books.scopes if len(people) else ():
-            if (units := self.books.column(scope)[people]).any():
+        for scope in self.ledger.scopes if len(people) else ():
+            if (units := self.ledger.column(scope)[people]).any():
                 spent[scope] = units
         return vectors, labels, owners // self._n, self.epochs_of(slots), spent
 
     def forget(self, slots: IntArray) -> dict[int, OwnerId]:
-        """Remove the records in these slots. If all records are removed, lost ones no longer matter."""
-        if self._lost is not None and len(np.unique(slots)) == len(self):
-            self._lost, self._incarnation, self.broken = None, None, False
-        return super().forget(slots)
+        """Remove the records in these slots, here and on the hosts. Owners with no record left are forgotten.
 
-    def drop(self, slots: IntArray) -> list[int]:
-        """Remove the records in these slots, here and on the hosts."""
+        If all records are removed, lost ones no longer matter.
+        """
         slots = np.unique(slots)
-        if self._incarnation is not None and len(slots):
-            self._settle_up()
-            self._ask("drop", [(self._place[some],) for some in self._by_host(slots)])
-        return super().drop(slots)
+        if self._cause is not None and len(slots) == len(self):
+            self._cause, self._incarnation, self.broken = None, None, False
+        with self._changing():
+            if self._incarnation is not None and len(slots):
+                self._settle_up()
+                self._hosts("drop", [(self._place[some],) for some in self._by_host(slots)])
+            self._slots.free(slots)
+            return self._retire(self._leave(slots))
 
-    def values_of(self, slots: IntArray) -> Int8Array:
-        """The quantised features of these records, fetched from the hosts."""
-        return self._fetched(slots)[0]
-
-    def _bodies_at(self, slots: IntArray) -> list[bytes]:
-        if not len(slots):
-            return []
-        values, scales = self._fetched(slots)
-        return bodies(values, self.labels_of(slots), scales if self.index.slots.with_scale else NO_SCALES)
-
-    def _fetched(self, slots: IntArray) -> tuple[Int8Array, FloatArray]:
+    def bodies_at(self, slots: IntArray) -> tuple[Int8Array, FloatArray]:
+        """The quantised features of these records, and their scales, fetched from the hosts."""
         values, scales = np.zeros((len(slots), self._form.n_features), dtype=np.int8), np.ones(len(slots))
+        if not len(slots):
+            return values, scales
         hosts = self.owners_of(slots) % self._n
-        for k, part in enumerate(self._ask("bodies", [(self._place[some],) for some in self._by_host(slots)])):
+        for k, part in enumerate(self._hosts("bodies", [(self._place[some],) for some in self._by_host(slots)])):
             values[hosts == k], scales[hosts == k] = part
-        return values, scales
+        return values, scales if self._with_scale else NO_SCALES
 
     def _by_host(self, slots: IntArray) -> list[IntArray]:
         hosts = self.owners_of(slots) % self._n
@@ -187,76 +175,48 @@ class ClusterShard(Shard):
 
     # Answering
 
-    def scan(self, queries: Vectors, tau: int) -> list[Selection]:
+    def scan(self, queries: Vectors, tau: int) -> list[Sent]:
         """Nothing is sent yet: hosts scan when they must count or vote."""
-        return [Asked(_NONE, _NONE, queries[slice(i, i + 1)], tau) for i in range(len(queries))]
+        return [Sent(queries[slice(i, i + 1)], tau) for i in range(len(queries))]
 
-    def foretell(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope, int]]) -> None:
-        """Settle these queries with these plans and K in advance, in one round trip for all of them."""
-        asked = [_asked(one) for one in near]
-        self._vote(asked, [Ballot(*one) for one in questions])
+    def ask(
+        self, near: Sequence[Sent], questions: Sequence[tuple[Plan, Scope]], *, counted: bool = True
+    ) -> list[Waiting]:
+        """Count the people near all of these queries, in one round trip. Without counts, nothing is sent yet.
 
-    def count_all(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope]]) -> list[Admitted]:
-        """Admit and count all of these queries before any of them is settled, in one round trip."""
-        asked = [_asked(one) for one in near]
-        if not asked:
-            return []
-        batch = _batch(asked, [Ballot(*one) for one in questions])
-        sums = self._charging("count", len(asked), (Limits.of(self.books), batch))
-        for i, (one, (_, scope)) in enumerate(zip(asked, questions, strict=True)):
-            self._charge_count(one, *self._debits(sums, i), scope)  # before anybody uses it, whatever becomes of hosts
+        The ledger is charged at once, whatever becomes of the hosts. For the journal, the charge belongs to the answer,
+        which comes later.
+        """
+        waiting = [Waiting(sent, scope) for sent, (_, scope) in zip(near, questions, strict=True)]
+        if not counted or not waiting:
+            return waiting
+        sums = self._charging("count", len(waiting), (Limits.of(self.ledger), _batch(near, questions)))
         totals: list[int] = np.sum([one.rows for one in sums], axis=0).tolist()
-        return [
-            Waiting(total, _NO_GROUP, scope, one, True)
-            for one, total, (_, scope) in zip(asked, totals, questions, strict=True)
-        ]
+        for i, (one, total) in enumerate(zip(waiting, totals, strict=True)):
+            paid = self._debits(sums, i)
+            self.ledger.charge(*paid, one.scope, joining=False)
+            if self.ledger.log is not None:
+                paid = self.ledger.log[one.scope].pop()
+            waiting[i] = replace(one, total=total, paid=paid)
+        return waiting
 
-    def _charge_count(self, asked: Asked, slots: IntArray, units: IntArray, scope: Scope) -> None:
-        """Charge the ledger here. For the journal, the charge belongs to the answer, which comes later."""
-        self.ledger.charge(slots, units, scope, joining=False)
-        if self.books.log is not None:
-            asked.counted.append(self.books.log[scope].pop())
-
-    def settle_all(self, admitted: Sequence[Admitted], Ks: Sequence[int], plans: Sequence[Plan]) -> None:
-        """Settle all the counted queries in one round trip. `settle` returns the result of each."""
-        waiting = [_waiting(one) for one in admitted]
-        if waiting:
-            sums = self._ask("settle", [(list(Ks), list(plans))] * self._n)
-            questions = [Ballot(plan, one.scope, K) for one, plan, K in zip(waiting, plans, Ks, strict=True)]
-            self._take(sums, [one.asked for one in waiting], questions)
-
-    def admit(self, selection: Selection, plan: Plan, scope: Scope, *, counted: bool = True) -> Admitted:
-        """Lines 4 to 7. If K is estimated without a count, nothing is sent before `settle`."""
-        if counted:
-            (one,) = self.count_all([selection], [(plan, scope)])
-            return one
-        return Waiting(0, _NO_GROUP, scope, _asked(selection), False)
-
-    def settle(self, admitted: Admitted, K: int, plan: Plan) -> IntArray:
-        """Lines 8 and 9. The ledger here is charged what the hosts have charged for the votes."""
-        waiting = _waiting(admitted)
-        if not waiting.asked.result and waiting.counted:
-            self.settle_all([waiting], [K], [plan])
-        elif not waiting.asked.result:
-            self._vote([waiting.asked], [Ballot(plan, waiting.scope, K)])
-        question, votes, slots, units = waiting.asked.result.pop()
-        if question != Ballot(plan, waiting.scope, K):
-            raise LedgerError(f"a query was settled as {question}, and K is {K}: nothing was answered")
-        if self.books.log is not None:
-            self.books.log.setdefault(waiting.scope, []).extend(waiting.asked.counted)
-        self.ledger.charge(slots, units, waiting.scope)
-        self._unpaid -= 1
-        return votes
-
-    def _vote(self, asked: Sequence[Asked], questions: list[Ballot]) -> None:
-        if asked:
-            batch = _batch(asked, questions)
-            self._take(self._charging("vote", len(asked), (Limits.of(self.books), batch)), asked, questions)
-
-    def _take(self, sums: Sequence[Sums], asked: Sequence[Asked], questions: Sequence[Ballot]) -> None:
-        votes = np.sum([one.rows for one in sums], axis=0)
-        for i, (one, question) in enumerate(zip(asked, questions, strict=True)):
-            one.result.append((question, votes[i], *self._debits(sums, i)))
+    def votes(self, admitted: Sequence[Waiting], Ks: Sequence[int], plans: Sequence[Plan]) -> Iterator[IntArray]:
+        """The votes on all of these queries, in one round trip. The ledger is charged when the votes are taken."""
+        if not admitted:
+            return
+        if admitted[0].paid is None:
+            scopes = [one.scope for one in admitted]
+            batch = _batch([one.sent for one in admitted], list(zip(plans, scopes, strict=True)))
+            sums = self._charging("vote", len(admitted), (Limits.of(self.ledger), batch, list(Ks)))
+        else:
+            sums = self._hosts("settle", [(list(Ks), list(plans))] * self._n)
+        rows = np.sum([one.rows for one in sums], axis=0)
+        for i, one in enumerate(admitted):
+            if one.paid is not None and self.ledger.log is not None:
+                self.ledger.log.setdefault(one.scope, []).append(one.paid)
+            self.ledger.charge(*self._debits(sums, i), one.scope)
+            self._unpaid -= 1
+            yield rows[i]
 
     def _debits(self, sums: Sequence[Sums], answer: int) -> tuple[IntArray, IntArray]:
         """Who pays for one answer, in ascending order, and how much."""
@@ -269,43 +229,40 @@ class ClusterShard(Shard):
 
     # Training
 
-    def derived(self, rule: Rule, cohort: Cohort) -> Derived:
+    def derived(self, rule: Rule, cohort: Cohort) -> Kept:
         """The values that a rule gives to each record. The hosts keep them, for one rule at a time."""
-        return DerivedElsewhere(self, rule, cohort)
+        return Kept(self, rule, cohort)
 
-    def fill(self, derived: DerivedElsewhere) -> bool:
+    def fill(self, rows: Kept) -> bool:
         """Let the hosts process some more records. Returns whether there were any left."""
-        self._hold(derived)
-        return any(self._ask("fill", [()] * self._n))
+        self._keep(rows)
+        return any(self._hosts("fill", [()] * self._n))
 
-    def prepare_gradient(self, *_: Any) -> bool:
+    def prepare_gradient(self, rows: Kept, step: Arguments, scope: Scope) -> bool:
         """Nothing to do: hosts compute a gradient when it is requested, beside the thread that answers."""
         return False
 
-    def gradient(self, rows: Derived, step: Arguments, scope: Scope) -> IntArray:
+    def gradient(self, rows: Kept, step: Arguments, scope: Scope) -> IntArray:
         """The gradient over all records that take part, charged."""
-        self._hold(rows)
+        self._keep(rows)
         return self._pay_sums("gradient", (step, scope), scope)
 
-    def tally(self, cells: Derived, n_cells: int, scale: int, price: int, scope: Scope) -> IntArray:
+    def tally(self, cells: Kept, n_cells: int, scale: int, price: int, scope: Scope) -> IntArray:
         """How many records are in each cell, charged."""
-        self._hold(cells)
+        self._keep(cells)
         return self._pay_sums("tally", (n_cells, scale, price, scope), scope)
 
     def headcount(self, cohort: Cohort, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
         """How many people there are, charged."""
         return self._pay_sums("headcount", (cohort, n_cells, since, scale, price, scope), scope)
 
-    def _hold(self, derived: Derived) -> None:
-        assert isinstance(derived, DerivedElsewhere)
-        if derived is not self._held:
-            self._ask("derive", [(derived.rule, derived.cohort)] * self._n)
-            self._held = derived
-
-    _held: DerivedElsewhere | None = None
+    def _keep(self, rows: Kept) -> None:
+        if rows is not self._kept:
+            self._hosts("derive", [(rows.rule, rows.cohort)] * self._n)
+            self._kept = rows
 
     def _pay_sums(self, name: str, arguments: tuple[Any, ...], scope: Scope) -> IntArray:
-        sums = self._charging(name, 1, (Limits.of(self.books), *arguments))
+        sums = self._charging(name, 1, (Limits.of(self.ledger), *arguments))
         self.ledger.charge(*self._debits(sums, 0), scope)
         self._unpaid = 0
         return np.asarray(np.sum([one.rows for one in sums], axis=0), dtype=np.int64)
@@ -315,7 +272,7 @@ class ClusterShard(Shard):
     def _charging(self, name: str, queries: int, arguments: tuple[Any, ...]) -> list[Any]:
         self._settle_up()
         self._unpaid = queries
-        return self._ask(name, [arguments] * self._n)
+        return self._hosts(name, [arguments] * self._n)
 
     def _settle_up(self) -> None:
         """Charge people for the answers of an interrupted batch, although nobody received them. This is not undone.
@@ -324,22 +281,22 @@ class ClusterShard(Shard):
         never comes here: it reads everything again from its file.
         """
         if self._unpaid:
-            if self.books.log is not None:
+            if self.ledger.log is not None:
                 raise LedgerError("a batch was cut short, so memory and the store may differ: it must be read anew")
-            for k, columns in enumerate(self._ask("balances", [()] * self._n)):
+            for k, columns in enumerate(self._hosts("balances", [()] * self._n)):
                 for scope, (people, units) in columns.items():
-                    self.books.set_spent(people * self._n + k, scope, units)
+                    self.ledger.set_spent(people * self._n + k, scope, units)
             self._unpaid = 0
 
-    def _ask(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _hosts(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         self.refuse_if_broken()
         try:
             if self._incarnation is None:
-                self._incarnation, self._unpaid = self._cluster.begin(self._form), 0
-            return self._cluster.ask(self._incarnation, name, arguments)
+                self._incarnation, self._unpaid = self._links.begin(self._form), 0
+            return self._links.ask(self._incarnation, name, arguments)
         except ShardError as error:
-            self._lost = error
-            self.broken = True
+            self.broken, self._cause = True, error
+            self._why = f"a shard was lost, and its records with it: {error}"
             raise
 
     def __getstate__(self) -> dict[str, Any]:
@@ -347,38 +304,22 @@ class ClusterShard(Shard):
 
     def status(self) -> Iterator[dict[str, int]]:
         """The status of each host, for monitoring."""
-        yield from self._ask("status", [()] * self._n)
+        yield from self._hosts("status", [()] * self._n)
 
 
-class DerivedElsewhere(Derived):
+@dataclass(frozen=True, eq=False)
+class Kept:
     """The values that a rule gives to the records of a cluster. The hosts keep them."""
 
-    def __init__(self, shard: ClusterShard, rule: Rule, cohort: Cohort):
-        super().__init__(shard, rule, cohort)
-        self.rule = rule
-        self._cluster = shard
+    coordinator: Coordinator
+    rule: Rule
+    cohort: Cohort
 
-    def fill(self, most: int = 0) -> bool:
+    def fill(self) -> bool:
         """Process some more records. Returns whether there were any left."""
-        return self._cluster.fill(self)
+        return self.coordinator.fill(self)
 
 
-def _asked(selection: Selection) -> Asked:
-    assert isinstance(selection, Asked)
-    return selection
-
-
-def _waiting(admitted: Admitted) -> Waiting:
-    assert isinstance(admitted, Waiting)
-    return admitted
-
-
-def _batch(asked: Sequence[Asked], questions: list[Ballot]) -> QueryBatch:
-    rows = [one.query for one in asked]
-    queries = Vectors(
-        np.concatenate([row.values for row in rows]),
-        np.concatenate([row.root_norm for row in rows]),
-        np.concatenate([row.scale for row in rows]),
-    )
-    (tau,) = {one.tau for one in asked}
-    return QueryBatch(queries, tau, questions)
+def _batch(sent: Sequence[Sent], questions: Sequence[tuple[Plan, Scope]]) -> QueryBatch:
+    (tau,) = {one.tau for one in sent}
+    return QueryBatch(joined([one.query for one in sent]), tau, list(questions))

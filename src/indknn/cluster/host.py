@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from indknn.cluster.messages import Debit, Form, Limits, PackedDebits, QueryBatch, Sums
+from indknn.core.mechanism import Plan
 from indknn.errors import ShardError
 from indknn.ledger import MemoryLedger, Scope
 from indknn.records.derived import Derived, Rule
@@ -90,7 +91,7 @@ class Host:
 
     def bodies(self, slots: IntArray) -> tuple[Int8Array, FloatArray]:
         """The features and scales of records."""
-        return self._shard.values_of(slots), self._shard.index.slots.scales(slots)
+        return self._shard.bodies_at(slots)
 
     def status(self) -> dict[str, int]:
         """The status, for monitoring."""
@@ -98,34 +99,33 @@ class Host:
 
     # Answering: counts and sums per query go out, and who paid for them
 
-    def vote(self, terms: Limits, batch: QueryBatch) -> Sums:
+    def vote(self, terms: Limits, batch: QueryBatch, Ks: list[int]) -> Sums:
         """The votes on each query, if K is known beforehand: scan, admit, settle."""
-        self._admit(terms, batch)
-        return self.settle([question.K for question in batch.questions], [q.plan for q in batch.questions])
+        self._admit(terms, batch, counted=False)
+        return self.settle(Ks, [plan for plan, _ in batch.questions])
 
     def count(self, terms: Limits, batch: QueryBatch) -> Sums:
         """How many records take part in each query. Their owners are charged for that, in the order of the queries."""
-        paid = self._admit(terms, batch)
+        paid = self._admit(terms, batch, counted=True)
         totals = np.array([admitted.total for admitted in self._admitted], dtype=np.int64)
         return Sums(totals, PackedDebits.of(paid))
 
-    def settle(self, Ks: list[Any], plans: list[Any]) -> Sums:
+    def settle(self, Ks: list[int], plans: list[Plan]) -> Sums:
         """The votes on each counted query, now that every K is known."""
         rows, paid = [], []
         waiting, self._admitted = self._admitted, []
-        for admitted, K, plan in zip(waiting, Ks, plans, strict=True):
-            rows.append(self._shard.settle(admitted, K, plan))
+        for admitted, votes in zip(waiting, self._shard.votes(waiting, Ks, plans), strict=True):
+            rows.append(votes)
             paid.append(self._paid(admitted.scope))
         return Sums(np.array(rows), PackedDebits.of(paid))
 
-    def _admit(self, terms: Limits, batch: QueryBatch) -> list[Debit]:
+    def _admit(self, terms: Limits, batch: QueryBatch, *, counted: bool) -> list[Debit]:
         """Admit people to each query. Returns what they paid for being counted."""
         terms.hold_in(self._ledger)
         self._admitted, paid = [], []
-        for found, question in zip(self._shard.scan(batch.queries, batch.tau), batch.questions, strict=True):
-            admitted = self._shard.admit(found, question.plan, question.scope, counted=question.K is None)
-            self._admitted.append(admitted)
-            paid.append(self._paid(question.scope))
+        for found, (plan, scope) in zip(self._shard.scan(batch.queries, batch.tau), batch.questions, strict=True):
+            self._admitted.append(self._shard.admit(found, plan, scope, counted=counted))
+            paid.append(self._paid(scope))
         return paid
 
     # Training

@@ -51,21 +51,12 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Ballot:
-    """How the people near one query are asked: the plan, and whose ledger pays. K is None before the count."""
-
-    plan: Plan
-    scope: Scope
-    K: int | None = None
-
-
-@dataclass(frozen=True)
 class QueryBatch:
-    """Queries that are asked together, with one scan and one round trip."""
+    """Queries that are asked together, with one scan and one round trip: the plan of each, and whose ledger pays."""
 
     queries: Vectors
     tau: int
-    questions: list[Ballot]
+    questions: list[tuple[Plan, Scope]]
 
 
 @dataclass(frozen=True)

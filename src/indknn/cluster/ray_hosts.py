@@ -17,7 +17,7 @@ from typing import Any
 
 from indknn.cluster.coordinator import Cluster
 from indknn.cluster.host import Host
-from indknn.cluster.local import PATIENCE, checked_number
+from indknn.cluster.links import PATIENCE, checked_number
 from indknn.errors import IndKNNError, PrivacyError, ShardError, to_install
 
 NAMESPACE = "indknn"

@@ -3,9 +3,38 @@
 All code in here sees only public things: queries, released answers and sums, and their known noise. It is
 post-processing. It costs nobody anything and may use floating point freely.
 
-May import: `core` and below, but never records, ledgers, the mechanism or noise.
+May import: `settings` and below, but never records, ledgers, the mechanism or noise.
 """
 
-from indknn.models.shared_model import SharedModel
+from __future__ import annotations
 
-__all__ = ["SharedModel"]
+from indknn.models import adviser, shared_model
+from indknn.models.adviser import Adviser
+from indknn.models.shared_model import SharedModel
+from indknn.settings import Settings
+from indknn.types import Scope
+
+__all__ = ["SharedModel", "new_adviser", "new_model"]
+
+
+def new_model(settings: Settings) -> SharedModel:
+    """The shared model as it is before any release."""
+    classes, most = max(len(settings.class_array), 1), settings.max_records_per_round
+    return SharedModel(shared_model.Terms(settings.n_features, classes, settings.shared_budget, most_records=most))
+
+
+def new_adviser(settings: Settings, model: SharedModel, analyst: Scope = None) -> Adviser:
+    """The adviser of an analyst to whom nothing was released yet."""
+    seen = settings.seen_by(analyst)
+    if settings.advised and not seen.advised:  # only votes: the model stays as it is before any release
+        model = new_model(settings)
+    terms = adviser.Terms(
+        seen.n_features,
+        max(len(seen.class_array), 1),
+        seen.budget - seen.shared_budget,
+        seen.max_queries,
+        seen.sigma2,
+        seen.tau,
+        seen.expected_records,
+    )
+    return Adviser(terms, seen.kernel_, model)

@@ -73,12 +73,14 @@ class Advice:
 class Question:
     """How people are asked about one query: the noise on their votes, and whether their count is released.
 
-    `share` is the share of earlier queries that are near this one, and `kappa` their mean similarity.
+    `share` is the share of earlier queries that are near this one, and `kappa` their mean similarity. `K` is what is
+    expected before a count.
     """
 
     sigma2: float
     share: float
     kappa: float
+    K: int
     counted: bool
 
 
@@ -123,7 +125,7 @@ class Adviser:
         `known` has the model's scores, if they were computed already.
         """
         self._choose(queries)
-        tau, n = self.tau or DEFAULT_TAU, len(queries)
+        tau, n = self.tau or DEFAULT_TAU, len(queries.values)
         shown = self.model.shown
         if shown is None:
             return Advice(np.zeros((n, self.terms.n_classes)), np.ones(n, dtype=bool), tau)
@@ -167,7 +169,7 @@ class Adviser:
         """How people will be asked about this query. All of this is public."""
         counted = self.density.count_due
         share, kappa = self.density.look(query, tau)
-        return Question(self.sigma2(), share, kappa, counted)
+        return Question(self.sigma2(), share, kappa, self.expected(share), counted)
 
     def expected(self, share: float) -> int:
         """The K that is estimated for this query: the people near it who can still vote."""

@@ -1,41 +1,28 @@
 """A shard owns records, their index, and the ledger of the people to whom they belong.
 
 It answers a query in two calls, `admit` and `settle`. Between them, only a count goes out and the noisy K comes back.
-After them, only the sums of votes per class go out. Code above this does not know how many shards there are. All
-records of one owner are in one shard, because the owner's ledger is there.
+After them, only the sums of votes per class go out. All records of one owner are in one shard, because the owner's
+ledger is there.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
-from threading import RLock
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from indknn.core import mechanism, statistics
 from indknn.core.mechanism import Plan
 from indknn.core.statistics import Contribution
-from indknn.errors import InvalidInputError, LedgerError
 from indknn.ledger import MemoryLedger, Scope
+from indknn.records.book import RecordBook
 from indknn.records.derived import Derived, Rule
 from indknn.records.indexes import Index
-from indknn.records.keys import KeyArray, Match, RecordKeys
+from indknn.records.keys import KeyArray
 from indknn.records.slices import Arguments, GradientSlices
-from indknn.records.slots import NO_SCALES
 from indknn.types import Cohort, FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors
-
-_SLOT_BITS = 32
-_RECORD_ARRAYS = {"_label": -1, "_owner": -1, "_generation": 0, "_next": -1, "_epoch": 0}
-MAX_EPOCH = (1 << 15) - 1
-_NO_KEY: KeyArray = np.zeros(2, dtype=np.uint64)
-_COMPARED = 1 << 16
-"""New records are compared with at most this many of the owner's latest records."""
 
 
 @dataclass(frozen=True)
@@ -47,86 +34,32 @@ class Admitted:
     scope: Scope
 
 
-class Shard:
-    """Records of some people, searchable, with what each person has spent.
+class Shard(RecordBook):
+    """Records of some people, searchable, with what each person has spent."""
 
-    The number of a record consists of its slot and of how often the slot was used before: `generation << 32 | slot`. So
-    numbers never repeat and need no table. A new store numbers its records 0, 1, 2, ... A record may also have an id
-    that its caller chose. `keys` has a hash of it.
-    """
-
-    max_epoch = MAX_EPOCH
-    ahead = False
-    """Whether the shard is in another process. Then a batch is announced in advance, and counted before any vote."""
+    block = 1
+    """How many queries are asked before any of them is settled. A cluster takes many at once."""
 
     def __init__(self, index: Index, ledger: MemoryLedger):
+        super().__init__(ledger, with_scale=index.slots.with_scale)
         self.index = index
-        self.ledger = ledger
-        self.keys = RecordKeys()
-        self.broken = False
-        self.epoch = 0
-        # By record slot. 32 bits are enough, because a store of a billion records has more than one shard.
-        self._label = np.zeros(0, dtype=np.int32)
-        self._owner = np.zeros(0, dtype=np.int32)  # owner slot, -1 if there is no record
-        self._generation = np.zeros(0, dtype=np.int32)
-        self._epoch = np.zeros(0, dtype=np.int32)  # how many rounds of training had begun when the record came
-        self._next = np.zeros(0, dtype=np.int32)  # the owner's next record, -1 after the last
-        self._head = np.zeros(0, dtype=np.int32)  # by owner slot: the first record, -1 without any
         self._spare: tuple[Cohort, IntArray] | None = None  # the numbers of records that are too many of one person
 
     def __len__(self) -> int:
         return len(self.index)
 
     @property
-    def lock(self) -> RLock:
-        """The lock that every change here holds, and the predictor during a whole query."""
-        return self.ledger.lock
+    def used(self) -> int:
+        """All slots below this have held a record."""
+        return self.index.slots.used
 
-    def refuse_if_broken(self) -> None:
-        """Refuse to continue after a change that was interrupted (by a signal, or because memory ran out)."""
-        if self.broken:
-            raise LedgerError("a change of the records was interrupted halfway; this store can no longer be trusted")
+    def values_of(self, slots: IntArray) -> Int8Array:
+        """The quantised features of these records."""
+        return self.index.slots.values[slots]
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        with self.lock:
-            self.refuse_if_broken()
-            try:
-                yield
-            except BaseException:
-                self.broken = True
-                raise
-
-    def match(
-        self,
-        vectors: Vectors,
-        labels: IntArray,
-        owners: Sequence[OwnerId],
-        record_ids: Sequence[str | None] | None = None,
-    ) -> Match:
-        """Which of these rows are here already: by their record id, or else byte for byte."""
-        ids, nothing = np.full(len(vectors), -1, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        keys: KeyArray = np.broadcast_to(_NO_KEY, (len(vectors), 2))
-        if record_ids is not None:
-            keys = self.ledger.record_keys(record_ids)
-        if not len(self):
-            return Match(ids, nothing, 0, keys)
-        people = self.ledger.find(owners)
-        if record_ids is None:
-            return Match(ids, nothing, self._copies(vectors, labels, people), keys)
-        held = self.keys.find(keys)
-        rows = np.flatnonzero(held >= 0)
-        slots = held[rows]
-        foreign = rows[self._owner[slots] != people[rows]]
-        if len(foreign):
-            name = record_ids[int(foreign[0])]
-            raise InvalidInputError(f"record id {name!r} belongs to another owner than {owners[foreign[0]]!r}")
-        pairs = zip(self._bodies(vectors[rows], labels[rows]), self._bodies_at(slots), strict=True)
-        same = np.array([given == here for given, here in pairs], dtype=bool)
-        ids[rows[same]] = self.ids_at(slots[same])
-        nameless = np.flatnonzero(~keys.any(axis=1))
-        copies = self._copies(vectors[nameless], labels[nameless], people[nameless])
-        return Match(ids, slots[~same], copies, keys)
+    def bodies_at(self, slots: IntArray) -> tuple[Int8Array, FloatArray]:
+        """The quantised features of these records, and their scales if the kernel uses them."""
+        return self.values_of(slots), self.index.slots.scales(slots)
 
     def add(
         self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId], keys: KeyArray | None = None
@@ -134,20 +67,13 @@ class Shard:
         """Store the records and return their numbers. The caller has validated everything."""
         with self._changing():
             slots = self.place(vectors, labels, self.ledger.enrol(owners), self.epoch)
-            if keys is not None and keys.any():
-                named = keys.any(axis=1)
-                self.keys.set(slots[named], keys[named])
+            self._set_keys(slots, keys)
             return self.ids_at(slots)
 
     def place(self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, epochs: IntArray | int) -> IntArray:
         """Store records of people who have slots already. Returns the slot of each record."""
         slots = self.index.add(vectors)
-        self._reserve(_RECORD_ARRAYS, int(slots.max(initial=-1)) + 1)
-        self._reserve({"_head": -1}, int(owner_slots.max(initial=-1)) + 1)
-        self._label[slots] = labels
-        self._owner[slots] = owner_slots
-        self._epoch[slots] = epochs
-        self._link(slots, owner_slots)
+        self._enter(slots, labels, owner_slots, epochs)
         return slots
 
     def forget(self, slots: IntArray) -> dict[int, OwnerId]:
@@ -156,80 +82,30 @@ class Shard:
         What they spent stays in the ledger (rule 4).
         """
         with self._changing():
-            gone = {owner: self.ledger.name_of(owner) for owner in self.drop(slots)}
-            self.ledger.retire(np.array(list(gone), dtype=np.int64))
-            return gone
+            return self._retire(self.drop(slots))
 
     def drop(self, slots: IntArray) -> list[int]:
         """Remove the records in these slots. Returns the slots of the owners who have none left."""
         slots = np.unique(slots)
-        doomed, gone = set(slots.tolist()), []
-        for owner in np.unique(self._owner[slots]).tolist():
-            kept = [slot for slot in self._records_of(owner) if slot not in doomed]
-            self._head[owner] = kept[0] if kept else -1
-            self._next[kept] = [*kept[1:], -1][: len(kept)]
-            if not kept:
-                gone.append(owner)
-        self._drop(slots)
-        return gone
-
-    def slots_of_owners(self, owners: Sequence[OwnerId]) -> IntArray:
-        """The slots of all records of these owners."""
-        here = np.unique(self.ledger.slots_of(owners))
-        slots = [slot for owner in here[here >= 0].tolist() for slot in self._records_of(owner)]
-        return np.array(slots, dtype=np.int64)
-
-    @property
-    def used(self) -> int:
-        """All slots below this have held a record."""
-        return self.index.slots.used
-
-    def slots(self, low: int = 0, high: int | None = None) -> IntArray:
-        """The slots of all records, or of those in the slots from `low` up to `high`."""
-        return np.flatnonzero(self._owner[low:high] >= 0) + low
-
-    def slots_of_records(self, ids: Sequence[int]) -> IntArray:
-        """The slots of these records."""
-        return np.array(sorted({self._slot_of(i) for i in ids}), dtype=np.int64)
-
-    def generations(self, slots: IntArray) -> IntArray:
-        """How often each slot was used before."""
-        return self._generation[slots].astype(np.int64)
-
-    def owners_of(self, slots: IntArray) -> IntArray:
-        """The owner slot of each record slot."""
-        return self._owner[slots].astype(np.int64)
-
-    def epochs_of(self, slots: IntArray) -> IntArray:
-        """How many rounds of training had begun when each of these records came."""
-        return self._epoch[slots].astype(np.int64)
+        self.index.remove(slots)
+        return self._leave(slots)
 
     def restore(
         self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray, epochs: IntArray | int = 0
     ) -> None:
         """Restore the next records of an earlier process, slot by slot. Owner -1 marks a slot that will be freed."""
-        slots = self.index.add(vectors)
-        self._reserve(_RECORD_ARRAYS, int(slots.max(initial=-1)) + 1)
-        self._reserve({"_head": -1}, int(owners.max(initial=-1)) + 1)
-        self._label[slots], self._owner[slots], self._generation[slots] = labels, owners, generations
-        self._epoch[slots] = epochs
-        used = slots[owners >= 0]
-        # After a purge, no release has the epoch. The next epoch must be above those of all records.
-        self.epoch = max(self.epoch, int(self._epoch[used].max(initial=0)))
-        self._link(used, owners[owners >= 0])
+        self._enter(self.index.add(vectors), labels, owners, epochs, generations)
 
     def expect(self, records: int) -> None:
         """Reserve room for this many records, so that nothing is moved while they are added."""
         self.index.slots.expect(records)
-        self._reserve(_RECORD_ARRAYS, records)
+        self._expect(records)
 
     def free(self, slots: IntArray) -> None:
         """Mark these slots as free. They are the last ones that were restored, or earlier ones."""
         self.index.remove(slots)
 
-    def record_ids(self) -> IntArray:
-        """The ids of all records held, by slot."""
-        return self.ids_at(self.slots())
+    # Answering
 
     def scan(self, queries: Vectors, tau: int) -> list[Selection]:
         """Which records each query selects."""
@@ -250,18 +126,17 @@ class Shard:
             group, total = count.group, count.total
         return Admitted(total, group, scope)
 
-    def foretell(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope, int]]) -> None:
-        """Announce that these queries will be settled with these plans and K.
+    def ask(
+        self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope]], *, counted: bool = True
+    ) -> list[Admitted]:
+        """Admit the people near each query, in order, before any of these queries is settled."""
+        pairs = zip(near, questions, strict=True)
+        return [self.admit(found, plan, scope, counted=counted) for found, (plan, scope) in pairs]
 
-        Useful for shards in other processes (`ahead`).
-        """
-
-    def count_all(self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope]]) -> list[Admitted]:
-        """Admit and count all of these queries before any of them is settled."""
-        return [self.admit(one, *question) for one, question in zip(near, questions, strict=True)]
-
-    def settle_all(self, admitted: Sequence[Admitted], Ks: Sequence[int], plans: Sequence[Plan]) -> None:
-        """Announce that these counted queries will be settled with these K and plans, as with `foretell`."""
+    def votes(self, admitted: Sequence[Admitted], Ks: Sequence[int], plans: Sequence[Plan]) -> Iterator[IntArray]:
+        """The votes on each query. Everybody pays for a query when its votes are taken."""
+        for waiting, K, plan in zip(admitted, Ks, plans, strict=True):
+            yield self.settle(waiting, K, plan)
 
     def settle(self, admitted: Admitted, K: int, plan: Plan) -> IntArray:
         """Lines 8 and 9: charge the clipped votes, and return their sums per class."""
@@ -269,6 +144,8 @@ class Shard:
         settled = mechanism.settle(group, self.ledger.remaining(group.owners, scope), K, plan)
         self.ledger.charge(group.owners, settled.charges, scope)
         return settled.votes
+
+    # Training
 
     def derived(self, rule: Rule, cohort: Cohort) -> Derived:
         """The values that a rule gives to each record of a cohort. They are computed once and kept."""
@@ -332,88 +209,6 @@ class Shard:
             spare.append(self.ids_at(own[np.argsort(np.array(hashes), kind="stable")[most:]]))
         return np.concatenate([np.zeros(0, dtype=np.int64), *spare])
 
-    def values_of(self, slots: IntArray) -> Int8Array:
-        """The quantised features of these records."""
-        return self.index.slots.values[slots]
-
-    def labels_of(self, slots: IntArray) -> IntArray:
-        """The class numbers of these records."""
-        return self._label[slots].astype(np.int64)
-
     def _pay(self, given: Contribution, scope: Scope) -> IntArray:
         self.ledger.charge(given.owners, given.charges, scope)
         return given.sums
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        for name in (*_RECORD_ARRAYS, "_head"):
-            setattr(self, name, getattr(self, name).copy())  # may be a read-only map
-
-    def _link(self, slots: IntArray, owner_slots: IntArray) -> None:
-        """Put the records at the front of their owners' chains."""
-        if (owner_slots[1:] > owner_slots[:-1]).all():  # one record each and in order, so there is nothing to sort
-            self._next[slots], self._head[owner_slots] = self._head[owner_slots], slots
-            return
-        order = np.argsort(owner_slots, kind="stable")
-        slots, owners = slots[order], owner_slots[order]
-        same = np.append(owners[1:] == owners[:-1], False)[: len(owners)]
-        self._next[slots] = np.where(same, np.append(slots[1:], -1)[: len(slots)], self._head[owners])
-        first = np.append(True, ~same[:-1])[: len(slots)]
-        self._head[owners[first]] = slots[first]
-
-    def _records_of(self, owner: int) -> Iterator[int]:
-        slot = int(self._head[owner])
-        while slot >= 0:
-            yield slot
-            slot = int(self._next[slot])
-
-    def _drop(self, slots: IntArray) -> None:
-        self.index.remove(slots)
-        self._label[slots] = -1
-        self._owner[slots] = -1
-        self._next[slots] = -1
-        self._generation[slots] += 1
-        self.keys.clear(slots)
-
-    def _copies(self, vectors: Vectors, labels: IntArray, people: IntArray) -> int:
-        """How many of these rows their owners already have."""
-        rows = np.flatnonzero(people >= 0)
-        if not len(rows):
-            return 0
-        slots = [list(islice(self._records_of(person), _COMPARED)) for person in np.unique(people[rows]).tolist()]
-        held = np.array([slot for some in slots for slot in some], dtype=np.int64)
-        known = set(zip(self._owner[held].tolist(), self._bodies_at(held), strict=True))
-        bodies = self._bodies(vectors[rows], labels[rows])
-        return sum(one in known for one in zip(people[rows].tolist(), bodies, strict=True))
-
-    def _bodies_at(self, slots: IntArray) -> list[bytes]:
-        return bodies(self.values_of(slots), self._label[slots], self.index.slots.scales(slots))
-
-    def _bodies(self, vectors: Vectors, labels: IntArray) -> list[bytes]:
-        return bodies(vectors.values, labels, vectors.scale if self.index.slots.with_scale else NO_SCALES)
-
-    def ids_at(self, slots: IntArray) -> IntArray:
-        """The numbers of the records in these slots."""
-        return self._generation[slots].astype(np.int64) << _SLOT_BITS | slots
-
-    def _slot_of(self, record: int) -> int:
-        slot, generation = record & ((1 << _SLOT_BITS) - 1), record >> _SLOT_BITS
-        known = record >= 0 and slot < len(self._owner) and self._owner[slot] >= 0
-        if not known or self._generation[slot] != generation:
-            raise InvalidInputError(f"unknown record id {record!r}: no such record is held")
-        return slot
-
-    def _reserve(self, arrays: dict[str, int], capacity: int) -> None:
-        """Make these arrays at least this long, filled with the given value."""
-        for name, empty in arrays.items():
-            old = getattr(self, name)
-            if capacity > len(old):
-                extra = max(capacity - len(old), len(old) // 2)
-                setattr(self, name, np.concatenate([old, np.full(extra, empty, dtype=old.dtype)]))
-
-
-def bodies(values: Int8Array, labels: npt.NDArray[Any], scales: FloatArray) -> list[bytes]:
-    """The bytes of each record that anything can depend on."""
-    body = np.zeros(len(values), dtype=[("label", "<i4"), ("scale", "<f8"), ("values", "i1", (values.shape[1],))])
-    body["label"], body["scale"], body["values"] = labels, scales, values
-    return [one.tobytes() for one in body]

@@ -24,6 +24,29 @@ _ARRAYS = ("values", "squared", "roots", "scale", "codes")
 NO_SCALES: FloatArray = np.ones(1)  # broadcasts to any length
 
 
+class FreeSlots:
+    """Assigns slots. Freed ones are taken first, the latest first."""
+
+    def __init__(self) -> None:
+        self.used = 0  # all slots below this have been used at least once
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return self.used - len(self._free)
+
+    def take(self, n: int) -> IntArray:
+        """A slot for each of n records."""
+        recycled = [self._free.pop() for _ in range(min(n, len(self._free)))]
+        first, self.used = self.used, self.used + n - len(recycled)
+        if not recycled:
+            return np.arange(first, self.used)
+        return np.array([*recycled, *range(first, self.used)], dtype=np.int64)
+
+    def free(self, slots: IntArray) -> None:
+        """Nothing is in these slots any more."""
+        self._free.extend(slots.tolist())
+
+
 class Slots:
     """Quantised records by slot.
 
@@ -43,11 +66,15 @@ class Slots:
         self.roots: Float32Array = np.zeros(0, dtype=np.float32)
         self.scale: FloatArray = np.zeros((0, int(with_scale)))
         self.codes: CodeArray = np.zeros((0, code_bytes), dtype=np.uint8)
-        self.used = 0  # all slots below this have been used at least once
-        self._free: list[int] = []
+        self._assigned = FreeSlots()
 
     def __len__(self) -> int:
-        return self.used - len(self._free)
+        return len(self._assigned)
+
+    @property
+    def used(self) -> int:
+        """All slots below this have been used at least once."""
+        return self._assigned.used
 
     @property
     def alive(self) -> BoolArray:
@@ -76,19 +103,13 @@ class Slots:
 
     def add(self, vectors: Vectors, codes: CodeArray | None = None) -> IntArray:
         """Store the vectors and return the slot of each."""
-        n = len(vectors)
-        recycled = [self._free.pop() for _ in range(min(n, len(self._free)))]
-        fresh = n - len(recycled)
-        values = vectors.values
-        if vectors.spare and not self.used and values.nbytes >= _MANY_BYTES and values.ctypes.data % ALIGNED == 0:
+        before, values = self.used, vectors.values
+        if vectors.spare and not before and values.nbytes >= _MANY_BYTES and values.ctypes.data % ALIGNED == 0:
             self.values = values  # a copy would take as much memory again
-        self._reserve(self.used + fresh)
-        if not recycled:
-            where: slice | IntArray = slice(self.used, self.used + n)
-            slots = np.arange(self.used, self.used + n)
-        else:
-            where = slots = np.array([*recycled, *range(self.used, self.used + fresh)], dtype=np.int64)
-        self.used += fresh
+        slots = self._assigned.take(len(vectors))
+        self._reserve(self.used, before)
+        fresh = self.used - before == len(slots)
+        where: slice | IntArray = slice(before, self.used) if fresh else slots
         if self.values is not values:
             self.values[where] = values
         self.squared[where] = np.rint(vectors.root_norm * vectors.root_norm)  # exact: a root of an integer
@@ -101,7 +122,7 @@ class Slots:
 
     def expect(self, records: int) -> None:
         """Reserve room for this many. Pages that are never written take no memory."""
-        self._reserve(records)
+        self._reserve(records, self.used)
 
     def remove(self, slots: IntArray) -> None:
         """Free the slots and overwrite their contents."""
@@ -111,9 +132,9 @@ class Slots:
         self.roots[where] = np.nan
         self.scale[where] = 0.0
         self.codes[where] = 0
-        self._free.extend(slots.tolist())
+        self._assigned.free(slots)
 
-    def _reserve(self, capacity: int) -> None:
+    def _reserve(self, capacity: int, held: int) -> None:
         have = len(self.squared)
         if capacity <= have:
             return
@@ -123,7 +144,7 @@ class Slots:
             if len(old) == capacity:  # just taken over
                 continue
             new = aligned_zeros((capacity, *old.shape[1:]), old.dtype)
-            new[: self.used] = old[: self.used]
+            new[:held] = old[:held]
             old[:] = 0  # the old copy would otherwise keep forgotten features in freed memory
             setattr(self, name, new)
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from indknn.answering.training import Progress
+from indknn.answering.trainer import Progress
 from indknn.errors import StoreError
 from indknn.models import SharedModel
 from indknn.server.problems import log_error

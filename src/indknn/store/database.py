@@ -20,7 +20,7 @@ from indknn.core.releases import PublicRows, Release, decode, encode
 from indknn.errors import StoreError
 from indknn.ledger import SHARED, Scope
 from indknn.ledger.memory import MemoryLedger, Tombstone
-from indknn.records.shard import Shard
+from indknn.records.protocol import AnyShard
 from indknn.store.codec import BLOCK, Debits, decode_name, encode_name, pack_label, record_type, unpack_label
 from indknn.store.files import sync_file
 from indknn.store.home import Connection, scan
@@ -125,7 +125,7 @@ def read_public(db: Connection) -> Int8Array | None:
     return None if body is None else PublicRows.read(body).values
 
 
-def write_records(db: Connection, shard: Shard, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:
+def write_records(db: Connection, shard: AnyShard, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:
     """Write the records that were just put into these slots, some at a time, to save memory."""
     for low in range(0, len(slots), _ROWS):
         part = slice(low, low + _ROWS)
@@ -136,14 +136,14 @@ def write_records(db: Connection, shard: Shard, slots: IntArray, vectors: Vector
         _overwrite(db, here, body)
 
 
-def clear_records(db: Connection, shard: Shard, slots: IntArray, n_features: int) -> None:
+def clear_records(db: Connection, shard: AnyShard, slots: IntArray, n_features: int) -> None:
     """Clear slots that were just freed. Only the generation stays, increased by one."""
     for low in range(0, len(slots), _ROWS):
         here = slots[low : low + _ROWS]
         _overwrite(db, here, _blank(shard, here, n_features))
 
 
-def _blank(shard: Shard, slots: IntArray, n_features: int) -> npt.NDArray[np.void]:
+def _blank(shard: AnyShard, slots: IntArray, n_features: int) -> npt.NDArray[np.void]:
     body = np.zeros(len(slots), dtype=record_type(n_features))
     body["generation"], body["owner"], body["label"] = shard.generations(slots), -1, -1
     return body
@@ -155,7 +155,7 @@ def _overwrite(db: Connection, slots: IntArray, body: npt.NDArray[np.void]) -> N
     db.executemany("INSERT INTO records VALUES (?, ?) ON CONFLICT (slot) DO UPDATE SET body = excluded.body", rows)
 
 
-def read_records(db: Connection, n_features: int, shard: Shard) -> None:
+def read_records(db: Connection, n_features: int, shard: AnyShard) -> None:
     """Fill an empty shard, slot by slot, in pieces, so that there is never a second copy of all records in memory."""
     kind, free = record_type(n_features), [np.zeros(0, dtype=np.int64)]
     shard.expect(int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM records").get))
@@ -287,7 +287,7 @@ def blank_owners(db: Connection, slots: Iterable[int]) -> None:
     db.executemany(blank, ((slot,) for slot in slots))
 
 
-def write_record_keys(db: Connection, shard: Shard, slots: IntArray) -> None:
+def write_record_keys(db: Connection, shard: AnyShard, slots: IntArray) -> None:
     """Overwrite the hashes of record ids in the blocks of these slots."""
     write = "INSERT INTO record_keys VALUES (?, ?) ON CONFLICT (block) DO UPDATE SET digests = excluded.digests"
     db.executemany(write, shard.keys.blocks_of(slots).items())

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from indknn.answering.schedule import MayShow, at_once
-from indknn.answering.training import Progress
+from indknn.answering.predictor import MayShow, at_once
+from indknn.answering.trainer import Progress
 from indknn.core.quantise import quantise
 from indknn.models.shared_model import MOST_ROWS
 from indknn.store.opening import State

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.answering.requests import Reply, Request
-from indknn.answering.training import Progress
+from indknn.answering.trainer import Progress
 from indknn.core.advice import Profile, about_copies, about_delta, tell
 from indknn.core.inputs import as_owner_list, as_record_ids, refuse_unwritable
 from indknn.errors import InvalidInputError, StoreError

@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.core.accounting import to_units
-from indknn.engine import new_index, new_ledger
+from indknn.engine import new_ledger
 from indknn.errors import StoreError
 from indknn.ledger import SHARED, MemoryLedger
+from indknn.records.indexes import new_index
+from indknn.records.protocol import AnyShard
 from indknn.records.shard import Shard
 from indknn.settings import Settings
 from indknn.store import chain, database
@@ -39,7 +41,7 @@ class Memory:
     keys: dict[int, bytes]
 
     @staticmethod
-    def of(settings: Settings, ledger: MemoryLedger, shard: Shard) -> Memory:
+    def of(settings: Settings, ledger: MemoryLedger, shard: AnyShard) -> Memory:
         """The state now."""
         ids = shard.record_ids()
         slots = ids & _SLOT

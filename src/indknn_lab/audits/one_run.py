@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from indknn.core.noise import SeededNoise
-from indknn.engine import Engine, new_index, new_ledger
+from indknn.engine import Engine, new_ledger
+from indknn.records.indexes import new_index
 from indknn.records.shard import Shard
 from indknn.types import GRID, FloatArray, IntArray
 from indknn_lab.audits.bounds import one_run_epsilon

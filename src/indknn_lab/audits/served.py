@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from indknn.answering.training import Progress
+from indknn.answering.trainer import Progress
 from indknn.cluster import Cluster
-from indknn.cluster.local import Inline
+from indknn.cluster.links import Inline
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.ledger import Scope

@@ -21,15 +21,16 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from scipy.special import log_ndtr, logsumexp
 
-from indknn.answering import schedule
+from indknn.answering import predictor
 from indknn.answering.transcript import Transcript, keys_of
 from indknn.core.inputs import as_owner_list
 from indknn.core.kernels import tau_on_grid
 from indknn.core.mechanism import MIN_K
 from indknn.core.noise import Noise
-from indknn.engine import Engine, new_index, new_ledger
+from indknn.engine import Engine, new_ledger
 from indknn.ledger import Scope
 from indknn.models import adviser, shared_model
+from indknn.records.indexes import new_index
 from indknn.records.shard import Admitted, Shard
 from indknn.settings import Settings
 from indknn.types import GRID, FloatArray, IntArray, OwnerId, Vectors
@@ -241,7 +242,7 @@ HURRY: list[tuple[Any, str, Any]] = [
     (adviser, "MOST_WEIGHT", 1.0),
     (adviser, "LOOK_EVERY", 3),
     (adviser, "LATELY", 6),
-    (schedule, "SCHEDULE_FIRST", 4),
+    (predictor, "SCHEDULE_FIRST", 4),
 ]
 """Constants for short audits. The model learns in a few expensive steps, looks for newcomers after a few answers, and
 always asks for votes."""

@@ -13,8 +13,10 @@ from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.ledger import SHARED
 from indknn.records.derived import Derived
+from indknn.records.shard import Shard
 from indknn.store import Store
 from indknn.store.paid import pay_for_counts
+from indknn.types import Cohort
 from indknn_lab.audits.checks.shared import price_of
 from indknn_lab.audits.scenarios import ENDLESS, MODEL, around, near
 from indknn_lab.audits.served import WAYS, Repeatable, served
@@ -54,12 +56,14 @@ def kept_values() -> str | None:
     """Values that are kept for a record are never taken for those of another record in the same place."""
     engine = Engine(MODEL, SeededNoise(0))
     engine.add(around(6), np.arange(6) % 2, list("abcdef"))
-    derived = Derived(engine.shard, lambda values, labels: values)
-    derived.of(engine.shard.slots())
+    shard = engine.shard
+    assert isinstance(shard, Shard)
+    derived = Derived(shard, lambda values, labels: values, Cohort(1, 256))
+    derived.of(shard.slots())
     engine.forget_owners(["b", "e"])
     engine.add(-around(2), [0, 1], ["g", "h"])
-    slots = engine.shard.slots()
-    same = np.array_equal(derived.of(slots), engine.shard.values_of(slots))
+    slots = shard.slots()
+    same = np.array_equal(derived.of(slots), shard.values_of(slots))
     return None if same else "a newcomer counts with the features of somebody who left"
 
 

@@ -17,7 +17,6 @@ from indknn.ledger import SHARED, MemoryLedger
 from indknn.models.card import CELLS
 from indknn.models.feature_map import feature_map
 from indknn.models.shared_model import CLIP
-from indknn.records.derived import Derived
 from indknn.records.slices import Arguments
 from indknn.settings import Settings
 from indknn.types import GRID, Cohort, FloatArray, IntArray, OwnerId, Vectors
@@ -144,7 +143,7 @@ def own_sums() -> str | None:
         engine.add(X[rows], y[rows], owners[rows].tolist())
         shard = engine.shard
         cohort = Cohort(before=1, most=5)
-        values, labels = (Derived(shard, rule, cohort) for rule in (lambda v, y: mapped.apply(v), lambda v, y: y))
+        values, labels = (shard.derived(rule, cohort) for rule in (lambda v, y: mapped.apply(v), lambda v, y: y))
         sums = [
             shard.gradient(values, Arguments(weights, CLIP, scale, 0, cohort), SHARED),
             shard.tally(labels, 2, tally_scale(0.02), to_units(0.05), SHARED),

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from indknn import engine
-from indknn.answering.requests import Request
-from indknn.answering.schedule import Scheduled
+from indknn.answering.predictor import Predictor
 from indknn.cluster.host import Host
+from indknn.cluster.messages import Limits, PackedDebits, QueryBatch, Sums
 from indknn.engine import Engine
 from indknn.ledger import MemoryLedger, Scope
-from indknn.models import SharedModel
 from indknn.models.adviser import Adviser
 from indknn.records.derived import Derived
-from indknn.settings import Settings
 from indknn.store import Store, paid
 from indknn.types import IntArray
 from indknn_lab.audits.patches import Mutant, Replacement, patched
@@ -35,38 +32,37 @@ def _stale_rows() -> list[Replacement]:
 
 def _forgetful() -> list[Replacement]:
     """After a purge, only the transcript says who was told something, and it is empty."""
-    original = Scheduled._train_if_due
+    original = Predictor._alone
 
-    def train_if_due(self: Scheduled, requests: Sequence[Request]) -> None:
+    def alone(self: Predictor) -> bool:
         with patched([(MemoryLedger, "scopes", property(lambda ledger: [None]))]):
-            original(self, requests)
+            return original(self)
 
-    return [(Scheduled, "_train_if_due", train_if_due)]
+    return [(Predictor, "_alone", alone)]
 
 
 def _all_advised() -> list[Replacement]:
-    original = engine.new_adviser
+    original = Predictor.adviser
 
-    def new_adviser(settings: Settings, model: SharedModel, analyst: Scope = None) -> Adviser:
-        adviser = original(settings, model, analyst)
-        adviser.model = model
-        return adviser
+    def adviser(self: Predictor, analyst: Scope = None) -> Adviser | None:
+        made = original(self, analyst)
+        if made is not None and self.model is not None:
+            made.model = self.model
+        return made
 
-    return [(engine, "new_adviser", new_adviser)]
+    return [(Predictor, "adviser", adviser)]
 
 
 def _counted_free() -> list[Replacement]:
     """The hosts of a cluster tell the coordinator of the charges for votes, not of those for counts."""
-    original = Host._admit
+    original = Host.count
 
-    def admit(self: Host, *batch: Any) -> None:
-        original(self, *batch)
-        self._admitted = [
-            (admitted, [(slots, np.zeros_like(units)) for slots, units in before])
-            for admitted, before in self._admitted
-        ]
+    def count(self: Host, terms: Limits, batch: QueryBatch) -> Sums:
+        told = original(self, terms, batch)
+        paid = [told.debits[i] for i in range(len(batch.questions))]
+        return Sums(told.rows, PackedDebits.of([(slots, np.zeros_like(units)) for slots, units in paid]))
 
-    return [(Host, "_admit", admit)]
+    return [(Host, "count", count)]
 
 
 def _free_schema() -> list[Replacement]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from indknn.answering import by_models
 from indknn.answering.predictor import Predictor
 from indknn.core import mechanism
 from indknn.core.accounting import UNIT
@@ -182,14 +181,14 @@ def _foretold_unclipped() -> list[Replacement]:
 
 
 def _private_adviser() -> list[Replacement]:
-    original = by_models._noisy_votes
+    original = Predictor._noisy_votes
 
-    def noisy_votes(near: tuple[Selection, ...], plan: Plan, *rest: Any) -> Votes:
+    def noisy_votes(self: Predictor, near: Any, questions: Any, plan: Plan, *rest: Any) -> Iterator[Votes]:
         if any(len(one.slots) for one in near):
-            return original(near, plan, *rest)
-        return Votes(MIN_K * GRID, GRID, 0, 0.0, 1.0, np.zeros(plan.n_classes, dtype=np.int64))
+            return original(self, near, questions, plan, *rest)
+        return iter([Votes(MIN_K * GRID, GRID, 0, 0.0, 1.0, np.zeros(plan.n_classes, dtype=np.int64))])
 
-    return [(by_models, "_noisy_votes", noisy_votes)]
+    return [(Predictor, "_noisy_votes", noisy_votes)]
 
 
 def _shared_adviser() -> list[Replacement]:

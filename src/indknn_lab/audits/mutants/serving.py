@@ -44,7 +44,7 @@ def _fresh_repeats() -> list[Replacement]:
     original = Predictor.compute
 
     def compute(self: Predictor, requests: Sequence[Request]) -> list[Reply]:
-        held = [shard.record_ids().tolist() for shard in self.shards]
+        held = self.shard.record_ids().tolist()
         if held != self.__dict__.setdefault("_held_then", held):
             self._transcripts.clear()
         self.__dict__["_held_then"] = held

@@ -10,7 +10,6 @@ import numpy as np
 
 from indknn.answering.predictor import Predictor
 from indknn.answering.requests import Request
-from indknn.answering.schedule import Scheduled
 from indknn.core import statistics, training
 from indknn.core.mechanism import charge_units, largest_squared_shift
 from indknn.core.noise import Noise
@@ -158,9 +157,9 @@ def _house_ignored() -> list[Replacement]:
 
 
 def _named_queries() -> list[Replacement]:
-    original = Scheduled._train_if_due
+    original = Predictor._train_if_due
 
-    def train_if_due(self: Scheduled, requests: Sequence[Request]) -> None:
+    def train_if_due(self: Predictor, requests: Sequence[Request]) -> None:
         original(self, requests)
         if requests[0].analyst is not None and self.model is not None and self.model.due() is None:
             values = requests[0].queries.values
@@ -169,7 +168,7 @@ def _named_queries() -> list[Replacement]:
             for _ in self.training():
                 pass
 
-    return [(Scheduled, "_train_if_due", train_if_due)]
+    return [(Predictor, "_train_if_due", train_if_due)]
 
 
 def _private_centre() -> list[Replacement]:

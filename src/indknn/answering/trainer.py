@@ -6,11 +6,9 @@ as it is made. A crash or a stop costs at most the release that was being made. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-
-import numpy as np
 
 from indknn.core import accounting, statistics, training
 from indknn.core.noise import Noise
@@ -19,8 +17,7 @@ from indknn.ledger import SHARED
 from indknn.models import SharedModel
 from indknn.models.feature_map import FeatureMap
 from indknn.models.shared_model import CLIP, Due
-from indknn.records.derived import Derived
-from indknn.records.shard import Shard
+from indknn.records.protocol import AnyShard, Filled
 from indknn.records.slices import Arguments
 from indknn.types import Cohort
 
@@ -41,11 +38,11 @@ class Trainer:
     Any number of callers may take pieces in turn. What is due is looked up anew for each piece (rule 18).
     """
 
-    def __init__(self, model: SharedModel, shards: Sequence[Shard], noise: Noise, released: Callable[[Release], None]):
-        self._model, self._shards, self._noise = model, shards, noise
+    def __init__(self, model: SharedModel, shard: AnyShard, noise: Noise, released: Callable[[Release], None]):
+        self._model, self._shard, self._noise = model, shard, noise
         self._released = released  # gives a release to the model and makes it durable
         self._map: tuple[Cohort, Future[FeatureMap]] | None = None
-        self._derived: tuple[Due, Cohort, list[Derived]] | None = None
+        self._derived: tuple[Due, Cohort, Filled] | None = None
         self._full: tuple[Due, Cohort, int] | None = None  # the step for which everything is there
 
     def piece(self) -> Progress | None:
@@ -63,7 +60,7 @@ class Trainer:
         elif self._filled(due):
             if due == "card":
                 self._released(self._card())
-            elif not any(shard.prepare_gradient(rows, self._step, SHARED) for shard, rows in self._pairs(due)):
+            elif not self._shard.prepare_gradient(self._rows(due), self._step, SHARED):
                 self._released(self._gradient())
         return Progress(model.step, model.follow)
 
@@ -78,24 +75,19 @@ class Trainer:
             self._map = None
             self._model.take_map(made.result())
 
-    def _rows(self, due: Due) -> list[Derived]:
-        """What a release needs to know about every record, for each shard: features or cells."""
+    def _rows(self, due: Due) -> Filled:
+        """What a release needs to know about every record: features or cells."""
         cohort = self._model.cohort
         if self._derived is None or self._derived[:2] != (due, cohort):
-            rule = self._model.rule(due)
-            self._derived = due, cohort, [shard.derived(rule, cohort) for shard in self._shards]
+            self._derived = due, cohort, self._shard.derived(self._model.rule(due), cohort)
         return self._derived[2]
 
     def _filled(self, due: Due) -> bool:
         """Compute some more of it. Returns whether all was there. Later changes of records are computed when needed."""
         step = due, self._model.cohort, self._model.step
         if self._full != step:
-            left = [rows.fill() for rows in self._rows(due)]
-            self._full = None if any(left) else step
+            self._full = None if self._rows(due).fill() else step
         return self._full == step
-
-    def _pairs(self, due: Due) -> list[tuple[Shard, Derived]]:
-        return list(zip(self._shards, self._rows(due), strict=True))
 
     @property
     def _step(self) -> Arguments:
@@ -104,20 +96,20 @@ class Trainer:
 
     def _gradient(self) -> Gradient:
         model, step = self._model, self._step
-        parts = [shard.gradient(rows, step, SHARED) for shard, rows in self._pairs("step")]
-        noisy = training.noisy_gradient(np.sum(parts, axis=0), step.scale, self._noise)
+        total = self._shard.gradient(self._rows("step"), step, SHARED)
+        noisy = training.noisy_gradient(total, step.scale, self._noise)
         return Gradient(model.step, model.follow - 1, step.scale, noisy.ravel())
 
     def _card(self) -> TallyRelease:
         cells, scale, units = self._model.n_cells("card"), *self._price("card")
-        counts = [shard.tally(rows, cells, scale, units, SHARED) for shard, rows in self._pairs("card")]
-        return TallyRelease(1, scale, statistics.noisy_tally(np.sum(counts, axis=0), scale, self._noise))
+        counts = self._shard.tally(self._rows("card"), cells, scale, units, SHARED)
+        return TallyRelease(1, scale, statistics.noisy_tally(counts, scale, self._noise))
 
     def _headcount(self) -> TallyRelease:
         model, (scale, units) = self._model, self._price("count")
         cells, since = model.n_cells("count"), model.since if model.trained else 0
-        counts = [shard.headcount(model.cohort, cells, since, scale, units, SHARED) for shard in self._shards]
-        return TallyRelease(0, scale, statistics.noisy_tally(np.sum(counts, axis=0), scale, self._noise))
+        counts = self._shard.headcount(model.cohort, cells, since, scale, units, SHARED)
+        return TallyRelease(0, scale, statistics.noisy_tally(counts, scale, self._noise))
 
     def _price(self, due: Due) -> tuple[int, int]:
         """The noise on the cells of a count or a card, and the most that anybody pays for it."""
