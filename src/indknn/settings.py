@@ -8,6 +8,8 @@ later. Only `analysts` may grow: an analyst may be given less before their first
 # ruff: noqa: RUF009 - parameter() makes a dataclass field
 from __future__ import annotations
 
+import math
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -40,6 +42,7 @@ Prior: TypeAlias = Literal["model", "none"]
 IndexName: TypeAlias = Literal["exact", "lsh", "sketch"]
 
 MAX_CLASSES = (1 << 16) - 1
+AT_START = "when the server starts"
 MAX_FEATURES = 4096
 """Of a store with a shared model."""
 _BITS: Final = {"lsh": 8, "sketch": 512}
@@ -374,6 +377,53 @@ class Settings:
         return replace(vectors, spare=True), labels
 
 
+@dataclass(frozen=True)
+class ServerOptions:
+    """How a store is served: where, by which name, and within which limits."""
+
+    name: str = parameter("The model's name in /v2/models/NAME.", "indknn", fixed=AT_START)
+    host: str = parameter("The address to listen on. Beyond loopback you need keys.", "127.0.0.1", fixed=AT_START)
+    port: int = parameter(
+        "The port to listen on. 0: any free port.", 8080, at_least=0, at_most=(1 << 16) - 1, fixed=AT_START
+    )
+    tick: float | None = parameter(
+        "Send answers only at multiples of this many seconds per query.",
+        above=0,
+        below=math.inf,
+        none="they are sent as soon as they are charged",
+        fixed=AT_START,
+    )
+    train_every: float = parameter(
+        "Hours between two checks whether the shared model should learn from newcomers. inf: never.",
+        24.0,
+        above=0,
+        fixed=AT_START,
+    )
+    rewrite_every: float = parameter(
+        "With PostgreSQL: hours between two rewrites of the old bytes of forgotten people. inf: never.",
+        24.0,
+        above=0,
+        fixed=AT_START,
+    )
+    max_batch: int = parameter("At most this many rows per prediction request.", 1024, at_least=1, fixed=AT_START)
+    max_body: int = parameter("At most this many bytes per request.", 32 << 20, at_least=1, fixed=AT_START)
+    max_records: int = parameter("At most this many records per upload.", 10_000, at_least=1, fixed=AT_START)
+    max_waiting: int = parameter("At most this many queries that wait.", 8192, at_least=1, fixed=AT_START)
+    max_bodies: int = parameter("At most this many bytes of bodies at once.", 128 << 20, at_least=1, fixed=AT_START)
+    max_connections: int = parameter("At most this many connections at once.", 1000, at_least=1, fixed=AT_START)
+    keep_requests: int = parameter(
+        "For how many days a request id gets the same answer again.", 30, at_least=1, fixed=AT_START
+    )
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_fields(self)
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", self.name):
+            raise InvalidInputError(f"name must consist of letters, digits, '_', '.' and '-', got {self.name!r}")
+
+
+SERVER: Final = described(ServerOptions)
+"""Everything that the operator of a server can choose."""
 PARAMETERS: Final = {
     name: p for name, p in {**described(Settings), **described(IndexOptions)}.items() if name != "n_features"
 }

@@ -25,7 +25,7 @@ from pathlib import Path
 from threading import Timer
 from typing import IO, Any, TypeVar
 
-from indknn.server.bodies import SMALL
+from indknn.server.limits import SMALL
 from indknn.server.problems import Problem, as_problem
 
 log = logging.getLogger("indknn.server")

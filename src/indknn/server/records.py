@@ -4,76 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Self, TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import orjson
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    FailFast,
-    Field,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ValidationError
 
 from indknn.errors import PrivacyError
 from indknn.server.problems import Problem, first_fault
-from indknn.server.tables import record_vectors
+from indknn.server.schemas import Deletion, Upload
 from indknn.store import Store
 from indknn.store.intake import Item
 from indknn.store.requests import Upload as Once
+from indknn.tables.schema import Schema
 from indknn.types import FloatArray
 
-_FEATURE = Annotated[float, Field(strict=True)]  # a text that looks like a number is refused
-_NAME = Annotated[StrictStr, Field(max_length=1024)]
-_FEATURES = Annotated[list[_FEATURE], Field(fail_fast=True)]
-_VALUE = StrictInt | StrictFloat | StrictBool | StrictStr | None
-_NUMBER = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
 M = TypeVar("M", bound=BaseModel)
-
-
-class Record(BaseModel):
-    """One record of a person. With the `id` of an existing record it replaces that record.
-
-    If no owner is named then, the owner stays the same. `record_id` is your own id. If you send it again, it replaces
-    the record that has it. In a store with a schema, `values` by column name replace `features`.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-    features: _FEATURES | None = Field(default=None, min_length=1, max_length=1 << 17, examples=[[0.1, 0.9]])
-    values: dict[str, _VALUE] | None = Field(default=None, min_length=1, examples=[{"age": 39, "ward": "surgery"}])
-    label: StrictInt | _NAME | StrictBool = Field(examples=["healthy"])
-    owner: StrictInt | _NAME | None = Field(default=None, examples=["ann"])
-    id: _NUMBER | None = None
-    record_id: StrictInt | _NAME | None = Field(default=None, examples=["visit-17"])
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
-        if (self.features is None) == (self.values is None):
-            raise ValueError("a record must have either features or values")
-        return self
-
-
-class Upload(BaseModel):
-    """Records to add.
-
-    With `each_row`, every record is a new person. Only a store that never had any people allows that.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-    records: Annotated[list[Record], FailFast()] = Field(min_length=1)
-    each_row: StrictBool = False
-
-
-class Deletion(BaseModel):
-    """Ids of records to remove."""
-
-    model_config = ConfigDict(extra="forbid")
-    ids: Annotated[list[_NUMBER], FailFast()] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
@@ -142,3 +88,20 @@ def remove(store: Store, ids: list[int]) -> dict[str, Any]:
 
 def _counts(store: Store) -> dict[str, int]:
     return {"records": len(store.engine.shard), "owners": store.engine.ledger.n_owners}
+
+
+def record_vectors(
+    features: Sequence[list[float] | None], values: Sequence[dict[str, Any] | None], schema: Schema | None
+) -> FloatArray:
+    """The vectors of records, each of which has either features or values by column."""
+    rows = [row for row in values if row is not None]
+    if rows:
+        if schema is None:
+            raise Problem(422, "this store has no schema, so a record must have features instead of values")
+        if len(rows) < len(values):
+            raise Problem(422, "all records must have features, or all must have values")
+        return schema.encode(rows)
+    widths = {len(vector or ()) for vector in features}
+    if len(widths) > 1:
+        raise Problem(422, f"all records must have the same number of features, got {sorted(widths)}")
+    return np.array(features, dtype=np.float64)
