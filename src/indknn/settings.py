@@ -13,7 +13,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -42,7 +42,6 @@ Prior: TypeAlias = Literal["model", "none"]
 IndexName: TypeAlias = Literal["exact", "lsh", "sketch"]
 
 MAX_CLASSES = (1 << 16) - 1
-AT_START = "when the server starts"
 MAX_FEATURES = 4096
 """Of a store with a shared model."""
 _BITS: Final = {"lsh": 8, "sketch": 512}
@@ -377,43 +376,35 @@ class Settings:
         return replace(vectors, spare=True), labels
 
 
+_option: Final = partial(parameter, fixed="when the server starts")
+
+
 @dataclass(frozen=True)
 class ServerOptions:
     """How a store is served: where, by which name, and within which limits."""
 
-    name: str = parameter("The model's name in /v2/models/NAME.", "indknn", fixed=AT_START)
-    host: str = parameter("The address to listen on. Beyond loopback you need keys.", "127.0.0.1", fixed=AT_START)
-    port: int = parameter(
-        "The port to listen on. 0: any free port.", 8080, at_least=0, at_most=(1 << 16) - 1, fixed=AT_START
-    )
-    tick: float | None = parameter(
+    name: str = _option("The model's name in /v2/models/NAME.", "indknn")
+    host: str = _option("The address to listen on. Beyond loopback you need keys.", "127.0.0.1")
+    port: int = _option("The port to listen on. 0: any free port.", 8080, at_least=0, at_most=(1 << 16) - 1)
+    tick: float | None = _option(
         "Send answers only at multiples of this many seconds per query.",
         above=0,
         below=math.inf,
         none="they are sent as soon as they are charged",
-        fixed=AT_START,
     )
-    train_every: float = parameter(
-        "Hours between two checks whether the shared model should learn from newcomers. inf: never.",
-        24.0,
-        above=0,
-        fixed=AT_START,
+    train_every: float = _option(
+        "Hours between two checks whether the shared model should learn from newcomers. inf: never.", 24.0, above=0
     )
-    rewrite_every: float = parameter(
-        "With PostgreSQL: hours between two rewrites of the old bytes of forgotten people. inf: never.",
-        24.0,
-        above=0,
-        fixed=AT_START,
+    rewrite_every: float = _option(
+        "With PostgreSQL: hours between two rewrites of the old bytes of forgotten people. inf: never.", 24.0, above=0
     )
-    max_batch: int = parameter("At most this many rows per prediction request.", 1024, at_least=1, fixed=AT_START)
-    max_body: int = parameter("At most this many bytes per request.", 32 << 20, at_least=1, fixed=AT_START)
-    max_records: int = parameter("At most this many records per upload.", 10_000, at_least=1, fixed=AT_START)
-    max_waiting: int = parameter("At most this many queries that wait.", 8192, at_least=1, fixed=AT_START)
-    max_bodies: int = parameter("At most this many bytes of bodies at once.", 128 << 20, at_least=1, fixed=AT_START)
-    max_connections: int = parameter("At most this many connections at once.", 1000, at_least=1, fixed=AT_START)
-    keep_requests: int = parameter(
-        "For how many days a request id gets the same answer again.", 30, at_least=1, fixed=AT_START
-    )
+    max_batch: int = _option("At most this many rows per prediction request.", 1024, at_least=1)
+    max_body: int = _option("At most this many bytes per request.", 32 << 20, at_least=1)
+    max_records: int = _option("At most this many records per upload.", 10_000, at_least=1)
+    max_waiting: int = _option("At most this many queries that wait.", 8192, at_least=1)
+    max_bodies: int = _option("At most this many bytes of bodies at once.", 128 << 20, at_least=1)
+    max_connections: int = _option("At most this many connections at once.", 1000, at_least=1)
+    keep_requests: int = _option("For how many days a request id gets the same answer again.", 30, at_least=1)
 
     def __post_init__(self) -> None:
         """Check every value."""

@@ -14,7 +14,6 @@ from indknn.server import schemas
 from indknn.server.gate import RequestBody, Served
 from indknn.server.keys import OPEN, needs
 from indknn.server.problems import Problem
-from indknn.server.records import parsed
 from indknn.server.service import Service
 from indknn.settings import Settings
 from indknn.store import keyfile, verify
@@ -36,7 +35,7 @@ async def list_keys(service: Served) -> dict[str, Any]:
 @needs("keys")
 async def create_key(request: Request, service: Served, body: RequestBody) -> dict[str, Any]:
     """Make a key. Its text is only in this answer. The first key closes an open server."""
-    wanted = parsed(schemas.NewKey, body).model_dump()
+    wanted = schemas.parsed(schemas.NewKey, body).model_dump()
     if service.keys.is_open:
         if wanted["role"] != "admin":
             raise Problem(422, "the first key must be of role admin: from then on, only an admin can make others here")
@@ -45,7 +44,7 @@ async def create_key(request: Request, service: Served, body: RequestBody) -> di
     if epsilon is not None:  # first, because a key must not exist if its limit could not be written
         keyfile.check_may_ask(wanted["role"])
         await service.worker.run(lambda: service.store.give_less(wanted["name"], epsilon))
-    return _told(service, *await asyncio.to_thread(lambda: keyfile.create(path, **wanted)))
+    return _made(service, *await asyncio.to_thread(lambda: keyfile.create(path, **wanted)))
 
 
 @router.post("/v1/keys/{id}/rotate", tags=["admin"], response_model=schemas.KeyMade)
@@ -54,7 +53,7 @@ async def rotate_key(request: Request, service: Served, id: str) -> dict[str, An
     """Replace this key by a new one for the same holder, with the same limits. The old key is revoked."""
     path = await _known(service, id)
     request.state.ends = id
-    return _told(service, *await asyncio.to_thread(keyfile.rotate, path, id))
+    return _made(service, *await asyncio.to_thread(keyfile.rotate, path, id))
 
 
 @router.delete("/v1/keys/{id}", tags=["admin"], response_model=schemas.KeyFacts)
@@ -74,13 +73,13 @@ async def analysts(service: Served) -> dict[str, Any]:
     """How many answers each analyst was given, and how many queries their keys still allow."""
     path = service.keys.path
     file = keyfile.KeyFile() if path is None else await asyncio.to_thread(keyfile.read_key_file, path)
-    given = await service.told(service.worker.counted)
+    answers = await service.told(service.worker.counted)
     asking = [key for key in file.keys if key.role in keyfile.ASKING and key.revoked is None]
-    names = sorted({key.name for key in asking} | {name for name in given if name is not None})
-    everybody: list[str | None] = [*([None] if None in given else []), *names]
+    names = sorted({key.name for key in asking} | {name for name in answers if name is not None})
+    everybody: list[str | None] = [*([None] if None in answers else []), *names]
     settings = service.store.settings
-    rows = [_use(settings, name, given.get(name, 0), [k for k in asking if k.name == name]) for name in everybody]
-    return {"analysts": rows, "answers": sum(given.values())}
+    rows = [_use(settings, name, answers.get(name, 0), [k for k in asking if k.name == name]) for name in everybody]
+    return {"analysts": rows, "answers": sum(answers.values())}
 
 
 @router.get("/v1/owners", tags=["curator"], response_model=schemas.Owners)
@@ -131,7 +130,7 @@ async def _known(service: Service, number: str) -> Path:
     return path
 
 
-def _told(service: Service, key: Key, text: str) -> dict[str, Any]:
+def _made(service: Service, key: Key, text: str) -> dict[str, Any]:
     service.keys.refresh(force=True)
     return {**_facts(service, key), "key": text}
 

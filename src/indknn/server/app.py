@@ -17,6 +17,7 @@ from fastapi.responses import PlainTextResponse
 from starlette.routing import Route
 
 from indknn import __version__
+from indknn.errors import PrivacyError
 from indknn.ledger.figures import statement
 from indknn.server import administration, schemas
 from indknn.server.gate import Caller, Gate, RequestBody, Served
@@ -24,7 +25,7 @@ from indknn.server.infer import EXTENSIONS, check_model, checked_id, infer, meta
 from indknn.server.keys import OPEN, needs
 from indknn.server.metrics import CONTENT_TYPE
 from indknn.server.problems import Problem, first_fault, shown
-from indknn.server.records import read_deletion, read_upload, remove, upsert
+from indknn.server.schemas import Batch, read_deletion, read_upload, record_vectors
 from indknn.server.service import Embed, Service
 from indknn.settings import ServerOptions
 from indknn.store import Store
@@ -200,7 +201,7 @@ async def add_records(
     batch = await service.reader.read(read_upload, body, service.record_bounds, service.options.max_records)
     name = checked_id(x_request_id)
     once = None if name is None else Once(scoped_id(None if key is OPEN else key.name, name), bytes(body))
-    return await service.worker.run(lambda: upsert(service.store, batch, once))
+    return await service.worker.run(lambda: _upsert(service.store, batch, once))
 
 
 @router.delete(
@@ -210,7 +211,7 @@ async def add_records(
 async def delete_records(service: Served, body: RequestBody) -> dict[str, Any]:
     """Remove records, all or none. An owner whose last record is removed is forgotten."""
     ids = await service.reader.read(read_deletion, body, service.record_bounds, service.options.max_records)
-    return await service.worker.run(lambda: remove(service.store, ids))
+    return await service.worker.run(lambda: _remove(service.store, ids))
 
 
 @router.post("/v1/purge", tags=["curator"], response_model=schemas.Receipt)
@@ -243,6 +244,31 @@ async def forget_owner(request: Request, owner: OwnerName, service: Served, key:
     if key.role == "owner":
         request.state.ends = key.id
     return await service.worker.run(lambda: service.store.forget([owner]))
+
+
+def _upsert(store: Store, batch: Batch, once: Once | None) -> dict[str, Any]:
+    """Add and replace records, all or none. An upload that was done `once` is not done again."""
+    if once is not None:
+        with store.reading() as db:
+            known = once.numbers(db)
+        if known is not None:
+            return {"ids": known.tolist(), **_counts(store), "already_here": 0, "warnings": [], "repeated": True}
+    X = batch.X if not isinstance(batch.X, list) else record_vectors([], batch.X, store.schema)
+    try:
+        added = store.upsert(X, batch.items, each_row=batch.each_row, once=once)
+    except PrivacyError as error:
+        raise Problem(409, str(error), "who_is_who") from None
+    outcome = {"already_here": added.copies, "warnings": [str(warning) for warning in added.advice], "repeated": False}
+    return {"ids": added.numbers.tolist(), **_counts(store), **outcome}
+
+
+def _remove(store: Store, ids: list[int]) -> dict[str, Any]:
+    """Remove records, all or none."""
+    return {"removed": store.forget(records=ids)["records"], **_counts(store)}
+
+
+def _counts(store: Store) -> dict[str, int]:
+    return {"records": len(store.engine.shard), "owners": store.engine.ledger.n_owners}
 
 
 def _refuse_if_not_ready(service: Service) -> None:

@@ -105,7 +105,7 @@ async def infer(
         except RequestConflictError:
             text = f"id {shown(request_id)} was used before for other queries; use a new one"
             raise Problem(409, text, "id_conflict") from None
-        told = time.perf_counter()
+        committed = time.perf_counter()
         found = {LABEL: service.classes[reply.labels], PROBABILITIES: reply.likely}
         outputs = [(name, found[name], binary) for name, binary in asked.outputs.items()]
         answer = write_answer(service.name, VERSION, request_id, outputs)
@@ -113,7 +113,7 @@ async def infer(
         if service.options.tick is not None:
             await wait_for_tick(start, service.options.tick * rows, service.metrics.late)
     now = time.perf_counter()
-    stage["answer"].observe(now - told)
+    stage["answer"].observe(now - committed)
     service.metrics.infer_seconds.observe(now - start)
     return answer
 
@@ -308,7 +308,7 @@ def write_answer(
     model: str, version: str, request_id: str | None, outputs: Sequence[tuple[str, npt.NDArray[Any], bool]]
 ) -> tuple[bytes, RawHeaders]:
     """The body of an answer, and its headers. Each output is a name, an array, and whether it is sent as bytes."""
-    told, data = [], b""
+    described, data = [], b""
     for name, array, binary in outputs:
         output: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": label_datatype(array)}
         if binary:
@@ -316,9 +316,9 @@ def write_answer(
             output["parameters"], data = {"binary_data_size": len(part)}, data + part
         else:
             output["data"] = array.ravel().tolist()
-        told.append(output)
+        described.append(output)
     named = {} if request_id is None else {"id": request_id}
-    head = orjson.dumps({"model_name": model, "model_version": version, **named, "outputs": told})
+    head = orjson.dumps({"model_name": model, "model_version": version, **named, "outputs": described})
     if not any(binary for _, _, binary in outputs):
         return head, ((b"content-type", b"application/json"),)
     return head + data, ((b"content-type", b"application/octet-stream"), (HEADER_LENGTH, b"%d" % len(head)))
@@ -353,50 +353,50 @@ def _flag(parameters: dict[str, Any], name: str) -> bool:
     return value
 
 
-def _outputs(outputs: Any, unless_told: bool) -> dict[str, bool]:
+def _outputs(outputs: Any, by_default: bool) -> dict[str, bool]:
     """The outputs that are requested, and whether as bytes. The default is the label."""
     if outputs is None or outputs == []:
-        return {LABEL: unless_told}
+        return {LABEL: by_default}
     names = f"{LABEL!r} or {PROBABILITIES!r}"
-    if not (isinstance(outputs, list) and len(outputs) <= 2 and all(isinstance(one, dict) for one in outputs)):
+    if not (isinstance(outputs, list) and len(outputs) <= 2 and all(isinstance(output, dict) for output in outputs)):
         raise Problem(422, f"'outputs' must be a list of one or two objects, named {names}")
     wanted: dict[str, bool] = {}
-    for one in outputs:
-        name = one.get("name")
+    for output in outputs:
+        name = output.get("name")
         if name not in (LABEL, PROBABILITIES) or name in wanted:
             raise Problem(422, f"the name of an output must be {names}, each once, got {shown(name)}")
-        parameters = _parameters(one, "the output")
-        wanted[name] = _flag(parameters, "binary_data") if "binary_data" in parameters else unless_told
+        parameters = _parameters(output, "the output")
+        wanted[name] = _flag(parameters, "binary_data") if "binary_data" in parameters else by_default
     return wanted
 
 
 def _unpacked(inputs: list[Any], rest: memoryview, max_batch: int) -> list[Any]:
     """Columns of a table whose data follow the JSON, one after the other, as if they were in the JSON."""
     found, at = [], 0
-    for one in inputs:
-        size = _parameters(one, "the input").get("binary_data_size") if isinstance(one, dict) else None
-        if size is None or one.get("name") == "features":
-            found.append(one)
+    for tensor in inputs:
+        size = _parameters(tensor, "the input").get("binary_data_size") if isinstance(tensor, dict) else None
+        if size is None or tensor.get("name") == "features":
+            found.append(tensor)
             continue
         if type(size) is not int or not 0 <= size <= len(rest) - at:
             raise Problem(422, f"'binary_data_size' is {shown(size)}, but behind the JSON are {len(rest)} bytes")
-        column, shape = {**one, "parameters": {"binary_data_size": size}}, one.get("shape")
-        if one.get("datatype") == "BYTES":
+        column, shape = {**tensor, "parameters": {"binary_data_size": size}}, tensor.get("shape")
+        if tensor.get("datatype") == "BYTES":
             data: list[Any] = list(_tensor({**column, "name": "text"}, rest[at : at + size], max_batch))
         else:
             wide = [*shape, 1][:2] if isinstance(shape, list) else shape
             array = _tensor({**column, "name": "features", "shape": wide}, rest[at : at + size], max_batch)
-            kind = "f8" if NUMBERS[one["datatype"]].kind == "f" else "i8"  # 39 and 39.0 differ if they name a category
+            kind = "f8" if NUMBERS[tensor["datatype"]].kind == "f" else "i8"  # as categories, 39 and 39.0 differ
             data = np.asarray(array).astype(kind).ravel().tolist()
-        found.append({**one, "data": data})
+        found.append({**tensor, "data": data})
         at += size
     return found
 
 
-def _tensor(given: dict[str, Any], rest: memoryview, max_batch: int) -> FloatArray | list[str]:
-    name, kind, data = (given.get(field) for field in ("name", "datatype", "data"))
-    shape: Any = given.get("shape")
-    size = _parameters(given, "the input").get("binary_data_size")
+def _tensor(tensor: dict[str, Any], rest: memoryview, max_batch: int) -> FloatArray | list[str]:
+    name, kind, data = (tensor.get(field) for field in ("name", "datatype", "data"))
+    shape: Any = tensor.get("shape")
+    size = _parameters(tensor, "the input").get("binary_data_size")
     if kind == "BYTES":
         _refuse_other_name(name, "text")
         if not (_is_shape(shape) and prod(shape) == shape[0]):
@@ -498,11 +498,11 @@ def _rows_of(asked: dict[str, Any], columns: Collection[str] | None) -> Rows | N
             raise Problem(422, "'rows' must be a list of objects with column names, without 'inputs' beside it")
         return rows
     inputs = asked.get("inputs")
-    if columns is None or not isinstance(inputs, list) or not all(isinstance(one, dict) for one in inputs):
+    if columns is None or not isinstance(inputs, list) or not all(isinstance(tensor, dict) for tensor in inputs):
         return None
-    if any(one.get("name") == "features" for one in inputs) and "features" not in columns:
+    if any(tensor.get("name") == "features" for tensor in inputs) and "features" not in columns:
         return None
-    found = {str(one.get("name")): _data(one) for one in inputs}
+    found = {str(tensor.get("name")): _data(tensor) for tensor in inputs}
     lengths = {len(data) for data in found.values()}
     if len(found) < len(inputs) or len(lengths) != 1:
         raise Problem(422, "'inputs' must have every column once, all with the same number of rows")

@@ -5,10 +5,13 @@ Only predictions are described by hand: they may have binary data, and no framew
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
+import numpy as np
+import orjson
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -18,13 +21,18 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
+    ValidationError,
     model_validator,
 )
 
 from indknn.ledger.figures import Account, Promise
 from indknn.server.infer import LABEL, NUMBERS, PROBABILITIES, VERSION
+from indknn.server.problems import Problem, first_fault
 from indknn.server.service import Service
+from indknn.store.intake import Item
 from indknn.store.keyfile import ROLES
+from indknn.tables.schema import Schema
+from indknn.types import FloatArray
 
 _NAME = Annotated[StrictStr, Field(max_length=1024)]
 _SHORT_NAME = Annotated[StrictStr, Field(min_length=1, max_length=128)]
@@ -32,6 +40,7 @@ _NUMBER = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
 _FEATURES = Annotated[list[Annotated[float, Field(strict=True)]], Field(fail_fast=True)]  # no texts like numbers
 _VALUE = StrictInt | StrictFloat | StrictBool | StrictStr | None
 Label: TypeAlias = int | float | bool | str
+M = TypeVar("M", bound=BaseModel)
 Examples: TypeAlias = dict[int | str, dict[str, Any]]
 
 
@@ -90,6 +99,69 @@ class NewKey(Wanted):
     rate: Annotated[float, Field(strict=True, gt=0)] | None = None
     max_queries: _NUMBER | None = None
     epsilon: Annotated[float, Field(strict=True, gt=0)] | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records in the form that the store takes: an array instead of lists of numbers, or rows of a table."""
+
+    X: FloatArray | list[dict[str, Any]]
+    items: list[Item]
+    each_row: bool
+
+
+def read_upload(body: bytes | bytearray, max_records: int) -> Batch:
+    """The records of a body, or a problem that names the first error."""
+    upload = parsed(Upload, body)
+    _refuse_too_many(upload.records, max_records)
+    features, values = ([getattr(record, name) for record in upload.records] for name in ("features", "values"))
+    if None in values and any(row is not None for row in values):
+        raise Problem(422, "all records must have features, or all must have values")
+    X = values if None not in values else record_vectors(features, values, None)
+    items = [Item(record.label, record.owner, record.id, record.record_id) for record in upload.records]
+    return Batch(X, items, upload.each_row)
+
+
+def read_deletion(body: bytes | bytearray, max_records: int) -> list[int]:
+    """The ids of the records to remove."""
+    ids = parsed(Deletion, body).ids
+    _refuse_too_many(ids, max_records)
+    return ids
+
+
+def parsed(model: type[M], body: bytes | bytearray) -> M:
+    """The body as this model, or a problem that names the first error."""
+    try:
+        return model.model_validate(orjson.loads(body))
+    except ValidationError as error:
+        raise Problem(422, first_fault(error.errors(include_input=False, include_url=False))) from None
+    except ValueError as error:
+        raise Problem(400, f"the body is not JSON: {error}", "bad_json") from None
+
+
+def _refuse_too_many(records: Sequence[Any], most: int) -> None:
+    if len(records) > most:
+        raise Problem(422, f"a request must have at most {most} records, got {len(records)}")
+
+
+def record_vectors(
+    features: Sequence[list[float] | None], values: Sequence[dict[str, Any] | None], schema: Schema | None
+) -> FloatArray:
+    """The vectors of records, each of which has either features or values by column."""
+    rows = [row for row in values if row is not None]
+    if rows:
+        if schema is None:
+            raise Problem(422, "this store has no schema, so a record must have features instead of values")
+        if len(rows) < len(values):
+            raise Problem(422, "all records must have features, or all must have values")
+        return schema.encode(rows)
+    widths = {len(vector or ()) for vector in features}
+    if len(widths) > 1:
+        raise Problem(422, f"all records must have the same number of features, got {sorted(widths)}")
+    return np.array(features, dtype=np.float64)
+
+
+# Answers
 
 
 class Error(BaseModel):

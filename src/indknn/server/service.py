@@ -200,8 +200,8 @@ class Reports:
         now, over_time = Moment(self.store, answers), self.answers_over_time()
 
         def status() -> dict[str, Any]:
-            told = {name: fact for name, fact in now.status().items() if name != "store"}
-            return {**told, "answers_over_time": over_time}
+            facts = {name: fact for name, fact in now.status().items() if name != "store"}
+            return {**facts, "answers_over_time": over_time}
 
         return status
 

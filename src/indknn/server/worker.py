@@ -274,8 +274,8 @@ class Worker:
                     done.results.append((job.future, outcome))
                 self.metrics.batch_queries.observe(sum(len(job.rows) for job in ready))
         except BaseException as error:  # if this thread died, everybody would wait forever
-            told = {id(future) for future, _ in done.results}
-            done.results += [(job.future, error) for job in jobs if id(job.future) not in told]
+            answered = {id(future) for future, _ in done.results}
+            done.results += [(job.future, error) for job in jobs if id(job.future) not in answered]
         stage["compute"].observe(time.perf_counter() - begun)
         return done
 
@@ -331,9 +331,9 @@ class Worker:
         by_loop: dict[Any, list[tuple[Future, Any]]] = {}
         for future, value in results:
             by_loop.setdefault(future.get_loop(), []).append((future, value))
-        for loop, told in by_loop.items():
+        for loop, outcomes in by_loop.items():
             with suppress(RuntimeError):  # the loop is closed, and nobody is listening
-                loop.call_soon_threadsafe(_tell, told)
+                loop.call_soon_threadsafe(_tell, outcomes)
 
 
 _NOTHING: Any = object()
