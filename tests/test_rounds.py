@@ -15,7 +15,7 @@ from indknn.engine import Engine
 from indknn.errors import StoreError
 from indknn.ledger import SHARED
 from indknn.models.shared_model import STEPS, SharedModel, Terms
-from indknn.server import training
+from indknn.server import worker
 from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.verify import problems
@@ -243,15 +243,15 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    for module in (training, indknn.answering.predictor):
+    for module in (worker, indknn.answering.predictor):
         monkeypatch.setattr(module, "time", made)
-    monkeypatch.setattr(training, "_SOME", -1.0)  # one piece at a time
+    monkeypatch.setattr(worker, "_SOME", -1.0)  # one piece at a time
     return made
 
 
 def served(folder, clock):
     store = few(folder)
-    work = training.Training(store, np.inf)
+    work = worker.Training(store, np.inf)
     store.predict(QUERIES[:1], "ann")
     return store, work
 
@@ -266,7 +266,7 @@ def test_a_finished_model_waits_for_its_moment(tmp_path, clock):
         assert not work.piece()
         store.predict(QUERIES[1:2], "ann")  # by votes, as before
         assert store.engine.predictor.adviser("ann").asked == 2
-        seconds = training.LEAST_SECONDS + model.work / training.OPERATIONS
+        seconds = worker.LEAST_SECONDS + model.work / worker.OPERATIONS
         assert work.pause() == pytest.approx(seconds)
         clock.now += seconds - 0.01
         assert not work.overdue()
@@ -308,7 +308,7 @@ def test_the_moment_follows_from_the_count_and_not_from_the_work(tmp_path, clock
         model = store.engine.predictor.model
         while model.due() != "step" or not model.mapped:
             work.piece()
-        clock.now += training.LEAST_SECONDS + model.work / training.OPERATIONS
+        clock.now += worker.LEAST_SECONDS + model.work / worker.OPERATIONS
         assert work.overdue()  # nothing is finished, so whoever asks now has to wait for it
         while work.piece():
             pass
@@ -321,7 +321,7 @@ def test_a_model_that_was_not_shown_waits_again_after_a_restart(tmp_path, clock)
         while work.piece():
             pass
     with indknn.open(store.path) as again:
-        work = training.Training(again, np.inf)
+        work = worker.Training(again, np.inf)
         assert not work.piece()
         assert again.engine.predictor.model.due() == "show"
         assert not again.engine.predictor.model.ready

@@ -17,9 +17,8 @@ import click
 
 from indknn.cli.app import app
 from indknn.server.app import create_app
-from indknn.server.openapi import PROBLEMS
-from indknn.server.options import Options
-from indknn.settings import Settings
+from indknn.server.schemas import PROBLEMS, completed
+from indknn.settings import ServerOptions, Settings
 from indknn.store import Store
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -106,8 +105,8 @@ def openapi() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "people.store"
         with Store.create(path, Settings(3, ("healthy", "ill"), tau=0.5)) as store:
-            served = create_app(store, options=Options(name="people"))
-            document: dict[str, Any] = served.app.openapi()
+            served = create_app(store, options=ServerOptions(name="people"))
+            document = completed(served.app.openapi(), served.service)
             served.service.close()
     return document
 

@@ -8,10 +8,12 @@ later. Only `analysts` may grow: an analyst may be given less before their first
 # ruff: noqa: RUF009 - parameter() makes a dataclass field
 from __future__ import annotations
 
+import math
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -377,6 +379,45 @@ class Settings:
         return replace(vectors, spare=True), labels
 
 
+_option: Final = partial(parameter, fixed="when the server starts")
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How a store is served: where, by which name, and within which limits."""
+
+    name: str = _option("The model's name in /v2/models/NAME.", "indknn")
+    host: str = _option("The address to listen on. Beyond loopback you need keys.", "127.0.0.1")
+    port: int = _option("The port to listen on. 0: any free port.", 8080, at_least=0, at_most=(1 << 16) - 1)
+    tick: float | None = _option(
+        "Send answers only at multiples of this many seconds per query.",
+        above=0,
+        below=math.inf,
+        none="they are sent as soon as they are charged",
+    )
+    train_every: float = _option(
+        "Hours between two checks whether the shared model should learn from newcomers. inf: never.", 24.0, above=0
+    )
+    rewrite_every: float = _option(
+        "With PostgreSQL: hours between two rewrites of the old bytes of forgotten people. inf: never.", 24.0, above=0
+    )
+    max_batch: int = _option("At most this many rows per prediction request.", 1024, at_least=1)
+    max_body: int = _option("At most this many bytes per request.", 32 << 20, at_least=1)
+    max_records: int = _option("At most this many records per upload.", 10_000, at_least=1)
+    max_waiting: int = _option("At most this many queries that wait.", 8192, at_least=1)
+    max_bodies: int = _option("At most this many bytes of bodies at once.", 128 << 20, at_least=1)
+    max_connections: int = _option("At most this many connections at once.", 1000, at_least=1)
+    keep_requests: int = _option("For how many days a request id gets the same answer again.", 30, at_least=1)
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_fields(self)
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", self.name):
+            raise InvalidInputError(f"name must consist of letters, digits, '_', '.' and '-', got {self.name!r}")
+
+
+SERVER: Final = described(ServerOptions)
+"""Everything that the operator of a server can choose."""
 PARAMETERS: Final = {
     name: p for name, p in {**described(Settings), **described(IndexOptions)}.items() if name != "n_features"
 }

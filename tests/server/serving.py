@@ -13,8 +13,7 @@ import httpx
 import numpy as np
 
 from indknn.server.app import create_app
-from indknn.server.options import Options
-from indknn.settings import Settings
+from indknn.settings import ServerOptions, Settings
 from indknn.store import Store
 from indknn.store.keyfile import create, keys_path
 
@@ -76,7 +75,7 @@ def application(store, *, roles=(), **options):
     """A client, and a key for each role in `roles`."""
     path = keys_path(store.path)
     keys = {role: create(path, role, role, owner="p1" if role == "owner" else None)[1] for role in roles}
-    app = create_app(store, keys=path, options=Options(**options))
+    app = create_app(store, keys=path, options=ServerOptions(**options))
     client = Client(app)
     client.keys = keys
     try:

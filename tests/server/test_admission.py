@@ -12,9 +12,7 @@ import sys
 import httpx
 import pytest
 
-from indknn.server.access import Pace
-from indknn.server.bodies import IN_VAIN, SMALL, BodyBudget
-from indknn.server.connections import RESERVE, Connections
+from indknn.server.limits import IN_VAIN, RESERVE, SMALL, BodyBudget, Connections, Pace
 from indknn.server.problems import Problem
 from indknn.server.reader import Bounds, Reader
 from indknn.store.keyfile import create, keys_path
@@ -133,7 +131,7 @@ def test_bodies_on_their_way_are_bounded_for_each_sender(store):
 
 def test_a_body_of_unknown_length_is_counted_as_it_comes():
     budget = BodyBudget(total=400_000, largest=100_000)
-    from indknn.server.bodies import read_body
+    from indknn.server.limits import read_body
 
     async def chunks():
         return {"type": "http.request", "body": b"x" * 30_000, "more_body": True}
@@ -176,7 +174,7 @@ def test_large_bodies_that_are_refused_all_the_time_are_refused_unread():
 
 
 def test_who_sends_large_bodies_in_vain_is_soon_refused_before_they_are_read(client, monkeypatch):
-    monkeypatch.setattr("indknn.server.bodies.IN_VAIN", 1000)  # a second
+    monkeypatch.setattr("indknn.server.limits.IN_VAIN", 1000)  # a second
     wrong = b'{"inputs":[' + b"[]," * 60_000 + b"[]]}"
     told = [client("POST", INFER, content=wrong).status_code for _ in range(2)]
     assert told[0] in {400, 413, 422}
@@ -273,7 +271,7 @@ def waited(monkeypatch):
     async def sleep(time):
         seconds.append(time)
 
-    monkeypatch.setattr("indknn.server.access.asyncio.sleep", sleep)
+    monkeypatch.setattr("indknn.server.limits.asyncio.sleep", sleep)
     return seconds
 
 

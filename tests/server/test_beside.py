@@ -11,8 +11,9 @@ from threadpoolctl import threadpool_info
 
 from indknn.answering.requests import Request
 from indknn.errors import StoreError
-from indknn.server import reports, serve
-from indknn.server.training import Training
+from indknn.server import serve, service
+from indknn.server.worker import Training
+from indknn.settings import ServerOptions
 from indknn.store import Store, chain, database, filehome, journal
 from indknn.store.reports import Moment, status
 from indknn.store.verify import Snapshot, problems
@@ -109,7 +110,7 @@ def test_a_report_is_of_one_moment_and_waits_for_nobody(store):
 
 
 def test_a_long_trail_is_read_in_pieces(store, monkeypatch):
-    monkeypatch.setattr(reports, "_ENTRIES", 3)
+    monkeypatch.setattr(service, "_ENTRIES", 3)
     with application(store) as client:
         for i in range(20):
             assert client.ask(rows(i)).status_code == 200
@@ -143,7 +144,7 @@ def test_linear_algebra_of_a_server_takes_one_thread(store, monkeypatch):
     seen = []
     monkeypatch.setattr(serve, "_run", lambda *_: seen.extend(threadpool_info()))
     store.close()
-    serve.serve(store.path)
+    serve.serve(store.path, options=ServerOptions())
     assert {library["num_threads"] for library in seen if library["user_api"] == "blas"} == {1}
 
 

@@ -10,8 +10,7 @@ import pytest
 
 import indknn.server
 from indknn.server import service as services
-from indknn.server.access import Pace, RateLimiter
-from indknn.server.bodies import BodyBudget
+from indknn.server.limits import BodyBudget, Pace, RateLimiter
 from indknn.server.service import steady_days
 from indknn.store import chain, requests
 from indknn.store.keyfile import create, keys_path

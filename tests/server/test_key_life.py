@@ -14,7 +14,7 @@ from indknn import IndKNNClassifier
 from indknn.cli.app import app as command
 from indknn.errors import StoreError
 from indknn.server.app import create_app
-from indknn.server.reports import Reports
+from indknn.server.service import Reports
 from indknn.store import Store
 from indknn.store import keyfile as keys
 from indknn.store.chain import entries

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from indknn.cli.app import app
 from indknn.errors import InvalidInputError, StoreError
 from indknn.server.app import create_app
-from indknn.server.keyring import Keyring
+from indknn.server.keys import Keyring
 from indknn.store import keyfile as keys
 from server.serving import application, mode, rows
 

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from indknn.server.tensors import NUMBERS
+from indknn.server.infer import NUMBERS
 from indknn.store.keyfile import create, keys_path
 from server.serving import FEATURES, INFER, Server, application, make_store, question, rows, tensor
 

@@ -1,6 +1,7 @@
 """Records, people, reports: what the curator's side does over HTTP."""
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from indknn.store import chain
 from indknn.store.verify import problems
@@ -222,9 +223,12 @@ def test_the_document_has_examples_that_work(client):
     asked = infer["requestBody"]["content"]["application/json"]["example"]
     assert client("POST", INFER, json=asked).status_code == 200
     assert document["components"]["schemas"]["Error"]
-    for path in ("/v1/session", "/v2/models/{name}"):
-        shown = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["example"]
-        assert shown == client("GET", path.format(name="indknn")).json()
+    for path in ("/v1/session", "/v2/models/{name}", "/v1/status", "/v1/audit", "/v1/owners/{id}"):
+        schema = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        answer = client("GET", path.format(name="indknn", id="p1")).json()
+        Draft202012Validator({**document, **schema}).validate(answer)
+        described = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        assert set(described["properties"]) == set(answer)
     assert all("422" in operation["responses"] for path in document["paths"].values() for operation in path.values())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -66,12 +66,12 @@ class NumberOrNone(_Type):
         return None if text == "none" else self.number.convert(text, param, ctx)
 
 
-def parameter_options(*names: str) -> Decorator:
+def parameter_options(*names: str, of: Mapping[str, Parameter] = PARAMETERS) -> Decorator:
     """An option for each of these parameters, with the help, the default and the choices of its description."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for name in reversed(names):
-            command = _option(name, PARAMETERS[name])(command)
+            command = _option(name, of[name])(command)
         return command
 
     return decorate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,12 +14,13 @@ from typing import Any
 import click
 import numpy as np
 
-from indknn.cli.options import JSON, STORE, WITNESS, show, wanted
+from indknn.cli.options import JSON, STORE, WITNESS, parameter_options, show, wanted
 from indknn.cluster import local_cluster
 from indknn.cluster.ray_hosts import LOOPBACK, QUIET, connected, end_shards, ray_cluster, refuse_exposed, shards_named
 from indknn.engine import MakeShard
 from indknn.errors import InvalidInputError
 from indknn.place import Place
+from indknn.settings import SERVER, ServerOptions
 from indknn.types import FloatArray
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
@@ -32,48 +34,23 @@ _RAY = click.option("--ray", "address", required=True, metavar="ADDRESS", help="
 
 @click.command("serve")
 @STORE
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="The address to listen on. Beyond loopback you need keys."
-)
-@click.option("--port", default=8080, show_default=True, help="The port to listen on. 0: any free port.")
-@click.option("--name", help="The model's name in /v2/models/NAME. Default: the name of the store's file.")
+@parameter_options("host", "port", of=SERVER)
+@click.option("--name", help=f"{SERVER['name'].help} Default: the name of the store's file.")
 @click.option(
     "--texts", metavar="MODEL", help="Also take texts. This sentence-transformer (name or folder) embeds them."
 )
-@click.option("--tick", type=float, help="Send answers only at multiples of this many seconds per query.")
-@click.option(
-    "--train-every",
-    default=24.0,
-    show_default=True,
-    metavar="HOURS",
-    help="How often to check whether the shared model should learn from newcomers. inf: never.",
-)
+@parameter_options("tick", "train_every", of=SERVER)
 @click.option("--shards", type=int, help="Search in this many processes: on this machine, or with --ray on Ray.")
 @click.option("--ray", metavar="ADDRESS", help="Run the shards on Ray at this address; see `indknn cluster`.")
-@click.option(
-    "--rewrite-every",
-    default=24.0,
-    show_default=True,
-    metavar="HOURS",
-    help="With PostgreSQL: how often to overwrite the old bytes of forgotten people. inf: never.",
-)
+@parameter_options("rewrite_every", of=SERVER)
 @WITNESS
 @click.option("--tls-cert", type=_FILE, help="A certificate (PEM), with --tls-key.")
 @click.option("--tls-key", type=_FILE, help="The private key of the certificate (PEM).")
 @click.option("--behind-proxy", is_flag=True, help="A proxy in front encrypts, so allow --host without TLS.")
 @click.option("--open-on-loopback", is_flag=True, help="Serve this machine without keys, although the store had keys.")
-@click.option("--max-batch", default=1024, show_default=True, help="At most this many rows per prediction request.")
-@click.option("--max-body", default=32 << 20, show_default=True, help="At most this many bytes per request.")
-@click.option("--max-records", default=10_000, show_default=True, help="At most this many records per upload.")
-@click.option("--max-bodies", default=128 << 20, show_default=True, help="At most this many bytes of bodies at once.")
-@click.option("--max-connections", default=1000, show_default=True, help="At most this many connections at once.")
-@click.option(
-    "--keep-requests", default=30, show_default=True, help="For how many days a request id gets the same answer again."
-)
+@parameter_options("max_batch", "max_body", "max_records", "max_bodies", "max_connections", "keep_requests", of=SERVER)
 def serve_command(
     store: Place,
-    host: str,
-    port: int,
     witness: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
@@ -99,17 +76,15 @@ def serve_command(
       indknn serve people.store --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
     with wanted("server"):
-        from indknn.server.options import Options, name_of  # noqa: PLC0415
         from indknn.server.serve import serve  # noqa: PLC0415
     if (tls_cert is None) != (tls_key is None):
         raise InvalidInputError("--tls-cert and --tls-key belong together: give both or none")
+    served = ServerOptions(name=name or name_of(store), **options)
     tls = None if tls_cert is None or tls_key is None else (tls_cert, tls_key)
     with shards_of(store, shards, ray) as make_shard:
         serve(
             store,
-            host=host,
-            port=port,
-            options=Options(name=name or name_of(store), **options),
+            options=served,
             witness=witness,
             make_shard=make_shard,
             tls=tls,
@@ -118,6 +93,15 @@ def serve_command(
             embed=None if texts is None else _sentences(texts),
             ready=lambda url: click.echo(f"{store} at {url}"),
         )
+
+
+def name_of(store: Place) -> str:
+    """The default name of the model: the name of the store's file.
+
+    >>> name_of(Path("data/people (2026).store"))
+    'people-2026'
+    """
+    return "-".join(re.findall(r"[A-Za-z0-9_.-]+", store.stem)) or "indknn"
 
 
 def _sentences(model: str) -> Callable[[list[str]], FloatArray]:

@@ -7,51 +7,35 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictStr
+from fastapi import APIRouter, Query, Request
 
 from indknn.ledger.figures import guarantee
-from indknn.server import openapi
-from indknn.server.keyring import OPEN
+from indknn.server import schemas
+from indknn.server.gate import RequestBody, Served
+from indknn.server.keys import OPEN, needs
 from indknn.server.problems import Problem
-from indknn.server.records import parsed
-from indknn.server.routes import RequestBody, Served, check_permission
 from indknn.server.service import Service
 from indknn.settings import Settings
 from indknn.store import keyfile, verify
 from indknn.store.keyfile import Key
 
-_TEXT = Annotated[StrictStr, Field(min_length=1, max_length=128)]
 _MOST_PROBLEMS = 100
-router = APIRouter(dependencies=[Depends(check_permission)])
+router = APIRouter(responses=schemas.PROBLEMS)
 
 
-class NewKey(BaseModel):
-    """A key to be made. `owner` is the person that a key of role owner is for.
-
-    `epsilon` is less than the store's, for all that this analyst is ever told.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-    role: StrictStr = Field(json_schema_extra={"enum": list(keyfile.ROLES)})
-    name: _TEXT = Field(examples=["alice"])
-    owner: _TEXT | None = None
-    rate: Annotated[float, Field(strict=True, gt=0)] | None = None
-    max_queries: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] | None = None
-    epsilon: Annotated[float, Field(strict=True, gt=0)] | None = None
-
-
-@router.get("/v1/keys", tags=["admin"], responses=openapi.example(openapi.KEYS))
+@router.get("/v1/keys", tags=["admin"], response_model=schemas.KeyList)
+@needs("keys")
 async def list_keys(service: Served) -> dict[str, Any]:
     """All keys that were ever made, without their texts. Only the holder of a key knows its text."""
     file = await asyncio.to_thread(keyfile.read_key_file, _key_file(service))
     return {"keys": [_facts(service, key) for key in file.keys]}
 
 
-@router.post("/v1/keys", tags=["admin"], openapi_extra=openapi.body(NewKey), responses=openapi.example(openapi.NEW_KEY))
+@router.post("/v1/keys", tags=["admin"], openapi_extra=schemas.body_of(schemas.NewKey), response_model=schemas.KeyMade)
+@needs("keys")
 async def create_key(request: Request, service: Served, body: RequestBody) -> dict[str, Any]:
     """Make a key. Its text is only in this answer. The first key closes an open server."""
-    wanted = parsed(NewKey, body).model_dump()
+    wanted = schemas.parsed(schemas.NewKey, body).model_dump()
     if service.keys.is_open:
         if wanted["role"] != "admin":
             raise Problem(422, "the first key must be of role admin: from then on, only an admin can make others here")
@@ -60,18 +44,20 @@ async def create_key(request: Request, service: Served, body: RequestBody) -> di
     if epsilon is not None:  # first, because a key must not exist if its limit could not be written
         keyfile.check_may_ask(wanted["role"])
         await service.worker.run(lambda: service.store.give_less(wanted["name"], epsilon))
-    return _told(service, *await asyncio.to_thread(lambda: keyfile.create(path, **wanted)))
+    return _made(service, *await asyncio.to_thread(lambda: keyfile.create(path, **wanted)))
 
 
-@router.post("/v1/keys/{id}/rotate", tags=["admin"], responses=openapi.example(openapi.NEW_KEY))
+@router.post("/v1/keys/{id}/rotate", tags=["admin"], response_model=schemas.KeyMade)
+@needs("keys")
 async def rotate_key(request: Request, service: Served, id: str) -> dict[str, Any]:  # noqa: A002
     """Replace this key by a new one for the same holder, with the same limits. The old key is revoked."""
     path = await _known(service, id)
     request.state.ends = id
-    return _told(service, *await asyncio.to_thread(keyfile.rotate, path, id))
+    return _made(service, *await asyncio.to_thread(keyfile.rotate, path, id))
 
 
-@router.delete("/v1/keys/{id}", tags=["admin"], responses=openapi.example(openapi.KEYS["keys"][0]))
+@router.delete("/v1/keys/{id}", tags=["admin"], response_model=schemas.KeyFacts)
+@needs("keys")
 async def revoke_key(request: Request, service: Served, id: str) -> dict[str, Any]:  # noqa: A002
     """Revoke a key. It is refused from now on, also in the middle of a request."""
     path = await _known(service, id)
@@ -81,21 +67,23 @@ async def revoke_key(request: Request, service: Served, id: str) -> dict[str, An
     return _facts(service, gone)
 
 
-@router.get("/v1/analysts", tags=["curator"], responses=openapi.example(openapi.ANALYSTS))
+@router.get("/v1/analysts", tags=["curator"], response_model=schemas.Analysts)
+@needs("status")
 async def analysts(service: Served) -> dict[str, Any]:
     """How many answers each analyst was given, and how many queries their keys still allow."""
     path = service.keys.path
     file = keyfile.KeyFile() if path is None else await asyncio.to_thread(keyfile.read_key_file, path)
-    given = await service.told(service.worker.counted)
+    answers = await service.told(service.worker.counted)
     asking = [key for key in file.keys if key.role in keyfile.ASKING and key.revoked is None]
-    names = sorted({key.name for key in asking} | {name for name in given if name is not None})
-    everybody: list[str | None] = [*([None] if None in given else []), *names]
+    names = sorted({key.name for key in asking} | {name for name in answers if name is not None})
+    everybody: list[str | None] = [*([None] if None in answers else []), *names]
     settings = service.store.settings
-    rows = [_use(settings, name, given.get(name, 0), [k for k in asking if k.name == name]) for name in everybody]
-    return {"analysts": rows, "answers": sum(given.values())}
+    rows = [_use(settings, name, answers.get(name, 0), [k for k in asking if k.name == name]) for name in everybody]
+    return {"analysts": rows, "answers": sum(answers.values())}
 
 
-@router.get("/v1/owners", tags=["curator"], responses=openapi.example(openapi.OWNERS))
+@router.get("/v1/owners", tags=["curator"], response_model=schemas.Owners)
+@needs("curate")
 async def search_owners(
     service: Served,
     search: Annotated[str, Query(min_length=1, max_length=128, description="A part of the name.")],
@@ -113,7 +101,8 @@ async def search_owners(
     return {"owners": names[:limit], "more": len(names) > limit}
 
 
-@router.post("/v1/verify", tags=["curator"], responses=openapi.example(openapi.VERIFIED))
+@router.post("/v1/verify", tags=["curator"], response_model=schemas.Verified)
+@needs("verify")
 async def verify_store(service: Served) -> dict[str, Any]:
     """Check the whole store as `indknn verify` does: the trail, the answers, the budgets, and memory against disk.
 
@@ -141,7 +130,7 @@ async def _known(service: Service, number: str) -> Path:
     return path
 
 
-def _told(service: Service, key: Key, text: str) -> dict[str, Any]:
+def _made(service: Service, key: Key, text: str) -> dict[str, Any]:
     service.keys.refresh(force=True)
     return {**_facts(service, key), "key": text}
 

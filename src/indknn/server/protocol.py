@@ -11,7 +11,7 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from indknn.server.connections import Connections
+from indknn.server.limits import Connections
 from indknn.server.problems import Problem
 
 MAX_HEADERS = 32 << 10
@@ -51,7 +51,7 @@ class LimitedProtocol(HttpToolsProtocol):
     all connections once a second, so that an ordinary request needs no timer.
     """
 
-    house = Connections(most=1 << 20)  # one for each server, see `serve`
+    everybody = Connections(most=1 << 20)  # one for each server, see `serve`
     unanswered: deque[Any]  # uvicorn's cycles, the oldest first; only the last may not have arrived whole
     queue = QUEUED_WITHOUT_KEY
     refusal: Problem | None = None  # what the client is told at the end, after the answers to what came before
@@ -70,11 +70,11 @@ class LimitedProtocol(HttpToolsProtocol):
         self.unanswered = deque()
         self.flow = Flow(self)
         self.waiting_since = self.active = self.loop.time()
-        self.house.opened(self, self.client[0] if self.client else "")
+        self.everybody.opened(self, self.client[0] if self.client else "")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection was closed."""
-        self.house.closed(self)
+        self.everybody.closed(self)
         for cycle in self.unanswered:
             self._leave(cycle)
         super().connection_lost(exc)
@@ -82,7 +82,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def show(self, key: str) -> bool:
         """The client has shown this key. Returns whether there is room for one more connection of that key."""
         self.queue = MOST_QUEUED
-        return self.house.shown(self, key)
+        return self.everybody.shown(self, key)
 
     def idle_since(self) -> float | None:
         """Since when it waits for its client. None while the client waits for an answer."""

@@ -12,7 +12,6 @@ import os
 import pickle
 import resource
 import signal
-import struct
 import subprocess
 import sys
 import traceback
@@ -21,15 +20,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Timer
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
-from indknn.server.bodies import SMALL
+from indknn.server.limits import SMALL
 from indknn.server.problems import Problem, as_problem
 
 log = logging.getLogger("indknn.server")
-_LENGTH = struct.Struct("<Q")
 _SECONDS = 20.0  # for one body; then the process is ended
 _QUICK = 1 << 20  # bytes of numbers that are copied faster than a thread is woken
 _MEMORY = 1 << 30  # bytes beyond what the process has when it starts
@@ -131,23 +130,11 @@ class Reader:
 def _exchange(process: subprocess.Popen[bytes], *parts: bytes | bytearray) -> Any:
     assert process.stdin is not None
     assert process.stdout is not None
-    for part in parts:
-        process.stdin.write(_LENGTH.pack(len(part)))
-        process.stdin.write(part)
-    process.stdin.flush()
-    return pickle.loads(_received(process.stdout))
-
-
-def _received(stream: IO[bytes]) -> bytes:
-    size = _LENGTH.unpack(_exactly(stream, _LENGTH.size))[0]
-    return _exactly(stream, size)
-
-
-def _exactly(stream: IO[bytes], size: int) -> bytes:
-    data = stream.read(size)
-    if len(data) < size:
-        raise EOFError
-    return data
+    with Connection(os.dup(process.stdin.fileno()), readable=False) as to:
+        for part in parts:
+            to.send_bytes(part)
+    with Connection(os.dup(process.stdout.fileno()), writable=False) as answer:
+        return answer.recv()
 
 
 def _attempt(read: Callable[..., Any], body: bytes, bounds: Bounds, rest: tuple[Any, ...]) -> tuple[bool, Any, str]:
@@ -160,9 +147,9 @@ def _attempt(read: Callable[..., Any], body: bytes, bounds: Bounds, rest: tuple[
     except (MemoryError, RecursionError):
         return False, (413, "the body takes too much memory to read; send fewer rows at once"), ""
     except Exception as error:
-        told = as_problem(error)
+        refusal = as_problem(error)
         frames = "".join(traceback.format_tb(error.__traceback__))  # without the text, which may hold features or names
-        return False, (told.status, told.message, told.code), f"{type(error).__name__}\n{frames}"
+        return False, (refusal.status, refusal.message, refusal.code), f"{type(error).__name__}\n{frames}"
 
 
 def main() -> None:
@@ -172,13 +159,8 @@ def main() -> None:
     with suppress(FileNotFoundError):  # other systems have no limit
         has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (has + _MEMORY, has + _MEMORY))
-    while True:
-        try:
-            read, bounds, rest = pickle.loads(_received(sys.stdin.buffer))
-            body = _received(sys.stdin.buffer)
-        except EOFError:
-            return
-        answer = pickle.dumps(_attempt(read, body, bounds, rest), protocol=5)
-        sys.stdout.buffer.write(_LENGTH.pack(len(answer)))
-        sys.stdout.buffer.write(answer)
-        sys.stdout.buffer.flush()
+    asked, answers = Connection(0, writable=False), Connection(1, readable=False)
+    with suppress(EOFError):
+        while True:
+            read, bounds, rest = asked.recv()
+            answers.send(_attempt(read, asked.recv_bytes(), bounds, rest))

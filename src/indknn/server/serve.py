@@ -18,12 +18,11 @@ from indknn.engine import MakeShard
 from indknn.errors import FencedError, InvalidInputError
 from indknn.place import Place
 from indknn.server.app import create_app
-from indknn.server.connections import BACKLOG, Connections, allowed
-from indknn.server.gateway import Gateway
-from indknn.server.options import Options
+from indknn.server.gate import Gate
+from indknn.server.limits import BACKLOG, Connections, allowed
 from indknn.server.protocol import LimitedProtocol, close_overdue
-from indknn.server.service import Embed
-from indknn.server.upkeep import rewrite_old_bytes, stop_if_fenced
+from indknn.server.service import Embed, rewrite_old_bytes, stop_if_fenced
+from indknn.settings import ServerOptions
 from indknn.store import Store
 from indknn.store.keyfile import keys_path, read_key_file
 
@@ -59,9 +58,7 @@ def refuse_exposed(store: Place, host: str, tls: bool, behind_proxy: bool) -> No
 def serve(
     path: Place,
     *,
-    host: str = "127.0.0.1",
-    port: int = 8080,
-    options: Options | None = None,
+    options: ServerOptions,
     witness: Path | None = None,
     tls: tuple[Path, Path] | None = None,
     behind_proxy: bool = False,
@@ -71,31 +68,30 @@ def serve(
     make_shard: MakeShard | None = None,
 ) -> None:
     """Serve a store until SIGTERM or SIGINT. Everything that was charged is answered before this returns."""
-    refuse_exposed(path, host, tls is not None, behind_proxy)
+    refuse_exposed(path, options.host, tls is not None, behind_proxy)
     # One thread for linear algebra: pieces of training are small, and several threads would wait for each other.
     with threadpool_limits(1, "blas"), Store(path, witness=witness, make_shard=make_shard) as store:
         app = create_app(store, keys=keys_path(path), options=options, open_on_loopback=open_on_loopback, embed=embed)
-        if behind_proxy or not is_loopback(host):
+        if behind_proxy or not is_loopback(options.host):
             app.service.keys.is_open = False  # even if the file disappeared after it was read
         try:
-            _run(app, host, port, tls, ready, allowed(app.service.options.max_connections))
+            _run(app, tls, ready)
         finally:
             app.service.close()
         if store.fenced:
             raise FencedError(f"{store.path} was taken over by another process; this one has stopped")
 
 
-def _run(
-    app: Gateway, host: str, port: int, tls: tuple[Path, Path] | None, ready: Callable[[str], None], connections: int
-) -> None:
-    listening = _listen(host, port)
+def _run(app: Gate, tls: tuple[Path, Path] | None, ready: Callable[[str], None]) -> None:
+    options = app.service.options
+    everybody = Connections(allowed(options.max_connections))
+    listening = _listen(options.host, options.port)
     cert, key = (None, None) if tls is None else map(str, tls)
-    house = Connections(connections)
-    app.service.connections = house.__len__
+    app.service.connections = everybody.__len__
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=type("HouseProtocol", (LimitedProtocol,), {"house": house}),
+        http=type("ServedProtocol", (LimitedProtocol,), {"everybody": everybody}),
         backlog=BACKLOG,
         ws="none",
         lifespan="off",
@@ -120,7 +116,7 @@ def _run(
     async def main() -> None:
         store = app.service.store
         beside = [close_overdue(server.server_state.connections), app.service.prune_requests()]
-        beside += [stop_if_fenced(app.service, stop), rewrite_old_bytes(store, app.service.options.rewrite_every)]
+        beside += [stop_if_fenced(app.service, stop), rewrite_old_bytes(store, options.rewrite_every)]
         running = [asyncio.ensure_future(task) for task in beside]
         asyncio.get_running_loop().call_soon(ready, f"{'http' if tls is None else 'https'}://{where}:{address[1]}")
         try:

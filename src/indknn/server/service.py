@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import numpy.typing as npt
 
-from indknn.errors import StoreError
+from indknn.errors import FencedError, StoreError
 from indknn.ledger.figures import guarantee
-from indknn.server.access import PERMISSIONS, Pace, RateLimiter, may
-from indknn.server.bodies import SMALL, BodyBudget
-from indknn.server.keyring import OPEN, Keyring
+from indknn.place import Address
+from indknn.server.keys import OPEN, PERMISSIONS, Keyring, may
+from indknn.server.limits import SMALL, BodyBudget, Pace, RateLimiter
 from indknn.server.metrics import Metrics
-from indknn.server.options import Options
 from indknn.server.reader import Bounds, Reader
-from indknn.server.reports import Reports
-from indknn.server.tensors import LABEL, PROBABILITIES, label_datatype
 from indknn.server.worker import Worker
+from indknn.settings import ServerOptions
 from indknn.store import Store
+from indknn.store.chain import entries, last
 from indknn.store.keyfile import Key, is_keyed, keys_path, mark_keyed
+from indknn.store.reports import Moment
 from indknn.store.requests import prune, today
 from indknn.types import FloatArray
 
 _HOUR = 3600.0
 _NUMBER = 64  # bytes of a number in JSON, indented
 _MORE = 256  # lists, objects and commas of a request besides its numbers; and commas in the names of a record
-VERSION = "1"
-"""The only version of a model. Released answers can be repeated, so no older version is kept."""
+_POINTS = 500
+_ENTRIES = 5000  # of the audit trail, read at a time
+_KEPT = 50 * _POINTS
+_SINCE = "SELECT at, body FROM audit WHERE kind = 'answers' AND position > ? AND position <= ? ORDER BY position"
+LOOK_SECONDS = 1.0
+"""How often a server asks its database whether it still has the store, also while nobody asks it anything."""
+_log = logging.getLogger("indknn.server")
 T = TypeVar("T")
 Embed: TypeAlias = Callable[[list[str]], FloatArray]
 
@@ -53,7 +61,7 @@ class Service:
         self,
         store: Store,
         keys: Path | None,
-        options: Options,
+        options: ServerOptions,
         open_on_loopback: bool,
         embed: Embed | None = None,
     ):
@@ -172,38 +180,118 @@ class Service:
             "guarantee": guarantee(self.store.settings, None if key is OPEN else key.name),
         }
 
-    def _inputs(self) -> list[dict[str, Any]]:
-        """The inputs of a query: one tensor per column of the schema, texts, or vectors."""
-        schema = self.store.schema
-        if schema is not None:
-            kinds = {name: "FP64" if column.kind == "number" else "BYTES" for name, column in schema.used.items()}
-            return [{"name": name, "datatype": kind, "shape": [-1]} for name, kind in kinds.items()]
-        if self.embed is not None:
-            return [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
-        return [{"name": "features", "datatype": "FP32", "shape": [-1, self.n_features or -1]}]
 
-    def metadata(self, key: Key) -> dict[str, Any]:
-        """The public facts about the model: its parameters and the guarantee. Nothing depends on people."""
-        settings = self.store.settings
-        told = guarantee(settings, None if key is OPEN else key.name)
-        promised = {name: value for name, value in told.items() if name != "words"}
-        return {
-            "name": self.name,
-            "versions": [VERSION],
-            "platform": "indknn",
-            "inputs": self._inputs(),
-            "outputs": [
-                {"name": LABEL, "datatype": label_datatype(self.classes), "shape": [-1]},
-                {"name": PROBABILITIES, "datatype": "FP64", "shape": [-1, len(self.classes) or -1]},
-            ],
-            "parameters": {
-                "classes": self.classes.tolist(),
-                "n_features": self.n_features,
-                **({} if settings.schema is None else {"schema": settings.schema}),
-                **promised,
-                "tau": settings.tau,
-                "kernel": settings.kernel,
-                "max_batch": self.options.max_batch,
-                "tick": self.options.tick,
-            },
-        }
+# Reports
+
+
+class Reports:
+    """Reports about one store. It remembers what it read of the audit trail, so each entry is read once."""
+
+    def __init__(self, store: Store):
+        self.store = store
+        self._read = 0
+        self._answers: list[tuple[str, int]] = []  # by second, ascending
+
+    def moment(self, answers: int) -> Callable[[], dict[str, Any]]:
+        """A function that returns the status of the store as it is now, with the answers over time read so far.
+
+        The store may go on before the function is called.
+        """
+        now, over_time = Moment(self.store, answers), self.answers_over_time()
+
+        def status() -> dict[str, Any]:
+            facts = {name: fact for name, fact in now.status().items() if name != "store"}
+            return {**facts, "answers_over_time": over_time}
+
+        return status
+
+    def read_some(self) -> bool:
+        """Read some more of the audit trail. Returns whether there is more to read."""
+        with self.store.reading() as db:
+            newest = last(db).position
+            upto = min(self._read + _ENTRIES, newest)
+            rows: list[Any] = db.execute(_SINCE, (self._read, upto)).fetchall()
+            self._read = upto
+        for at, body in rows:
+            facts = json.loads(body)
+            count = facts["count"] - facts.get("sums", 0)
+            if self._answers and self._answers[-1][0] == at:
+                count += self._answers.pop()[1]
+            self._answers.append((at, count))
+        while len(self._answers) > _KEPT:  # merge neighbours, so that memory stays limited
+            pairs = zip(self._answers[::2], [*self._answers[1::2], ("", 0)], strict=False)
+            self._answers = [(max(a, b), n + m) for (a, n), (b, m) in pairs]
+        return upto < newest
+
+    def answers_over_time(self) -> list[dict[str, Any]]:
+        """How many answers were given, in at most 500 steps, the oldest first."""
+        step = -(-len(self._answers) // _POINTS) or 1
+        groups = [self._answers[i : i + step] for i in range(0, len(self._answers), step)]
+        return [{"at": group[-1][0], "answers": sum(n for _, n in group)} for group in groups]
+
+    def audit(self, after: int, limit: int) -> dict[str, Any]:
+        """A page of the audit trail. `text` is the exact body that the hash covers."""
+        with self.store.reading() as db:
+            newest = last(db).position
+            page: list[dict[str, Any]] = [
+                {
+                    "position": entry.position,
+                    "at": entry.at,
+                    "kind": entry.kind,
+                    "body": entry.facts,
+                    "text": entry.body,
+                    "hash": entry.hash.hex(),
+                }
+                for entry in islice(entries(db, after + 1), limit)
+            ]
+        more = bool(page) and page[-1]["position"] < newest
+        return {"entries": page, "next": page[-1]["position"] if more else None, "last": newest}
+
+
+# Beside the answers, for a store in a database
+
+
+async def stop_if_fenced(service: Service, stop: Callable[[], None]) -> None:
+    """Stop if another process has taken over the store: what is in memory may have been erased since.
+
+    A file cannot be taken over.
+    """
+    while isinstance(service.store.path, Address) and not service.closing:
+        await asyncio.to_thread(look, service)
+        if service.closing:
+            stop()
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def look(service: Service) -> None:
+    """Ask the database whether this process still has the store. If that is not known, the server is not ready."""
+    for again in (True, False):
+        try:
+            service.store.flush()
+        except FencedError:
+            service.closing = True
+        except StoreError:
+            if again:  # the session may have been ended by whoever took over: a new one is told so
+                continue
+            service.reachable = False
+        else:
+            service.reachable = True
+        return
+
+
+async def rewrite_old_bytes(store: Store, hours: float) -> None:
+    """Run the second stage of erasures regularly, in a separate thread. Answers go on meanwhile."""
+    while True:
+        await asyncio.sleep(min(hours * _HOUR, 1e9))
+        try:
+            await asyncio.to_thread(_rewrite_if_needed, store)
+        except StoreError as error:
+            _log.warning("old bytes of erased records were not written over: %s", error)
+
+
+def _rewrite_if_needed(store: Store) -> None:
+    with store.reading() as db:
+        needed = store.home.old_bytes(db)
+    if needed:
+        for why in store.rewrite().get("why", ()):
+            _log.warning("old bytes of erased records may still be there: %s", why)

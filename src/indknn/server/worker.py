@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -21,17 +21,24 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from indknn.answering.requests import Reply, Request
+from indknn.answering.trainer import Progress
 from indknn.errors import InvalidInputError, StoreError
 from indknn.ledger import Scope
+from indknn.models import SharedModel
 from indknn.server.metrics import Metrics
-from indknn.server.problems import Problem
-from indknn.server.training import Training
+from indknn.server.problems import Problem, log_error
 from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.batches import Batch
 from indknn.store.reports import answers_by_analyst
+from indknn.store.rounds import go_on, train
 from indknn.types import FloatArray, Vectors
 
+_REST = 1.0  # seconds after training has failed
+_SOME = 0.01  # seconds that a request may have to wait because of training
+LEAST_SECONDS, OPERATIONS = 2.0, 5e8
+"""How long after its beginning the model of a round is shown: at least so long, and a second more for this many
+operations. A slow machine that also answers queries is several times faster."""
 ROWS = 64
 """Queries per batch, unless one request has more. One pass over the records serves this many."""
 NO_RECORDS = "the store has never held records, so it cannot answer; add records first"
@@ -69,6 +76,67 @@ class Done:
     results: list[tuple[Future, Any]] = field(default_factory=list)
     fresh: int = 0
     repeated: int = 0
+
+
+class Training:
+    """The work of the computing thread when nobody waits. `every` is the seconds between two checks for newcomers."""
+
+    def __init__(self, store: Store, every: float):
+        self._store = store
+        self._every = every
+        self._next = time.monotonic() + every
+        self._again = -math.inf  # after a failure, nothing is tried before this
+        self._pieces: Iterator[Progress] | None = None
+        store.train_in_background()
+
+    def piece(self) -> bool:
+        """Do some milliseconds of work, if there is any. Returns whether there was."""
+        end = time.monotonic() + _SOME
+        if end - _SOME < self._again:
+            return False
+        try:
+            if self._pieces is None:
+                self._pieces = self._due()
+            while self._pieces is not None and next(self._pieces, None) is not None:
+                if time.monotonic() >= end:
+                    return True
+        except Exception as error:  # the store reads itself again; the release being made is lost, and nobody was told
+            log_error(error)
+            self._again = time.monotonic() + _REST
+        self._pieces = None
+        return False
+
+    def overdue(self) -> bool:
+        """Whether the moment has come at which the model is shown. Then answers wait until it is."""
+        return self._moment() <= time.monotonic() >= self._again
+
+    def pause(self) -> float | None:
+        """Seconds until there is work again: a check, a model to show, or what failed. None if there is none."""
+        now = time.monotonic()
+        soon = self._again if now < self._again else min(self._next, self._moment())
+        return None if math.isinf(soon) else max(soon - now, 0.0)
+
+    def _moment(self) -> float:
+        """When the model of this round is shown. Not known before the count was released."""
+        with suppress(StoreError):  # a store that cannot be read shows nothing
+            model = self._model
+            if model is not None and model.due() not in {None, "count"} and model.mapped:
+                return self._store.engine.predictor.begun + LEAST_SECONDS + model.work / OPERATIONS
+        return math.inf
+
+    @property
+    def _model(self) -> SharedModel | None:
+        return None if self._store.draft else self._store.engine.predictor.model
+
+    def _due(self) -> Iterator[Progress] | None:
+        if (model := self._model) is None:
+            return None
+        if model.due() is not None:
+            return go_on(self._store, self.overdue) if self.overdue() or model.due() != "show" else None
+        if struck := time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._every
+        declared = self._store.engine.predictor.public is not None
+        return train(self._store, self.overdue) if (struck if model.started else declared) else None
 
 
 Item: TypeAlias = Job | Task | None
@@ -211,8 +279,8 @@ class Worker:
                     done.results.append((job.future, outcome))
                 self.metrics.batch_queries.observe(sum(len(job.rows) for job in ready))
         except BaseException as error:  # if this thread died, everybody would wait forever
-            told = {id(future) for future, _ in done.results}
-            done.results += [(job.future, error) for job in jobs if id(job.future) not in told]
+            answered = {id(future) for future, _ in done.results}
+            done.results += [(job.future, error) for job in jobs if id(job.future) not in answered]
         stage["compute"].observe(time.perf_counter() - begun)
         return done
 
@@ -268,9 +336,9 @@ class Worker:
         by_loop: dict[Any, list[tuple[Future, Any]]] = {}
         for future, value in results:
             by_loop.setdefault(future.get_loop(), []).append((future, value))
-        for loop, told in by_loop.items():
+        for loop, outcomes in by_loop.items():
             with suppress(RuntimeError):  # the loop is closed, and nobody is listening
-                loop.call_soon_threadsafe(_tell, told)
+                loop.call_soon_threadsafe(_tell, outcomes)
 
 
 _NOTHING: Any = object()

@@ -24,8 +24,7 @@ from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.ledger import Scope
 from indknn.server.metrics import Metrics
-from indknn.server.training import Training
-from indknn.server.worker import Worker
+from indknn.server.worker import Training, Worker
 from indknn.settings import Settings
 from indknn.store import Store
 from indknn.types import FloatArray, OwnerId

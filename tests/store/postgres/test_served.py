@@ -13,7 +13,7 @@ import pytest
 
 from indknn.errors import FencedError
 from indknn.place import place_of
-from indknn.server import upkeep
+from indknn.server import service
 from indknn.store import Store, chain
 from indknn.store.home import home_of
 from indknn.store.verify import problems
@@ -104,7 +104,7 @@ def test_a_replaced_server_tells_nothing_from_memory(place, outsider_of, session
                 answer = client("GET", path, client.keys["curator"])
                 assert (path, answer.status_code) == (path, 503)
                 assert "p3" not in answer.text
-            upkeep.look(client.app.service)
+            service.look(client.app.service)
             for path in ("/v2/health/ready", "/v1/session", "/v1/keys", "/v2/models/indknn"):
                 assert client("GET", path, client.keys["admin"]).status_code == 503
             with pytest.raises(FencedError):
@@ -118,10 +118,10 @@ def test_a_server_whose_database_is_away_is_not_ready_and_comes_back(place, monk
             with monkeypatch.context() as patched:
                 patched.setattr(psycopg, "connect", _refuses)
                 store.db.pg.close()
-                upkeep.look(client.app.service)
+                service.look(client.app.service)
                 assert client("GET", "/v2/health/ready").status_code == 503
                 assert client("GET", "/v2/health/live").status_code == 200
-            upkeep.look(client.app.service)
+            service.look(client.app.service)
             assert client("GET", "/v2/health/ready").status_code == 200
             assert client("GET", "/v1/owners?search=p3").json()["owners"] == ["p3"]
 
@@ -132,7 +132,7 @@ def _refuses(*_, **__):
 
 def test_old_bytes_are_rewritten_beside_the_answers(place):
     async def until_rewritten(store):
-        task = asyncio.create_task(upkeep.rewrite_old_bytes(store, 1e-6))
+        task = asyncio.create_task(service.rewrite_old_bytes(store, 1e-6))
         while chain.last(store.db).kind != "rewrite":
             await asyncio.to_thread(store.predict, X[:1])
         task.cancel()

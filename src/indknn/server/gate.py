@@ -1,16 +1,21 @@
-"""The outer application: it checks keys, answers predictions, and passes everything else to FastAPI."""
+"""The outer application: who may call a route is decided here, before any of the body is read.
+
+The permission stands on the route (`needs`). Predictions are answered from here, everything else by FastAPI.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-from indknn.server.access import GO_AWAY, INFER, authorise, needed_permission
-from indknn.server.bodies import Receive
-from indknn.server.infer import Take, infer
+from fastapi import Depends, FastAPI, Request
+from starlette.routing import Match
+
+from indknn.server.infer import infer
+from indknn.server.keys import authorise, permission_of
+from indknn.server.limits import GO_AWAY, read_body
 from indknn.server.problems import Problem, RawHeaders, as_problem, log_error, shown
 from indknn.server.service import Service
 from indknn.store.keyfile import Key
@@ -29,14 +34,14 @@ _SAID_ONCE = frozenset(
     b"authorization content-encoding content-length content-type host inference-header-content-length origin "
     b"x-indknn-rows x-request-id".split()
 )
-_JSON = ((b"content-type", b"application/json"),)
+_UNKNOWN_PATH = "session"  # the permission for paths without a route: whoever has no key is not told which exist
 
 
-class Gateway:
-    """An ASGI application around another one."""
+class Gate:
+    """An ASGI application around FastAPI's."""
 
-    def __init__(self, app: Any, service: Service):
-        self.app = app
+    def __init__(self, app: FastAPI, service: Service):
+        self.app, self.routes = app, app.routes
         self.service = service
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -50,13 +55,15 @@ class Gateway:
     async def _answer(self, scope: Any, receive: Any) -> list[Any]:
         """The response, when it may leave."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        asked = INFER.fullmatch(scope["path"])
         sender = f"address {(scope.get('client') or ('',))[0]}"
         connection, paced = scope.get("indknn.connection"), False
+        route, parameters, methods = self._find(scope)
+        predicts = route is not None and route.endpoint is infer
+        counted_as = "infer" if predicts else "refused"
         try:
             if len(headers) < len(scope["headers"]):
                 _refuse_repeated(scope["headers"])
-            permission = needed_permission(scope["method"], scope["path"])
+            permission = _UNKNOWN_PATH if route is None else permission_of(route.endpoint)
             key = authorise(self.service.keys, permission, headers)
             if key is None:
                 paced = True
@@ -65,21 +72,42 @@ class Gateway:
                 sender = f"key {key.id}"
                 if connection is not None and not connection.show(key.id):
                     raise Problem(503, "too many connections of this key are busy", "busy", GO_AWAY)
-            answer = await self._permitted(scope, receive, asked, headers, key, permission, sender)
-            route = "infer" if asked else _route(scope)
+            if self.service.closing and key is not None:
+                raise Problem(503, "this server is closing", headers=GO_AWAY)
+            if not predicts:
+                counted_as = "none" if route is None else route.path
+            if route is None:
+                raise Problem(404, f"there is nothing at {shown(scope['path'])}")
+            if methods:
+                text = f"{shown(scope['method'])} is not allowed here; use {' or '.join(methods)}"
+                raise Problem(405, text, headers=((b"allow", ", ".join(methods).encode()),))
+            answer = await self._permitted(scope, receive, headers, key, permission, sender, predicts, parameters)
         except Exception as error:
             problem = as_problem(error)
             if error is not problem and problem.status >= 500:
                 log_error(error)
-            route = "infer" if asked else "refused"
             answer = _problem_response(problem)
-        self.service.metrics.requests.labels(route, answer[0]["status"]).inc()
+        self.service.metrics.requests.labels(counted_as, answer[0]["status"]).inc()
         if 400 <= answer[0]["status"] < 500 and not paced:
             try:
                 await self._turn(sender, connection)
             except Problem as problem:
                 return _problem_response(problem)
         return answer
+
+    def _find(self, scope: Any) -> tuple[Any, dict[str, str], list[str]]:
+        """The route of a request and its parameters, as FastAPI finds it. If the method is wrong, those that are right.
+
+        The patterns of routes end in `$`, which also matches before a final newline, so no such path has a route.
+        """
+        routes: list[Any] = []
+        for route in self.routes if "\n" not in scope["path"] else ():
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                return route, found["path_params"], []
+            if match is Match.PARTIAL:
+                routes.append(route)
+        return (routes[0] if routes else None), {}, sorted(method for route in routes for method in route.methods)
 
     async def _turn(self, sender: str, connection: Any) -> None:
         with nullcontext() if connection is None else connection.holding():
@@ -89,45 +117,38 @@ class Gateway:
         self,
         scope: Any,
         receive: Any,
-        asked: re.Match[str] | None,
         headers: dict[bytes, bytes],
         key: Key | None,
         permission: str | None,
         sender: str,
+        predicts: bool,
+        parameters: dict[str, str],
     ) -> list[Any]:
-        """The response to a request that its key permits."""
-        if self.service.closing and permission is not None:
-            raise Problem(503, "this server is closing", headers=GO_AWAY)
+        """The response to a request that its key permits. A key that is revoked meanwhile is refused."""
         if not (self.service.keyed or self.service.keys.is_open):
             await self.service.remember_keys()
         check_again = partial(self._check_again, permission, headers, self.service.keys.version)
         receive_all = _receive_and_then(check_again, receive)
-        with self.service.bodies.holding(sender) as take:
-            if asked is None:
-                scope.setdefault("state", {}).update(key=key, permission=permission, take=take)
-                answer = await self._framework(scope, receive_all)
-            else:
-                answer = await self._predict(scope, asked, headers, receive_all, key, take)
-        ended = scope.get("state", {}).get("ends")  # the key that this request has ended, if any
-        if key is None or ended != key.id:
-            check_again()
-        return answer
+        state = scope.setdefault("state", {})
 
-    async def _predict(
-        self,
-        scope: Any,
-        asked: re.Match[str],
-        headers: dict[bytes, bytes],
-        receive: Receive,
-        key: Key | None,
-        take: Take,
-    ) -> list[Any]:
-        if scope["method"] != "POST":
-            text = f"{shown(scope['method'])} is not allowed here; use POST"
-            raise Problem(405, text, headers=((b"allow", b"POST"),))
-        assert key is not None  # predictions are never public
-        body, described = await infer(self.service, asked[1], asked[2], headers, receive, key, take)
-        return _response(200, body, described)
+        def check_end() -> None:
+            if key is None or state.get("ends") != key.id:  # unless this request has ended its own key
+                check_again()
+
+        try:
+            with self.service.bodies.holding(sender) as take:
+                if predicts and key is not None:  # predictions are never public
+                    name, version = parameters["name"], parameters.get("version")
+                    answered = await infer(self.service, name, version, headers, receive_all, key, take)
+                    answer = _response(200, *answered)
+                else:
+                    state.update(key=key, take=take)
+                    answer = await self._framework(scope, receive_all)
+        except Exception:
+            check_end()
+            raise
+        check_end()
+        return answer
 
     def _check_again(self, permission: str | None, headers: dict[bytes, bytes], version: int) -> None:
         """Refuse to answer a key that was revoked meanwhile. Its request may have been charged or done already."""
@@ -136,18 +157,13 @@ class Gateway:
             authorise(self.service.keys, permission, headers)
 
     async def _framework(self, scope: Any, receive: Any) -> list[Any]:
-        """The response of FastAPI, with the headers that every response has."""
+        """The response of FastAPI, with the headers that every response has. Errors of a route are raised."""
         messages: list[Any] = []
 
         async def collect(message: Any) -> None:
             messages.append(message)
 
-        try:
-            await self.app(scope, receive, collect)
-        except Exception as error:
-            if not messages:
-                raise
-            log_error(error)  # FastAPI has made a response for it
+        await self.app(scope, receive, collect)
         more = _ON_EVERY_RESPONSE if scope["path"].startswith("/console/") else (*_ON_EVERY_RESPONSE, _NO_STORE)
         messages[0]["headers"] = [*messages[0].get("headers", ()), *more]
         return messages
@@ -163,7 +179,7 @@ def _refuse_repeated(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def _problem_response(problem: Problem) -> list[Any]:
-    return _response(problem.status, problem.body, (*_JSON, *problem.headers))
+    return _response(problem.status, problem.body, ((b"content-type", b"application/json"), *problem.headers))
 
 
 def _response(status: int, body: bytes, headers: RawHeaders) -> list[Any]:
@@ -187,5 +203,22 @@ def _receive_and_then(check: Callable[[], None], receive: Any) -> Any:
     return receive_all
 
 
-def _route(scope: Any) -> str:
-    return getattr(scope.get("route"), "path", "none")
+# What a route may ask for
+
+
+async def _service(request: Request) -> Any:
+    return request.app.state.service
+
+
+async def _key(request: Request) -> Any:
+    return request.state.key
+
+
+async def _body(request: Request) -> bytes | bytearray:
+    most = request.app.state.service.options.max_body
+    return await read_body(request.receive, dict(request.headers.raw), most, request.state.take)
+
+
+Served: TypeAlias = Annotated[Service, Depends(_service)]
+Caller: TypeAlias = Annotated[Key, Depends(_key)]
+RequestBody: TypeAlias = Annotated[bytes | bytearray, Depends(_body)]
