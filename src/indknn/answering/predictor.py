@@ -35,9 +35,9 @@ from indknn.models.probabilities import from_votes
 from indknn.models.shared_model import MOST_ROWS, Scores
 from indknn.models.shift import LATEST
 from indknn.records.book import MAX_EPOCH
-from indknn.records.indexes import new_index
 from indknn.records.indexes.scan import MAX_QUERIES
 from indknn.records.protocol import AnyShard, Near
+from indknn.records.shard import new_index
 from indknn.settings import Settings
 from indknn.types import GRID, FloatArray, Int8Array, Vectors, joined
 
