@@ -242,7 +242,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    for module in (training, indknn.answering.schedule):
+    for module in (training, indknn.answering.predictor):
         monkeypatch.setattr(module, "time", made)
     monkeypatch.setattr(training, "_SOME", -1.0)  # one piece at a time
     return made

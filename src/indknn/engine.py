@@ -23,10 +23,9 @@ from indknn.core.noise import Noise
 from indknn.core.statistics import MAX_RECORDS
 from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger import SHARED, MemoryLedger, Scope
-from indknn.records.indexes import new_index
 from indknn.records.keys import Match
 from indknn.records.protocol import AnyShard
-from indknn.records.shard import Shard
+from indknn.records.shard import Shard, new_index
 from indknn.settings import Settings
 from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Vectors
 

@@ -16,7 +16,7 @@ import numpy as np
 from coupled.histories import ANALYSTS, TARGET, Ask, Forget, Moment, Records, Refused, Statement
 from coupled.roads import REFUSALS, Road
 from coupled.tape import ALL, Divergence, Silent, Tape
-from indknn.answering import by_models, predictor
+from indknn.answering import predictor
 from indknn.core import training
 from indknn.core.accounting import UNIT, to_units
 from indknn.errors import IndKNNError
@@ -36,7 +36,7 @@ SMALL = [
     (feature_map, "_BLOCK", 3),
     (neighbours, "_BLOCK", 3),
     (derived, "PORTION", 4),
-    (by_models, "_BLOCK", 3),
+    (predictor, "_BLOCK", 3),
     (predictor, "MAX_QUERIES", 4),
     (worker, "ROWS", 4),
     (journal, "FOLD_BYTES", 200),

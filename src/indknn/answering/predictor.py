@@ -35,9 +35,9 @@ from indknn.models.probabilities import from_votes
 from indknn.models.shared_model import MOST_ROWS, Scores
 from indknn.models.shift import LATEST
 from indknn.records.book import MAX_EPOCH
-from indknn.records.indexes import new_index
 from indknn.records.indexes.scan import MAX_QUERIES
 from indknn.records.protocol import AnyShard, Near
+from indknn.records.shard import new_index
 from indknn.settings import Settings
 from indknn.types import GRID, FloatArray, Int8Array, Vectors, joined
 
@@ -214,9 +214,8 @@ class Predictor:
             # Lines 8 and 9: votes are clipped to what each person has left, and charged.
             votes = self.shard.votes(admitted, Ks, plans)
             for (analyst, part, i), now, K, sums in zip(block, plans, Ks, votes, strict=True):
-                transcript = self._transcript(analyst)
-                if transcript.pool is not None:  # released votes cost nothing and are not counted in K (rule 10)
-                    sums = sums + transcript.votes(_rows(part, [i]), tau, now.n_classes)  # noqa: PLW2901
+                if self.settings.reuse == "labels":  # released votes cost nothing and are not counted in K (rule 10)
+                    sums = sums + self._transcript(analyst).votes(_rows(part, [i]), tau, now.n_classes)  # noqa: PLW2901
                 # Line 11: the label.
                 label, noisy = mechanism.noisy_answer(sums, K, now, self.noise)
                 yield Answer(label, NoisyVotes(now.scale2(K), noisy))

@@ -19,10 +19,16 @@ from indknn.core.statistics import Contribution
 from indknn.ledger import MemoryLedger, Scope
 from indknn.records.book import RecordBook
 from indknn.records.derived import Derived, Rule
-from indknn.records.indexes import Index
+from indknn.records.indexes import Index, make_index
 from indknn.records.keys import KeyArray
 from indknn.records.slices import Arguments, GradientSlices
+from indknn.settings import Settings
 from indknn.types import Cohort, FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors
+
+
+def new_index(settings: Settings) -> Index:
+    """An empty index as these settings say."""
+    return make_index(settings.index, settings.kernel_, settings.n_features, **settings.index_options)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import json
 import secrets
 import uuid
 
-from indknn.records.indexes import new_index
+from indknn.records.shard import new_index
 from indknn.settings import Settings
 from indknn.store import chain, database
 from indknn.store.books import Books

@@ -15,9 +15,8 @@ from indknn.core.accounting import to_units
 from indknn.engine import new_ledger
 from indknn.errors import StoreError
 from indknn.ledger import SHARED, MemoryLedger
-from indknn.records.indexes import new_index
 from indknn.records.protocol import AnyShard
-from indknn.records.shard import Shard
+from indknn.records.shard import Shard, new_index
 from indknn.settings import Settings
 from indknn.store import chain, database
 from indknn.store.books import Books

@@ -13,8 +13,7 @@ import numpy as np
 
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine, new_ledger
-from indknn.records.indexes import new_index
-from indknn.records.shard import Shard
+from indknn.records.shard import Shard, new_index
 from indknn.types import GRID, FloatArray, IntArray
 from indknn_lab.audits.bounds import one_run_epsilon
 from indknn_lab.audits.scenarios import BASE

@@ -30,8 +30,7 @@ from indknn.core.noise import Noise
 from indknn.engine import Engine, new_ledger
 from indknn.ledger import Scope
 from indknn.models import adviser, shared_model
-from indknn.records.indexes import new_index
-from indknn.records.shard import Admitted, Shard
+from indknn.records.shard import Admitted, Shard, new_index
 from indknn.settings import Settings
 from indknn.types import GRID, FloatArray, IntArray, OwnerId, Vectors
 from indknn_lab.audits.patches import patched

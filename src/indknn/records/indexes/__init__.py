@@ -14,7 +14,6 @@ from indknn.errors import InvalidInputError
 from indknn.records.indexes.exact import ExactIndex
 from indknn.records.indexes.hashed import CodedIndex, LSHIndex, SketchIndex
 from indknn.records.slots import Slots
-from indknn.settings import Settings
 from indknn.types import IntArray, Selection, Vectors
 
 INDEXES: dict[str, type[ExactIndex]] = {"exact": ExactIndex, "lsh": LSHIndex, "sketch": SketchIndex}
@@ -63,9 +62,4 @@ def make_index(name: str, kernel: Kernel, n_features: int, **options: Any) -> In
         raise InvalidInputError(f"index {name!r} does not take these options: {sorted(options)}") from error
 
 
-def new_index(settings: Settings) -> Index:
-    """An empty index as these settings say."""
-    return make_index(settings.index, settings.kernel_, settings.n_features, **settings.index_options)
-
-
-__all__ = ["INDEXES", "CodedIndex", "ExactIndex", "Index", "LSHIndex", "SketchIndex", "make_index", "new_index"]
+__all__ = ["INDEXES", "CodedIndex", "ExactIndex", "Index", "LSHIndex", "SketchIndex", "make_index"]
