@@ -214,9 +214,8 @@ class Predictor:
             # Lines 8 and 9: votes are clipped to what each person has left, and charged.
             votes = self.shard.votes(admitted, Ks, plans)
             for (analyst, part, i), now, K, sums in zip(block, plans, Ks, votes, strict=True):
-                transcript = self._transcript(analyst)
-                if transcript.pool is not None:  # released votes cost nothing and are not counted in K (rule 10)
-                    sums = sums + transcript.votes(_rows(part, [i]), tau, now.n_classes)  # noqa: PLW2901
+                if self.settings.reuse == "labels":  # released votes cost nothing and are not counted in K (rule 10)
+                    sums = sums + self._transcript(analyst).votes(_rows(part, [i]), tau, now.n_classes)  # noqa: PLW2901
                 # Line 11: the label.
                 label, noisy = mechanism.noisy_answer(sums, K, now, self.noise)
                 yield Answer(label, NoisyVotes(now.scale2(K), noisy))

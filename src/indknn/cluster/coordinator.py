@@ -118,7 +118,7 @@ class Coordinator(RecordBook):
 
     def free(self, slots: IntArray) -> None:
         """Mark these slots as free. They are the last ones that were restored, or earlier ones."""
-        self._slots.free(slots)
+        self._slots.give_back(slots)
 
     def expect(self, records: int) -> None:
         """Reserve room for this many records, here and on the hosts, which get about equally many."""
@@ -156,7 +156,7 @@ class Coordinator(RecordBook):
             if self._incarnation is not None and len(slots):
                 self._settle_up()
                 self._hosts("drop", [(self._place[some],) for some in self._by_host(slots)])
-            self._slots.free(slots)
+            self._slots.give_back(slots)
             return self._retire(self._leave(slots))
 
     def bodies_at(self, slots: IntArray) -> tuple[Int8Array, FloatArray]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -20,6 +22,5 @@ def load(name: str) -> Any:
     return None
 
 
-def whole(array: IntArray) -> IntArray:
-    """The array in the form that C reads: contiguous 64-bit integers."""
-    return np.ascontiguousarray(array, dtype=np.int64)
+whole: Callable[[IntArray], IntArray] = partial(np.ascontiguousarray, dtype=np.int64)
+"""The array in the form that C reads: contiguous 64-bit integers."""

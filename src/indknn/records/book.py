@@ -18,7 +18,6 @@ import numpy.typing as npt
 from indknn.errors import InvalidInputError, LedgerError
 from indknn.ledger import MemoryLedger
 from indknn.records.keys import KeyArray, Match, RecordKeys
-from indknn.records.slots import NO_SCALES
 from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Vectors
 
 _SLOT_BITS = 32
@@ -175,7 +174,7 @@ class RecordBook(ABC):
         return bodies(values, self._label[slots], scales)
 
     def _bodies_of(self, vectors: Vectors, labels: IntArray) -> list[bytes]:
-        return bodies(vectors.values, labels, vectors.scale if self._with_scale else NO_SCALES)
+        return bodies(vectors.values, labels, vectors.scale if self._with_scale else 1.0)
 
     # Changes. The caller says which slots, and takes care of the features.
 
@@ -257,7 +256,7 @@ class RecordBook(ABC):
             setattr(self, name, getattr(self, name).copy())  # may be a read-only map
 
 
-def bodies(values: Int8Array, labels: npt.NDArray[Any], scales: FloatArray) -> list[bytes]:
+def bodies(values: Int8Array, labels: npt.NDArray[Any], scales: FloatArray | float) -> list[bytes]:
     """The bytes of each record that anything can depend on."""
     body = np.zeros(len(values), dtype=[("label", "<i4"), ("scale", "<f8"), ("values", "i1", (values.shape[1],))])
     body["label"], body["scale"], body["values"] = labels, scales, values

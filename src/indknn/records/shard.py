@@ -26,6 +26,11 @@ from indknn.settings import Settings
 from indknn.types import Cohort, FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors
 
 
+def new_index(settings: Settings) -> Index:
+    """An empty index as these settings say."""
+    return make_index(settings.index, settings.kernel_, settings.n_features, **settings.index_options)
+
+
 @dataclass(frozen=True)
 class Admitted:
     """A query between `admit` and `settle`: its participants, who have paid for being counted."""

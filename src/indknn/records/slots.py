@@ -42,12 +42,12 @@ class FreeSlots:
             return np.arange(first, self.used)
         return np.array([*recycled, *range(first, self.used)], dtype=np.int64)
 
-    def free(self, slots: IntArray) -> None:
+    def give_back(self, slots: IntArray) -> None:
         """Nothing is in these slots any more."""
         self._free.extend(slots.tolist())
 
 
-class Slots:
+class Slots(FreeSlots):
     """Quantised records by slot.
 
     >>> slots = Slots(2)
@@ -60,21 +60,13 @@ class Slots:
     def __init__(self, n_features: int, *, with_scale: bool = False, code_bytes: int = 0):
         if not 1 <= n_features <= MAX_FEATURES:
             raise InvalidInputError(f"n_features must be in [1, {MAX_FEATURES}], got {n_features!r}")
+        super().__init__()
         self.with_scale = with_scale
         self.values: Int8Array = np.zeros((0, n_features), dtype=np.int8)
         self.squared: Int32Array = np.zeros(0, dtype=np.int32)
         self.roots: Float32Array = np.zeros(0, dtype=np.float32)
         self.scale: FloatArray = np.zeros((0, int(with_scale)))
         self.codes: CodeArray = np.zeros((0, code_bytes), dtype=np.uint8)
-        self._assigned = FreeSlots()
-
-    def __len__(self) -> int:
-        return len(self._assigned)
-
-    @property
-    def used(self) -> int:
-        """All slots below this have been used at least once."""
-        return self._assigned.used
 
     @property
     def alive(self) -> BoolArray:
@@ -106,7 +98,7 @@ class Slots:
         before, values = self.used, vectors.values
         if vectors.spare and not before and values.nbytes >= _MANY_BYTES and values.ctypes.data % ALIGNED == 0:
             self.values = values  # a copy would take as much memory again
-        slots = self._assigned.take(len(vectors))
+        slots = self.take(len(vectors))
         self._reserve(self.used, before)
         fresh = self.used - before == len(slots)
         where: slice | IntArray = slice(before, self.used) if fresh else slots
@@ -132,7 +124,7 @@ class Slots:
         self.roots[where] = np.nan
         self.scale[where] = 0.0
         self.codes[where] = 0
-        self._assigned.free(slots)
+        self.give_back(slots)
 
     def _reserve(self, capacity: int, held: int) -> None:
         have = len(self.squared)

@@ -64,7 +64,7 @@ def same_path() -> str | None:
     modes: list[tuple[Settings, list[int], list[int]]] = [  # what is drawn first, and then for each answer
         (replace(BASE, sigma2=0.1), [], [1, c]),
         (replace(BASE, sigma2=0.1, reuse="labels"), [], [1, c]),
-        (replace(ENDLESS, sigma2=0.1), [2 * c, *steps, CELLS], [c]),
+        (replace(ENDLESS, sigma2=0.1), [2 * c + 1, *steps, CELLS], [c]),
     ]
     crowds = {"nobody near": -AXIS[None, :], "nobody": np.zeros((0, D)), "exhausted": AXIS[None, :], "many": around(40)}
     for settings, first, each in modes:

@@ -128,7 +128,7 @@ def steps_last() -> str | None:
                         return f"a step was made while the file had {lasting} of {model.spent('ann')} units"
             made += [len(one.exact[0]) for one in tape.shared]
             model.restart()
-    whole = [2 * 2, *[2 * (D + 1)] * 4, CELLS]  # a count by label, of two labels
+    whole = [2 * 2 + 1, *[2 * (D + 1)] * 4, CELLS]  # a count by label, of two labels, and of records
     return None if made == whole else f"a round that was interrupted twice released {made}, not {whole}"
 
 
