@@ -144,6 +144,8 @@ class Writer:
     road: str
     settings: Settings
     apart: bool
+    moody: float
+    """How often a question depends on the last answer."""
     held: dict = field(default_factory=dict)  # record name -> owner
     asked: list = field(default_factory=list)
     requests: list = field(default_factory=list)
@@ -226,7 +228,7 @@ class Writer:
                 name, analyst = earlier.name, earlier.analyst
                 Q = earlier.Q if kind == "replayed" else Q
             most = int(self.rng.integers(30, 120)) if self.rng.random() < 0.1 else None
-            adaptive, unless = (bool(self.rng.random() < p) for p in (0.3 * (kind == "new"), 0.15 * (not self.apart)))
+            adaptive, unless = (bool(self.rng.random() < p) for p in (0.3 * (kind == "new"), self.moody))
             requests.append(Query(Q, analyst, name, most, adaptive, int(self.rng.integers(2)) if unless else None))
             self.asked.append(Q)
             if kind == "named":
@@ -328,11 +330,11 @@ def settings_of(mode, index, rng, *, apart=False, given_less=False):
     )
 
 
-def random_history(seed, road, mode, index, *, events=30, apart=False):
-    """A history of about so many events."""
+def random_history(seed, road, mode, index, *, events=30, apart=False, moody=None):
+    """A history of about so many events. How many questions are asked may depend on answers, if they are `moody`."""
     rng = np.random.default_rng([seed, *map(ord, road + mode + index)])
     settings = settings_of(mode, index, rng, apart=apart, given_less=bool(rng.random() < 0.4))
-    writer = Writer(rng, road, settings, apart)
+    writer = Writer(rng, road, settings, apart, 0.15 * (not apart) if moody is None else moody)
     public = tuple(map(tuple, writer.points(70).tolist())) if mode == "public rows" else None
     script = [*writer.start(), *(writer.event() for _ in range(events))]
     paying = mode == "model" and road != "engine" and not settings.analysts and rng.random() < 0.5
