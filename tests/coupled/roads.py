@@ -5,6 +5,7 @@ Calls whose form may change are wrapped here once: names of owners, ids of recor
 
 import asyncio
 from dataclasses import replace
+from threading import Event
 
 import numpy as np
 
@@ -112,8 +113,13 @@ class Road:
         return [self._alone(*request) for request in requests]
 
     async def _together(self, requests):
+        """All wait before the first is answered, so that they share a batch in both worlds, however busy the machine is."""
+        gate = Event()
+        held = asyncio.ensure_future(self.worker.run(gate.wait))
+        await asyncio.sleep(0)  # it is queued now
         futures = [self.worker.predict(Q, analyst, name, most) for Q, analyst, name, most in requests]
-        found = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 60)
+        gate.set()
+        _, *found = await asyncio.wait_for(asyncio.gather(held, *futures, return_exceptions=True), 600)
         return [_outcome(getattr(one, "labels", one)) for one in found]
 
     def _alone(self, Q, analyst, name, _):
