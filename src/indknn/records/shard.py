@@ -218,8 +218,3 @@ class Shard(RecordBook):
     def _pay(self, given: Contribution, scope: Scope) -> IntArray:
         self.ledger.charge(given.owners, given.charges, scope)
         return given.sums
-
-
-def new_index(settings: Settings) -> Index:
-    """An empty index as these settings say."""
-    return make_index(settings.index, settings.kernel_, settings.n_features, **settings.index_options)
