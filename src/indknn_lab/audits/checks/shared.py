@@ -101,18 +101,16 @@ def public_schedule() -> str | None:
 
 
 def first_rows() -> str | None:
-    """Queries are used as public rows of the first round only if no named analyst got an answer before.
-
-    An answer counts even if it was purged. If the unnamed analyst got one, all analysts share one ledger from then on.
-    """
+    """Only the first request of all makes public rows of its queries. After a purge, a round begins with the same rows."""
     for names in (("a", "a"), ("a", "b"), ("a", None), (None, None)):
         with hurried():
             engine = _crowd()
             engine.predict(around(3), names[0])
+            before, _ = _shaped(engine)
             engine.purge()
             engine.predict(around(9)[3:], names[1])
             rows, _ = _shaped(engine)
-        if rows and not (names[0] is None and engine.ledger.house):
+        if rows != before:
             return f"after a purge the queries of {names[1]!r}, who may have been told something, shaped the model"
     return None
 
