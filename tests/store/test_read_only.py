@@ -14,6 +14,7 @@ from indknn.errors import StoreError, StoreLockedError
 from indknn.ledger.figures import statement
 from indknn.settings import Settings
 from indknn.store import Store
+from indknn.store.head import head_path
 from indknn.store.reports import status
 from indknn.store.verify import problems
 
@@ -90,6 +91,9 @@ def test_an_old_copy_and_one_without_its_witness_are_refused_there_too(path, tmp
     with Store(path, witness=tmp_path / "w") as store:
         store.forget(["p1"])
     path.write_bytes(old)
+    result = run(path, "verify", path, "--witness", tmp_path / "w")
+    assert "which people.store-head has seen" in result.stderr
+    head_path(path).unlink()  # what somebody does who restores a backup
     for options, words in ((["--witness", tmp_path / "w"], "old copy"), ([], "has a witness")):
         result = run(path, "verify", path, *options)
         assert result.returncode == 3

@@ -130,7 +130,7 @@ def _add_store_commands() -> None:
         if missing.name != "apsw":
             raise
         return
-    changing = (stores.init, stores.add, train, stores.predict, stores.forget, stores.purge)
+    changing = (stores.init, stores.add, train, stores.predict, stores.forget, stores.purge, stores.backup_command)
     looking = (inspection.show_status, inspection.show_owner, inspection.export, inspection.verify)
     for command in (*changing, *looking, forecast_command, tune_command, keys, rewrite, takeover):
         app.add_command(command)

@@ -8,6 +8,7 @@ import click
 
 from indknn.cli.files import as_json
 from indknn.cli.options import JSON, STORE, WITNESS, show
+from indknn.core.files import private_file
 from indknn.place import Place
 from indknn.store import Store
 from indknn.store.home import home_of
@@ -31,7 +32,8 @@ def rewrite(store: Place, receipt: Path | None, witness: Path | None, in_json: b
     with Store(store, witness=witness) as opened:
         facts = opened.rewrite()
     if receipt is not None:
-        receipt.write_text(as_json(facts) + "\n")
+        with private_file(receipt) as file:
+            file.write(as_json(facts) + "\n")
     words = [f"{facts['stage']}, for all who were erased until {facts['erased_until']}"]
     show(facts, in_json, *words, *facts.get("why", ()), *(f"not ours: {who}" for who in facts.get("elsewhere", ())))
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from indknn.core.files import private, private_file
 from indknn.errors import InvalidInputError
 from indknn.tables.arrow import needs_arrow, stacked
 from indknn.tables.files import read_pieces
@@ -61,7 +62,7 @@ class Piece:
     record_ids: Any = None
 
 
-def pieces(path: Path, columns: Columns = Columns(), rows: int = ROWS) -> Iterator[Piece]:  # noqa: B008
+def pieces(path: Path, columns: Columns = Columns(), rows: int = ROWS) -> Iterator[Piece]:
     """The file in pieces of at most `rows` rows."""
     if not path.is_file():
         raise InvalidInputError(f"{path} does not exist")
@@ -117,7 +118,7 @@ def answers_in(path: Path, classes: Sequence[Any] | None = None) -> Iterator[Cal
     """
     names = [f"p_{name}" for name in classes or ()]
     if path.suffix == ".csv":
-        with path.open("w", newline="") as file:
+        with open(path, "w", newline="", opener=private) as file:
             writer = csv.writer(file)
             writer.writerow(["y", *names])
 
@@ -135,11 +136,12 @@ def answers_in(path: Path, classes: Sequence[Any] | None = None) -> Iterator[Cal
     proba = np.array(columns, dtype=np.float64).reshape(len(columns), -1 if columns else len(names))
     if path.suffix == ".npz":
         more: dict[str, Any] = {} if classes is None else {"proba": proba, "classes": np.array(classes)}
-        with path.open("wb") as archive:
+        with private_file(path, "wb") as archive:
             np.savez(archive, y=np.array(labels), **more)
     else:
         pa, pq = needs_arrow("pyarrow"), needs_arrow("pyarrow.parquet")
-        pq.write_table(pa.table({"y": labels, **dict(zip(names, proba.T, strict=True))}), path)
+        with private_file(path, "wb") as archive:
+            pq.write_table(pa.table({"y": labels, **dict(zip(names, proba.T, strict=True))}), archive)
 
 
 def _npz(path: Path, columns: Columns, rows: int) -> Iterator[Piece]:

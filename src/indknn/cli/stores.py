@@ -41,12 +41,14 @@ from indknn.cli.options import (
 from indknn.cli.progress import counting
 from indknn.cli.train import public_rows
 from indknn.core.advice import about_answers, about_labels, tell
+from indknn.core.files import private_file
 from indknn.core.inputs import EACH_ROW
 from indknn.errors import InvalidInputError
 from indknn.ledger.figures import guarantee
 from indknn.place import Place
 from indknn.settings import PARAMETERS, Settings
 from indknn.store import Store
+from indknn.store.backup import backup
 from indknn.tables.advice import Outside
 from indknn.tables.files import read_pieces
 from indknn.tables.schema import Schema
@@ -265,7 +267,8 @@ def forget(store: Place, owners: tuple[str, ...], receipt: Path | None, witness:
     with Store(store, witness=witness) as opened:
         facts = opened.forget(owners)
     if receipt is not None:
-        receipt.write_text(as_json(facts) + "\n")
+        with private_file(receipt) as file:
+            file.write(as_json(facts) + "\n")
     show(
         facts,
         in_json,
@@ -293,3 +296,23 @@ def purge(store: Place, witness: Path | None, in_json: bool) -> None:
         facts = opened.purge()
     where = f"audit trail: entry with hash {facts['audit_hash']}"
     show(facts, in_json, f"purged at {facts['at']}: {facts['dropped']}", facts["public"], where)
+
+
+@click.command("backup")
+@STORE
+@click.argument("target", type=click.Path(path_type=Path))
+@WITNESS
+@JSON
+def backup_command(store: Place, target: Path, witness: Path | None, in_json: bool) -> None:
+    """Copy a store, and its file of keys, into TARGET, a new file that opens by itself.
+
+    Do not copy a store with cp: its newest charges may be in other files. Nobody may have the store open. Its owner
+    alone can read the copy. It holds people who are forgotten later, so delete it in time.
+
+    \b
+    Example:
+      indknn backup patients.store /mnt/backup/patients-monday.store
+    """
+    with Store(store, witness=witness) as opened:
+        facts = backup(opened, target)
+    show(facts, in_json, f"{target} holds {store} up to {facts['at']}, {facts['audit_entries']:,} entries, checked")
