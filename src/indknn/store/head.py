@@ -20,19 +20,23 @@ import os
 import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from indknn.core.files import private_file, sync_file
 
-_FIELDS = struct.Struct("<16sQQ32sQQ32s32s")  # what, count, position, hash, start, size, header of the log, digest
+_FIELDS = struct.Struct("<16sQQ32sQQQ32s32s")
+# what, count, position, hash, before, start, size, header of the log, digest of the frames
 _WHAT = b"indknn head 1\0\0\0"
 _SUM = 32
 _BODY = 4096  # where the frames begin in a place
-MOST = 256 << 10
+MOST = 1 << 20
 """The longest transaction that is copied into the head, in bytes of the log."""
 _PLACE = _BODY + MOST
 _LOG_HEADER, _FRAME_HEADER = 32, 24
+_SOON, _LONGER = 256 << 10, 1 << 20
+_FAR = 1 << 14  # frames, after which nobody looks for the end of a transaction
 _UNKNOWN, _EMPTY = -1, 0  # the end of the log, if it is not known or there is no log
 
 
@@ -43,18 +47,19 @@ class Mark:
     count: int
     position: int
     hash: bytes
+    before: int = 0
+    """The position before this transaction."""
     start: int = 0
     """Where in the log the frames are. 0 if there is no copy of them."""
     header: bytes = bytes(_LOG_HEADER)
     """The header of the log."""
     frames: bytes = b""
 
-    def packed(self, key: bytes) -> tuple[bytes, bytes]:
-        """The mark as bytes, and the digest of its frames."""
-        digest = _digest(self.frames)
-        fields = (_WHAT, self.count, self.position, self.hash, self.start, len(self.frames), self.header, digest)
-        text = _FIELDS.pack(*fields)
-        return (text + _sum(text, key)).ljust(_BODY, b"\0") + self.frames, digest
+    def packed(self, key: bytes) -> bytes:
+        """The mark as bytes."""
+        entry = self.count, self.position, self.hash, self.before
+        text = _FIELDS.pack(_WHAT, *entry, self.start, len(self.frames), self.header, _digest(self.frames))
+        return (text + _sum(text, key)).ljust(_BODY, b"\0") + self.frames
 
     @staticmethod
     def unpacked(body: bytes, key: bytes) -> Mark | None:
@@ -62,11 +67,11 @@ class Mark:
         text, told = body[: _FIELDS.size], body[_FIELDS.size : _FIELDS.size + _SUM]
         if len(text) < _FIELDS.size or told != _sum(text, key):
             return None
-        what, count, position, digest_of_entry, start, size, header, digest = _FIELDS.unpack(text)
+        what, count, position, entry, before, start, size, header, digest = _FIELDS.unpack(text)
         frames = body[_BODY : _BODY + size]
         if what != _WHAT or _digest(frames) != digest:
             return None
-        return Mark(count, position, digest_of_entry, start, header, frames)
+        return Mark(count, position, entry, before, start, header, frames)
 
 
 def head_path(store: Path) -> Path:
@@ -94,9 +99,12 @@ def read_mark(store: Path, key: bytes) -> Mark | None:
     return max((mark for mark in marks if mark is not None), key=lambda mark: mark.count, default=None)
 
 
-def write_again(store: Path, mark: Mark | None) -> bool:
-    """Write the frames of a mark into the log again, if they fit in there. Returns whether they were written."""
-    if mark is None or not mark.frames:
+def write_again(store: Path, mark: Mark, position: int) -> bool:
+    """Write the frames of a mark into the log again, if the audit trail reaches to where they begin.
+
+    Returns whether they were written.
+    """
+    if not mark.frames or mark.before != position:
         return False
     log, first = log_path(store), mark.start == _LOG_HEADER
     old = log.read_bytes() if log.exists() else b""
@@ -116,23 +124,27 @@ def write_again(store: Path, mark: Mark | None) -> bool:
 class Head:
     """The head of a store that is open for writing, and the end of its log."""
 
-    def __init__(self, store: Path, key: bytes, *, synced: bool = True):
+    def __init__(self, store: Path, key: bytes, position: int, digest: bytes, *, synced: bool = True):
+        """Begin with this entry: everything up to it was found, and is durable."""
         self._path, self._log_path, self._key, self._synced = head_path(store), log_path(store), key, synced
-        self._mark = read_mark(store, key) or Mark(0, 0, bytes(32))
+        old = read_mark(store, key)
+        self._mark = Mark(1 if old is None else old.count + 1, position, digest)
         if not self._path.exists() or self._path.stat().st_size != 2 * _PLACE:
             self._make()
         self._file, self._log = os.open(self._path, os.O_RDWR), -1
         both = os.pread(self._file, 2 * _PLACE, 0)
-        self._header, self._end = b"", _UNKNOWN  # of the log
         self._has_frames = any(both[at + _BODY : at + _PLACE].strip(b"\0") for at in (0, _PLACE))
+        self._header, self._end = b"", _UNKNOWN  # of the log
         self._written: list[tuple[int, int, bytes]] = []  # transactions in the log: start, size, digest of the frames
         self._beside = ThreadPoolExecutor(1, "indknn-head")
+        self._put(self._mark)
+        self._sync_head()
 
     def _make(self) -> None:
-        """A file with both places, completely or not at all. The mark that there is, is kept."""
-        body = self._mark.packed(self._key)[0] if self._mark.count else b""
+        """A file with both places, completely or not at all."""
         with private_file(self._path, "wb") as file:
-            file.write((bytes(_PLACE * (self._mark.count % 2)) + body).ljust(2 * _PLACE, b"\0"))
+            mark = self._mark.packed(self._key)
+            file.write((bytes(_PLACE * (self._mark.count % 2)) + mark).ljust(2 * _PLACE, b"\0"))
 
     def close(self) -> None:
         """Close the files."""
@@ -146,13 +158,6 @@ class Head:
         """Whether the file is still where it was opened."""
         return _same_file(self._path, self._file)
 
-    def begin(self, position: int, digest: bytes, *, log_is_empty: bool) -> None:
-        """Everything up to this entry was found, and is durable."""
-        self._put(Mark(self._mark.count + 1, position, digest))
-        self._sync_head()
-        if log_is_empty:
-            self.drop_frames()
-
     def drop_frames(self) -> None:
         """Overwrite the copied frames, which may hold what was erased. All of it is in the file, and the log empty."""
         for _ in range(2 * self._has_frames):
@@ -164,23 +169,35 @@ class Head:
 
     def follow(self, position: int, digest: bytes) -> None:
         """Return when the transaction that SQLite has just written into the log is durable, and so is this head."""
-        frames = self._new_frames()
-        if frames is None:  # long, or not known where it begins
+        size, start, before = self._new_size(), self._end, self._mark.position
+        if size == 0:
+            return
+        if size is not None:
+            self._lengthen_log(start + size)
+        frames = b"" if size is None else os.pread(self._log, size, start)
+        mark = Mark(self._mark.count + 1, position, digest)
+        if size is None or size > MOST:
             self._sync_log()
-            self._put(Mark(self._mark.count + 1, position, digest))
+            self._put(mark)
             self._sync_head()
-        elif frames:
-            start, self._has_frames = self._end, True
-            told = self._put(Mark(self._mark.count + 1, position, digest, start, self._header, frames))
-            self._written.append((start, len(frames), told))
-            self._end += len(frames)
+        else:
+            self._has_frames = True
+            self._put(replace(mark, before=before, start=start, header=self._header, frames=frames))
             self._sync_both()
+        if size is not None:
+            self._written.append((start, size, _digest(frames)))
+            self._end += size
 
-    def _put(self, mark: Mark, rest: bytes = b"") -> bytes:
-        body, digest = mark.packed(self._key)
-        _write(self._file, self._path, body + rest, _PLACE * (mark.count % 2))
+    def _lengthen_log(self, end: int) -> None:
+        """Append zeros to a log that ends soon. A file that does not grow is synced in half the time."""
+        length = os.fstat(self._log).st_size
+        if length < end + _SOON:
+            with suppress(OSError):  # the disk is full
+                _write(self._log, self._log_path, bytes(_LONGER), length)
+
+    def _put(self, mark: Mark, rest: bytes = b"") -> None:
+        _write(self._file, self._path, mark.packed(self._key) + rest, _PLACE * (mark.count % 2))
         self._mark = mark
-        return digest
 
     def _sync_both(self) -> None:
         try:
@@ -202,10 +219,10 @@ class Head:
         if self._synced:
             _sync(self._log, self._log_path)
 
-    def _new_frames(self) -> bytes | None:
-        """The frames of the newest transaction. Empty if it wrote nothing, None if its ends are not known."""
+    def _new_size(self) -> int | None:
+        """How many bytes of the log the newest transaction takes. None if nobody knows where it begins or ends."""
         if self._log < 0:
-            self._log = os.open(self._log_path, os.O_RDONLY)
+            self._log = os.open(self._log_path, os.O_RDWR)
         elif not _same_file(self._log_path, self._log):
             raise OSError(f"{self._log_path} was moved, deleted or replaced while it was open")
         header = os.pread(self._log, _LOG_HEADER, 0)
@@ -215,12 +232,17 @@ class Head:
             self._written.clear()
         if self._end == _UNKNOWN:
             return None
-        body = os.pread(self._log, MOST, self._end)
-        size = _transaction_size(body, header)
-        if size is None:
-            self._end = _UNKNOWN
-            return None
-        return body[:size]
+        step = _FRAME_HEADER + int.from_bytes(header[8:12], "big")
+        for at in range(0, _FAR * step, step):
+            frame = os.pread(self._log, _FRAME_HEADER, self._end + at)
+            if frame[8:16] != header[16:24]:  # left from before the log began anew
+                if at == 0:
+                    return 0
+                break
+            if frame[4:8] != b"\0\0\0\0":  # the size of the file after a commit
+                return at + step
+        self._end = _UNKNOWN
+        return None
 
     def defects(self) -> Iterator[str]:
         """What is wrong with the head and the log on disk, while nobody writes."""
@@ -239,17 +261,6 @@ class Head:
             _digest(os.pread(self._log, size, start)) != told for start, size, told in self._written
         ):
             yield f"{self._log_path.name} is damaged"
-
-
-def _transaction_size(body: bytes, header: bytes) -> int | None:
-    """How many bytes the transaction takes at the beginning of `body`. None if its end is not in there."""
-    salt, step = header[16:24], _FRAME_HEADER + int.from_bytes(header[8:12], "big")
-    for at in range(0, len(body) - step + 1, step):
-        if body[at + 8 : at + 16] != salt:
-            return 0 if at == 0 else None
-        if body[at + 4 : at + 8] != b"\0\0\0\0":  # the size of the file after a commit
-            return at + step
-    return None if len(body) >= step else 0
 
 
 def _digest(body: bytes) -> bytes:

@@ -23,14 +23,15 @@ from indknn.store.schema import APPLICATION_ID, OPEN_ID
 
 def open_whole(path: Path, *, read_only: bool = False, synchronous: str = "FULL", **options: Any) -> FileConnection:
     """Open a file, and make durable what an earlier process left in its log. Refuse a file that lacks anything."""
+    said = _application_id(path)  # before SQLite has the file: closing another handle would drop its locks
     db = connect(path, read_only=read_only, synchronous=synchronous, **options)
     try:
         key = bytes(get_meta(db, "key"))
         mark = read_mark(path, key)
-        if _is_behind(db, mark) and not read_only and write_again(path, mark):
+        if mark is not None and _is_behind(db, mark) and not read_only and write_again(path, mark, newest(db)[0]):
             db.close(True)
             db = connect(path, synchronous=synchronous, **options)
-        _refuse_incomplete(db, path, mark)
+        _refuse_incomplete(db, path, mark, closed=said == db.pragma("application_id") == APPLICATION_ID)
         if not read_only:
             _begin(db, path, key, synced=synchronous != "OFF")
     except BaseException as error:
@@ -41,20 +42,22 @@ def open_whole(path: Path, *, read_only: bool = False, synchronous: str = "FULL"
     return db
 
 
-def _is_behind(db: apsw.Connection, mark: Mark | None) -> bool:
+def _is_behind(db: apsw.Connection, mark: Mark) -> bool:
     """Whether the audit trail does not reach the entry that its head knows."""
-    if mark is None or not mark.position:
-        return False
     return bool(db.execute("SELECT hash FROM audit WHERE position = ?", (mark.position,)).get != mark.hash)
 
 
-def _refuse_incomplete(db: apsw.Connection, path: Path, mark: Mark | None) -> None:
+def _application_id(path: Path) -> int:
+    """What the file itself says, whatever its log says."""
+    with path.open("rb") as file:
+        return int.from_bytes(file.read(72)[68:], "big")
+
+
+def _refuse_incomplete(db: apsw.Connection, path: Path, mark: Mark | None, closed: bool) -> None:
     lost = (
         f"Restore what is missing ({log_path(path).name}, {head_path(path).name}), or a backup made by indknn backup."
     )
-    with closing(_without_log(path)) as file:
-        closed = {file.pragma("application_id"), db.pragma("application_id")} == {APPLICATION_ID}
-        after = _entry_after(file, *newest(db)) if has_log(path) else None
+    after = _entry_after(path, *newest(db)) if has_log(path) else None
     if mark is None and not closed:
         what = "is missing" if not head_path(path).exists() else "is damaged, or of another store"
         raise StaleStoreError(
@@ -75,20 +78,16 @@ def _refuse_incomplete(db: apsw.Connection, path: Path, mark: Mark | None) -> No
         raise StaleStoreError(f"{path} contains entry {after} of its audit trail, but its log is older. {lost}")
 
 
-def _without_log(path: Path) -> apsw.Connection:
-    """The file as it is on disk, without its log. It may be torn."""
+def _entry_after(path: Path, position: int, digest: bytes) -> int | None:
+    """The next entry of the audit trail on top of this one, if the file has it without its log. It may be torn."""
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    return apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags)
-
-
-def _entry_after(file: apsw.Connection, position: int, digest: bytes) -> int | None:
-    """The next entry of the audit trail in this file, if it has one on top of this one."""
-    with suppress(apsw.Error, TypeError):
-        query = "SELECT position, at, kind, body, hash FROM audit WHERE position = ?"
-        row: Any = file.execute(query, (position + 1,)).fetchone()
-        entry = chain.Entry(*row)
-        if chain.link(digest, entry.position, entry.at, entry.kind, entry.body) == entry.hash:
-            return entry.position
+    with (
+        suppress(apsw.Error, TypeError),
+        closing(apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags)) as file,
+    ):
+        row: Any = file.execute("SELECT * FROM audit WHERE position = ?", (position + 1,)).fetchone()
+        if row is not None and chain.link(digest, *row[:4]) == row[4]:
+            return position + 1
     return None
 
 
@@ -98,9 +97,10 @@ def _begin(db: FileConnection, path: Path, key: bytes, synced: bool) -> None:
         empty_log(db, path)
     except apsw.FullError:  # the file cannot grow, so the log stays where it is
         sync_file(log_path(path))
-    head = Head(path, key, synced=synced)
+    head = Head(path, key, *newest(db), synced=synced)
     try:
-        head.begin(*newest(db), log_is_empty=not has_log(path))
+        if not has_log(path):
+            head.drop_frames()
         if db.pragma("application_id") != OPEN_ID:
             db.pragma("application_id", OPEN_ID)
             empty_log(db, path)

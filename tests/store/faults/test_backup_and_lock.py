@@ -61,8 +61,8 @@ def test_without_a_witness_an_old_copy_cannot_be_told(path, tmp_path):
     shutil.copy(path, tmp_path / "backup")
     with Store(path) as store:
         store.predict(law.rows("r", 1))
+    shutil.copy(tmp_path / "backup", path)
     with pytest.raises(StaleStoreError, match="a.store-head has seen"):
-        shutil.copy(tmp_path / "backup", path)
         Store(path)
     restore(tmp_path / "backup", path)
     with Store(path) as store:
