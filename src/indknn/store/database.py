@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -43,12 +43,10 @@ class Balance:
 
 
 class FileConnection(apsw.Connection):
-    """An open file. A transaction is durable, and its head too, when `with` ends."""
+    """An open file. When `with` ends, a transaction is durable, and its head is written."""
 
     head: Head | None = None
     """The head, once the file was found to be complete and may be written."""
-    defects: Sequence[str] = ()
-    """For a copy: what was wrong with the head and the log when it was made."""
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -64,7 +62,7 @@ class FileConnection(apsw.Connection):
 def connect(
     path: Path, *, create: bool = False, synchronous: str = "FULL", vfs: str | None = None, read_only: bool = False
 ) -> FileConnection:
-    """Open, check and migrate a file. It uses WAL, and overwrites deleted content. Its head syncs every commit.
+    """Open, check and migrate a file. It uses WAL, syncs every commit, and overwrites deleted content.
 
     Closing the connection leaves the log as it is.
     """
@@ -85,7 +83,7 @@ def connect(
         db.pragma("locking_mode", "EXCLUSIVE")  # one writer; keeps the WAL index out of a shared file
         check(db, str(path), empty=create)  # check first, because the file may belong to somebody else
         db.pragma("journal_mode", "WAL")
-        db.pragma("synchronous", "NORMAL" if synchronous == "FULL" else synchronous)
+        db.pragma("synchronous", synchronous)
         db.pragma("secure_delete", 1)
         db.pragma("temp_store", "MEMORY")
         db.pragma("foreign_keys", 1)

@@ -135,12 +135,12 @@ class FileHome:
 
     def empty_log(self, db: Connection) -> bool:
         """Empty the log, which still holds old pages. Returns whether the reserved space was needed for that."""
-        assert isinstance(db, FileConnection)
+        assert isinstance(db, apsw.Connection)
         return self._space.empty_log(db)
 
     def copy(self, db: Connection) -> FileCopy:
         """A copy that is only in memory."""
-        assert isinstance(db, FileConnection)
+        assert isinstance(db, apsw.Connection)
         return FileCopy(db)
 
     def defects(self, db: Connection) -> Iterator[str]:
@@ -148,8 +148,9 @@ class FileHome:
         for (line,) in db.execute("PRAGMA integrity_check"):
             if line != "ok":
                 yield f"file: {line}"
-        assert isinstance(db, FileConnection)
-        yield from db.defects if db.head is None else db.head.defects()
+        head = None if self._db is None else self._db.head
+        if head is not None and not head.is_intact():
+            yield f"the head of {self.place} was changed or replaced"
 
     def take_over(self) -> str:
         """The operating system drops the lock of a process that ends, so there is nothing to take over."""
@@ -170,8 +171,8 @@ class FileHome:
 class FileCopy:
     """A copy made by SQLite itself. Changes to the store during the copy also go into the copy."""
 
-    def __init__(self, db: FileConnection):
-        self._db, self._copy = db, FileConnection(":memory:")
+    def __init__(self, db: apsw.Connection):
+        self._copy = apsw.Connection(":memory:")
         self._backup = self._copy.backup("main", db, "main")
 
     def step(self) -> bool:
@@ -179,8 +180,6 @@ class FileCopy:
         self._backup.step(_PAGES)
         if self._backup.done:
             self._backup.finish()
-            if self._db.head is not None:
-                self._copy.defects = list(self._db.head.defects())
         return self._backup.done
 
     @contextmanager

@@ -9,7 +9,6 @@ import numpy as np
 
 from indknn.engine import Engine
 from indknn.errors import StoreError
-from indknn.store.database import FileConnection
 from indknn.store.files import Ballast
 from indknn.store.sqlitelog import empty_log
 
@@ -45,7 +44,7 @@ class Space:
         """Give up the space. Returns whether there was any."""
         return self._ballast.drop()
 
-    def empty_log(self, db: FileConnection) -> bool:
+    def empty_log(self, db: apsw.Connection) -> bool:
         """Empty the log, which still holds old pages. Returns whether the reserved space was needed for that."""
         for dropped in (False, True):
             try:

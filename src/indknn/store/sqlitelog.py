@@ -17,7 +17,7 @@ from indknn.core.files import sync_file
 from indknn.errors import DamagedStoreError, StaleStoreError, StoreError
 from indknn.store import chain
 from indknn.store.database import FileConnection, connect, get_meta, newest
-from indknn.store.head import Head, Mark, has_log, head_path, log_path, read_mark, write_again
+from indknn.store.head import Head, Mark, has_log, head_path, log_path, read_mark
 from indknn.store.schema import APPLICATION_ID, OPEN_ID
 
 
@@ -28,12 +28,9 @@ def open_whole(path: Path, *, read_only: bool = False, synchronous: str = "FULL"
     try:
         key = bytes(get_meta(db, "key"))
         mark = read_mark(path, key)
-        if mark is not None and _is_behind(db, mark) and not read_only and write_again(path, mark, newest(db)[0]):
-            db.close(True)
-            db = connect(path, synchronous=synchronous, **options)
         _refuse_incomplete(db, path, mark, closed=said == db.pragma("application_id") == APPLICATION_ID)
         if not read_only:
-            _begin(db, path, key, synced=synchronous != "OFF")
+            _begin(db, path, key, synchronous)
     except BaseException as error:
         abandon(db)
         if isinstance(error, StoreError | apsw.FullError | OSError) or not isinstance(error, Exception):
@@ -91,16 +88,14 @@ def _entry_after(path: Path, position: int, digest: bytes) -> int | None:
     return None
 
 
-def _begin(db: FileConnection, path: Path, key: bytes, synced: bool) -> None:
+def _begin(db: FileConnection, path: Path, key: bytes, synchronous: str) -> None:
     """Empty the log, write the head, and then let the file say that it is open: in this order."""
     try:
         empty_log(db, path)
     except apsw.FullError:  # the file cannot grow, so the log stays where it is
         sync_file(log_path(path))
-    head = Head(path, key, *newest(db), synced=synced)
+    head = Head(path, key, *newest(db), synced=synchronous != "OFF", strict=synchronous == "EXTRA")
     try:
-        if not has_log(path):
-            head.drop_frames()
         if db.pragma("application_id") != OPEN_ID:
             db.pragma("application_id", OPEN_ID)
             empty_log(db, path)
@@ -135,12 +130,10 @@ def abandon(db: FileConnection) -> None:
         db.close(True)
 
 
-def empty_log(db: FileConnection, path: Path) -> None:
-    """Move the log into the file, and truncate it, durably. The head drops its copy too."""
+def empty_log(db: apsw.Connection, path: Path) -> None:
+    """Move the log into the file, and truncate it, durably."""
     db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # raises if something prevents it
     if log_path(path).exists():
         if has_log(path):
             raise apsw.BusyError("the log is in use")
         sync_file(log_path(path))  # SQLite does not sync the truncation: a power failure would bring old bytes back
-    if db.head is not None:
-        db.head.drop_frames()
