@@ -17,6 +17,7 @@ from indknn.place import keys_path
 from indknn.store import database
 from indknn.store.database import FileConnection
 from indknn.store.files import Lock
+from indknn.store.head import found_at
 from indknn.store.home import Connection
 from indknn.store.space import Space
 from indknn.store.sqlitelog import abandon, close_whole, empty_log, open_whole
@@ -35,7 +36,7 @@ class FileHome:
         )
         self._lock: Lock | None = None
         self._space = Space(path)
-        self._found = _found_at(path)
+        self._found = found_at(path)
         self._db: FileConnection | None = None
 
     @property
@@ -93,7 +94,7 @@ class FileHome:
         if not self.place.exists():
             raise StoreError(f"{self.place} does not exist; make a store with: indknn init {self.place}")
         self._lock = Lock(self.place, read_only)
-        self._found = _found_at(self.place)
+        self._found = found_at(self.place)
 
     def release(self) -> None:
         """Unlock it."""
@@ -118,11 +119,8 @@ class FileHome:
         close_whole(db, self.place)
 
     def refuse_if_moved(self) -> None:
-        """Refuse if the file or its head was moved. Writes to it would be lost."""
-        head = None if self._db is None else self._db.head
-        if head is not None and not head.is_here():
-            raise StoreError(f"the head of {self.place} was moved, deleted or replaced while it was open")
-        if _found_at(self.place) != self._found:
+        """Refuse if the file was moved. Writes to it would be lost."""
+        if found_at(self.place) != self._found:
             raise StoreError(f"{self.place} was moved, deleted or replaced while it was open; stop, and open it again")
 
     def keep_room(self, engine: Engine, debits: int, *, only_if_grown: bool = False) -> None:
@@ -189,12 +187,3 @@ class FileCopy:
             yield self._copy
         finally:
             self._copy.close()
-
-
-def _found_at(path: Path) -> tuple[int, int] | None:
-    """The identity of the file at this path. None if there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

@@ -10,7 +10,7 @@ written. A second wait for the disk in each commit would make answers much slowe
 at most, and between that the system is only told to write it. A power cut may thus set the head back by up to a second.
 The answers of that second are in the log, which was synced. With `strict`, every transaction waits for the head too.
 
-The head has two places that are written in turn, so that a torn write leaves the one before.
+The head has two places. One of them holds the mark that was synced last, so that a torn write leaves that one.
 """
 
 from __future__ import annotations
@@ -72,12 +72,16 @@ def has_log(store: Path) -> bool:
 
 def read_mark(store: Path, key: bytes) -> Mark | None:
     """The newest mark in the head of a store. None if no mark can be read."""
+    return max((mark for mark in _marks(store, key) if mark is not None), key=lambda mark: mark.count, default=None)
+
+
+def _marks(store: Path, key: bytes) -> list[Mark | None]:
+    """The marks in both places."""
     try:
         body = head_path(store).read_bytes()
     except FileNotFoundError:
-        return None
-    marks = (Mark.unpacked(body[at : at + _PLACE], key) for at in (0, _PLACE))
-    return max((mark for mark in marks if mark is not None), key=lambda mark: mark.count, default=None)
+        body = b""
+    return [Mark.unpacked(body[at : at + _PLACE], key) for at in (0, _PLACE)]
 
 
 class Head:
@@ -87,66 +91,65 @@ class Head:
         self, store: Path, key: bytes, position: int, digest: bytes, *, synced: bool = True, strict: bool = False
     ):
         """Begin with this entry: everything up to it was found, and is durable."""
-        self._path, self._log, self._key, self._synced, self._strict = (
-            head_path(store), log_path(store), key, synced, strict,
-        )  # fmt: skip
+        self._path, self._log, self._key = head_path(store), log_path(store), key
+        self._synced, self._strict = synced, strict
         old = read_mark(store, key)
         self._mark = Mark(1 if old is None else old.count + 1, position, digest)
         if not self._path.exists() or self._path.stat().st_size != 2 * _PLACE:
             with private_file(self._path, "wb") as file:  # both places, completely or not at all
-                file.write((bytes(_PLACE * (self._mark.count % 2)) + self._mark.packed(key)).ljust(2 * _PLACE, b"\0"))
-        self._file, self._log_file, self._synced_at = os.open(self._path, os.O_RDWR), -1, -math.inf
+                file.write(self._mark.packed(key) * 2)
+        self._place = int(_marks(store, key)[0] == read_mark(store, key))  # not the one with the newest mark
+        self._file, self._synced_at = os.open(self._path, os.O_RDWR), -math.inf
+        self._found = found_at(self._path)
+        self._log_found: tuple[int, int] | None = None
         self._put()
 
     def close(self) -> None:
-        """Close the files."""
-        for handle in (self._file, self._log_file):
-            if handle >= 0:
-                os.close(handle)
-        self._file = self._log_file = -1
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
 
     def follow(self, position: int, digest: bytes) -> None:
         """SQLite has synced a transaction that ends with this entry."""
         if position != self._mark.position:
-            self._refuse_other_log()
+            self._refuse_if_moved()
             self._mark = Mark(self._mark.count + 1, position, digest)
             self._put()
 
     def _put(self) -> None:
-        _write(self._file, self._path, self._mark.packed(self._key), _PLACE * (self._mark.count % 2))
+        _write(self._file, self._path, self._mark.packed(self._key), _PLACE * self._place)
         now = time.monotonic()
         if self._synced and (self._strict or now - self._synced_at > _SECONDS):
             _sync(self._file, self._path)
-            self._synced_at = now
+            self._synced_at, self._place = now, 1 - self._place
         else:
             _hasten(self._file)
 
-    def _refuse_other_log(self) -> None:
-        """Refuse if the log was deleted or replaced: what SQLite writes would be lost with this process."""
-        if self._log_file < 0:
-            self._log_file = os.open(self._log, os.O_RDONLY)
-        elif not _is_at(self._log, self._log_file):
-            raise OSError(f"{self._log} was moved, deleted or replaced while it was open")
-
-    def is_here(self) -> bool:
-        """Whether the file is still where it was opened."""
-        return _is_at(self._path, self._file)
+    def _refuse_if_moved(self) -> None:
+        """Refuse if the head or the log was deleted or replaced: what is written would be lost with this process."""
+        log = found_at(self._log)
+        if log is None or self._log_found not in (None, log) or found_at(self._path) != self._found:
+            raise OSError(f"{self._path} or {self._log.name} was moved, deleted or replaced while it was open")
+        self._log_found = log
 
     def is_intact(self) -> bool:
         """Whether the file says what was written last, while nobody writes."""
-        body = os.pread(self._file, _PLACE, _PLACE * (self._mark.count % 2))
-        return self.is_here() and Mark.unpacked(body, self._key) == self._mark
+        places = (os.pread(self._file, _PLACE, at) for at in (0, _PLACE))
+        return found_at(self._path) == self._found and self._mark.packed(self._key) in places
 
 
 def _sum(text: bytes, key: bytes) -> bytes:
     return hashlib.blake2b(text, key=key, digest_size=_SUM, person=b"head").digest()
 
 
-def _is_at(path: Path, handle: int) -> bool:
+def found_at(path: Path) -> tuple[int, int] | None:
+    """The identity of the file at this path. None if there is none."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(handle))
+        found = os.stat(path)
     except OSError:
-        return False
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _write(handle: int, path: Path, body: bytes, at: int) -> None:
