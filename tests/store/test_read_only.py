@@ -16,6 +16,7 @@ from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.head import head_path
 from indknn.store.reports import status
+from indknn.store.sqlitelog import empty_log
 from indknn.store.verify import problems
 
 X, Y = blobs(320, 3, 5)
@@ -108,6 +109,21 @@ def test_changes_that_are_still_in_the_log_are_not_overlooked(path, tmp_path):
     assert (tmp_path / "people.store-wal").stat().st_size
     with pytest.raises(StoreError, match="holds changes that are not in the store yet"):
         Store(tmp_path / path.name, witness=tmp_path / "w", read_only=True)
+
+
+def test_a_store_that_was_not_closed_needs_its_head_there_too(path, tmp_path):
+    """The log is empty, and the file says that it is open."""
+    copy = path.parent / "copy.store"
+    with Store(path, witness=tmp_path / "w") as store:
+        store.predict(X[:3], "bob")
+        empty_log(store.db, path)
+        for end in ("", "-head"):
+            shutil.copy(f"{path}{end}", f"{copy}{end}")
+        assert run(copy, "verify", copy, "--witness", tmp_path / "w").returncode == 0
+        head_path(copy).unlink()
+        result = run(copy, "verify", copy, "--witness", tmp_path / "w")
+    assert result.returncode == 3
+    assert "copy.store-head is missing" in result.stderr
 
 
 def test_nothing_can_be_changed_or_answered(path, tmp_path):
