@@ -9,7 +9,7 @@
     └── StoreError                              the file cannot be read, written or trusted
         ├── StoreLockedError                    another process has it
         ├── FencedError                         another process has taken it over; this one must stop
-        ├── StaleStoreError                     it is older than its witness: a restored backup
+        ├── StaleStoreError                     it is older than its witness or head: something is missing
         ├── DamagedStoreError                   its contents are not what its audit trail says
         └── ShardError                          a shard of a cluster is gone, or has another coordinator
 
@@ -62,7 +62,7 @@ class FencedError(StoreError):
 
 
 class StaleStoreError(StoreError):
-    """The store is not the one that its witness saw last: budgets may have been spent that it does not know."""
+    """The store is not as far as its witness or its head: budgets may have been spent that it does not know."""
 
 
 class DamagedStoreError(StoreError):

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from conftest import blobs
 from indknn.cli.app import app
 from indknn.store import Store
+from indknn.store.head import head_path
 from indknn.store.schema import VERSION
 
 X, Y = blobs(460, 3, 5, seed=3)
@@ -172,6 +173,7 @@ def test_the_witness_from_the_command_line(folder, store):
     old = store.read_bytes()
     ok("forget", store, "p0", "--witness", witness)
     store.write_bytes(old)
+    head_path(store).unlink()
     lost = run("verify", store)
     assert lost.exit_code == 3
     assert "--new-witness" in lost.output

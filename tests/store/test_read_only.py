@@ -14,7 +14,9 @@ from indknn.errors import StoreError, StoreLockedError
 from indknn.ledger.figures import statement
 from indknn.settings import Settings
 from indknn.store import Store
+from indknn.store.head import head_path
 from indknn.store.reports import status
+from indknn.store.sqlitelog import empty_log
 from indknn.store.verify import problems
 
 X, Y = blobs(320, 3, 5)
@@ -90,6 +92,9 @@ def test_an_old_copy_and_one_without_its_witness_are_refused_there_too(path, tmp
     with Store(path, witness=tmp_path / "w") as store:
         store.forget(["p1"])
     path.write_bytes(old)
+    result = run(path, "verify", path, "--witness", tmp_path / "w")
+    assert "which people.store-head has seen" in result.stderr
+    head_path(path).unlink()  # what somebody does who restores a backup
     for options, words in ((["--witness", tmp_path / "w"], "old copy"), ([], "has a witness")):
         result = run(path, "verify", path, *options)
         assert result.returncode == 3
@@ -104,6 +109,21 @@ def test_changes_that_are_still_in_the_log_are_not_overlooked(path, tmp_path):
     assert (tmp_path / "people.store-wal").stat().st_size
     with pytest.raises(StoreError, match="holds changes that are not in the store yet"):
         Store(tmp_path / path.name, witness=tmp_path / "w", read_only=True)
+
+
+def test_a_store_that_was_not_closed_needs_its_head_there_too(path, tmp_path):
+    """The log is empty, and the file says that it is open."""
+    copy = path.parent / "copy.store"
+    with Store(path, witness=tmp_path / "w") as store:
+        store.predict(X[:3], "bob")
+        empty_log(store.db, path)
+        for end in ("", "-head"):
+            shutil.copy(f"{path}{end}", f"{copy}{end}")
+        assert run(copy, "verify", copy, "--witness", tmp_path / "w").returncode == 0
+        head_path(copy).unlink()
+        result = run(copy, "verify", copy, "--witness", tmp_path / "w")
+    assert result.returncode == 3
+    assert "copy.store-head is missing" in result.stderr
 
 
 def test_nothing_can_be_changed_or_answered(path, tmp_path):

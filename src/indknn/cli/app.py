@@ -15,7 +15,7 @@ from indknn.core import accounting
 from indknn.errors import IndKNNError, InvalidInputError, StoreError, to_install
 
 _MODULES: Final = {
-    "stores": ("init", "add", "train", "predict", "forget", "purge", "rewrite", "takeover"),
+    "stores": ("init", "add", "train", "predict", "forget", "purge", "backup", "rewrite", "takeover"),
     "inspection": ("status", "owner", "export", "verify", "forecast"),
     "doctor": ("doctor",),
     "keys": ("keys",),

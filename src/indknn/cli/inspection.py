@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from indknn.cli.options import JSON, STORE, WITNESS, show
+from indknn.core.files import private_file
 from indknn.errors import DamagedStoreError, InvalidInputError
 from indknn.ledger.figures import exact, ledger_words, statement
 from indknn.models.forecast import Forecast, forecast
@@ -120,7 +121,7 @@ def export(store: Place, out: Path, what: str, witness: Path | None) -> None:
     Example:
       indknn export patients.store --what audit -o audit.jsonl
     """
-    with _looking(store, witness) as opened, out.open("w") as file:
+    with _looking(store, witness) as opened, private_file(out) as file:
         for row in _rows(opened, what):
             file.write(json.dumps(row) + "\n")
     click.echo(f"{what} in {out}")

@@ -31,6 +31,7 @@ from indknn.cli.options import (
     stages,
 )
 from indknn.core.advice import about_answers, about_labels, tell
+from indknn.core.files import private, private_file
 from indknn.core.inputs import EACH_ROW
 from indknn.errors import InvalidInputError, needs
 from indknn.ledger.figures import guarantee
@@ -38,6 +39,7 @@ from indknn.models.shared_model import MOST_ROWS
 from indknn.place import Place
 from indknn.settings import PARAMETERS, Settings
 from indknn.store import Store
+from indknn.store.backup import backup
 from indknn.store.home import home_of
 from indknn.tables.infer import Outside
 from indknn.tables.read import ROWS, VECTORS, Named, Split, labels_in, naming, pieces
@@ -267,7 +269,7 @@ def answers_in(path: Path, classes: Sequence[Any] | None = None) -> Iterator[Cal
     """
     names = [f"p_{name}" for name in classes or ()]
     if path.suffix == ".csv":
-        with path.open("w", newline="") as file:
+        with open(path, "w", newline="", opener=private) as file:
             writer = csv.writer(file)
             writer.writerow(["y", *names])
 
@@ -285,11 +287,12 @@ def answers_in(path: Path, classes: Sequence[Any] | None = None) -> Iterator[Cal
     proba = np.array(likely, dtype=np.float64).reshape(len(likely), -1 if likely else len(names))
     if path.suffix == ".npz":
         more: dict[str, Any] = {} if classes is None else {"proba": proba, "classes": np.array(classes)}
-        with path.open("wb") as archive:
+        with private_file(path, "wb") as archive:
             np.savez(archive, y=np.array(labels), **more)
     else:
         pa, pq = (needs(name, "parquet", "a parquet file") for name in ("pyarrow", "pyarrow.parquet"))
-        pq.write_table(pa.table({"y": labels, **dict(zip(names, proba.T, strict=True))}), path)
+        with private_file(path, "wb") as archive:
+            pq.write_table(pa.table({"y": labels, **dict(zip(names, proba.T, strict=True))}), archive)
 
 
 @click.command("forget")
@@ -310,7 +313,8 @@ def forget(store: Place, owners: tuple[str, ...], receipt: Path | None, witness:
     with Store(store, witness=witness) as opened:
         facts = opened.forget(owners)
     if receipt is not None:
-        receipt.write_text(as_json(facts) + "\n")
+        with private_file(receipt) as file:
+            file.write(as_json(facts) + "\n")
     show(
         facts,
         in_json,
@@ -398,7 +402,8 @@ def rewrite(store: Place, receipt: Path | None, witness: Path | None, in_json: b
     with Store(store, witness=witness) as opened:
         facts = opened.rewrite()
     if receipt is not None:
-        receipt.write_text(as_json(facts) + "\n")
+        with private_file(receipt) as file:
+            file.write(as_json(facts) + "\n")
     words = [f"{facts['stage']}, for all who were erased until {facts['erased_until']}"]
     show(facts, in_json, *words, *facts.get("why", ()), *(f"not ours: {who}" for who in facts.get("elsewhere", ())))
 
@@ -413,3 +418,23 @@ def takeover(store: Place, in_json: bool) -> None:
     """
     who = home_of(store).take_over()
     show({"store": str(store), "was": who}, in_json, f"{store} was in use by {who}; it is free now")
+
+
+@click.command("backup")
+@STORE
+@click.argument("target", type=click.Path(path_type=Path))
+@WITNESS
+@JSON
+def backup_command(store: Place, target: Path, witness: Path | None, in_json: bool) -> None:
+    """Copy a store, and its file of keys, into TARGET, a new file that opens by itself.
+
+    Do not copy a store with cp: its newest charges may be in other files. Nobody may have the store open. Its owner
+    alone can read the copy. It holds people who are forgotten later, so delete it in time.
+
+    \b
+    Example:
+      indknn backup patients.store /mnt/backup/patients-monday.store
+    """
+    with Store(store, witness=witness) as opened:
+        facts = backup(opened, target)
+    show(facts, in_json, f"{target} holds {store} up to {facts['at']}, {facts['audit_entries']:,} entries, checked")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 import apsw
@@ -22,7 +21,7 @@ from indknn.ledger import SHARED, Scope
 from indknn.ledger.memory import MemoryLedger, Tombstone
 from indknn.records.protocol import AnyShard
 from indknn.store.codec import BLOCK, Debits, decode_name, encode_name, pack_label, record_type, unpack_label
-from indknn.store.files import sync_file
+from indknn.store.head import Head, has_log, log_path
 from indknn.store.home import Connection, scan
 from indknn.store.schema import check, migrate
 from indknn.types import Int8Array, IntArray, OwnerId, Vectors
@@ -43,23 +42,44 @@ class Balance:
     queries: bytes
 
 
+class FileConnection(apsw.Connection):
+    """An open file. When `with` ends, a transaction is durable, and its head is written."""
+
+    head: Head | None = None
+    """The head, once the file was found to be complete and may be written."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> bool:
+        done = super().__exit__(*error)
+        if self.head is not None and error[0] is None and not self.in_transaction:
+            self.head.follow(*newest(self))
+        return done
+
+
 def connect(
     path: Path, *, create: bool = False, synchronous: str = "FULL", vfs: str | None = None, read_only: bool = False
-) -> apsw.Connection:
-    """Open, check and migrate a file. It uses WAL, syncs every commit, and overwrites deleted content."""
+) -> FileConnection:
+    """Open, check and migrate a file. It uses WAL, syncs every commit, and overwrites deleted content.
+
+    Closing the connection leaves the log as it is.
+    """
     name, flags = str(path), apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     if read_only:
-        if _log(path).exists() and _log(path).stat().st_size:
+        if has_log(path):
             raise StoreError(
-                f"{_log(path)} holds changes that are not in the store yet: open it where it can be written"
+                f"{log_path(path)} holds changes that are not in the store yet: open it where it can be written"
             )
         # with "immutable" SQLite writes nothing at all, not even a lock
         name, flags = f"file:{quote(name)}?immutable=1", apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     try:
-        db = apsw.Connection(name, flags=flags, vfs=vfs)
+        db = FileConnection(name, flags=flags, vfs=vfs)
     except apsw.Error as error:
         raise StoreError(f"{path} cannot be opened as a store: {error}") from error
     try:
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a log that is refused must stay as it was
         db.pragma("locking_mode", "EXCLUSIVE")  # one writer; keeps the WAL index out of a shared file
         check(db, str(path), empty=create)  # check first, because the file may belong to somebody else
         db.pragma("journal_mode", "WAL")
@@ -69,44 +89,18 @@ def connect(
         db.pragma("foreign_keys", 1)
         migrate(db)
     except apsw.Error as error:
-        close(db)
+        db.close(True)
         raise StoreError(f"{path} cannot be opened as a store: {error}") from error
     except BaseException:
-        close(db)
+        db.close(True)
         raise
     return db
 
 
-def close(db: apsw.Connection) -> None:
-    """Close, even if the disk fails. What was not written is in the log, or was never answered."""
-    with suppress(apsw.Error):
-        db.close(True)
-
-
-def settle_log(db: apsw.Connection, path: Path) -> None:
-    """Make durable what an earlier process left in the log. It may never have been synced.
-
-    The log is moved into the file. If the file cannot grow, on a full disk, the log is synced where it is.
-    """
-    if db.readonly("main"):
-        return
-    try:
-        empty_log(db, path)
-    except apsw.FullError:
-        sync_file(_log(path))
-
-
-def empty_log(db: apsw.Connection, path: Path) -> None:
-    """Move the write-ahead log into the file, and truncate it, durably."""
-    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # raises if something prevents it
-    if _log(path).exists():
-        if _log(path).stat().st_size:
-            raise apsw.BusyError("the log is in use")
-        sync_file(_log(path))  # SQLite does not sync the truncation: a power failure would bring old bytes back
-
-
-def _log(path: Path) -> Path:
-    return path.with_name(path.name + "-wal")
+def newest(db: Connection) -> tuple[int, bytes]:
+    """The position and hash of the newest entry of the audit trail."""
+    position, digest = db.execute("SELECT position, hash FROM audit ORDER BY position DESC LIMIT 1").fetchone()
+    return int(position), bytes(digest)
 
 
 def get_meta(db: Connection, name: str) -> Any:

@@ -10,13 +10,17 @@ from typing import Any
 
 import apsw
 
+from indknn.core.files import sync_file
 from indknn.engine import Engine
 from indknn.errors import DamagedStoreError, StoreError
 from indknn.place import keys_path
 from indknn.store import database
-from indknn.store.files import Lock, sync_file
+from indknn.store.database import FileConnection
+from indknn.store.files import Lock
+from indknn.store.head import found_at
 from indknn.store.home import Connection
 from indknn.store.space import Space
+from indknn.store.sqlitelog import abandon, close_whole, empty_log, open_whole
 
 _PAGES = 256  # of 4 KiB
 
@@ -28,11 +32,12 @@ class FileHome:
         self.place = path
         self.doubt = (
             f"bits were changed, or the file and its log ({path.name}-wal) do not belong together; "
-            "restore both from one backup"
+            "restore a backup made by indknn backup"
         )
         self._lock: Lock | None = None
         self._space = Space(path)
-        self._found = _found_at(path)
+        self._found = found_at(path)
+        self._db: FileConnection | None = None
 
     @property
     def keys(self) -> Path:
@@ -62,7 +67,7 @@ class FileHome:
         draft = path.with_name(path.name + ".new")
         drafts = [draft.with_name(draft.name + end) for end in ("", "-wal", "-journal")]
         # If an old store was deleted but not its log, SQLite would replay that log into the new store.
-        stale = [path.with_name(path.name + end) for end in ("-wal", "-journal")]
+        stale = [path.with_name(path.name + end) for end in ("-wal", "-journal", "-head")]
         try:
             for leftover in (*drafts, *stale):
                 leftover.unlink(missing_ok=True)
@@ -70,9 +75,9 @@ class FileHome:
             db = database.connect(draft, create=True)
             try:
                 fill(db)
-                database.empty_log(db, draft)
+                empty_log(db, draft)
             finally:
-                database.close(db)
+                abandon(db)
             sync_file(draft)
             draft.rename(path)
             sync_file(path.parent)
@@ -89,7 +94,7 @@ class FileHome:
         if not self.place.exists():
             raise StoreError(f"{self.place} does not exist; make a store with: indknn init {self.place}")
         self._lock = Lock(self.place, read_only)
-        self._found = _found_at(self.place)
+        self._found = found_at(self.place)
 
     def release(self) -> None:
         """Unlock it."""
@@ -97,23 +102,25 @@ class FileHome:
             self._lock.release()
 
     def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> Connection:
-        """Open the file, and make durable what an earlier process left in its log."""
-        db = database.connect(self.place, read_only=read_only, synchronous=synchronous, vfs=vfs)
-        try:
-            database.settle_log(db, self.place)
-        except (apsw.Error, OSError) as error:
-            database.close(db)
-            raise DamagedStoreError(f"{self.place} cannot be read as a store: {error!r}") from error
-        return db
+        """Open the file, if nothing is missing, and make durable what an earlier process left in its log."""
+        for dropped in (False, True):
+            try:
+                self._db = open_whole(self.place, read_only=read_only, synchronous=synchronous, vfs=vfs)
+                return self._db
+            except (apsw.FullError, OSError) as error:
+                if dropped or not self.give_room():
+                    raise DamagedStoreError(f"{self.place} cannot be read as a store: {error!r}") from error
+        raise AssertionError
 
     def close(self, db: Connection) -> None:
         """Close, even if the disk fails."""
-        assert isinstance(db, apsw.Connection)
-        database.close(db)
+        assert isinstance(db, FileConnection)
+        self._db = None
+        close_whole(db, self.place)
 
     def refuse_if_moved(self) -> None:
         """Refuse if the file was moved. Writes to it would be lost."""
-        if _found_at(self.place) != self._found:
+        if found_at(self.place) != self._found:
             raise StoreError(f"{self.place} was moved, deleted or replaced while it was open; stop, and open it again")
 
     def still_held(self, db: Connection) -> bool:
@@ -143,6 +150,9 @@ class FileHome:
         for (line,) in db.execute("PRAGMA integrity_check"):
             if line != "ok":
                 yield f"file: {line}"
+        head = None if self._db is None else self._db.head
+        if head is not None and not head.is_intact():
+            yield f"the head of {self.place} was changed or replaced"
 
     def take_over(self) -> str:
         """The operating system drops the lock of a process that ends, so there is nothing to take over."""
@@ -181,12 +191,3 @@ class FileCopy:
             yield self._copy
         finally:
             self._copy.close()
-
-
-def _found_at(path: Path) -> tuple[int, int] | None:
-    """The identity of the file at this path. None if there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from indknn.core.files import private, private_file
 from indknn.errors import StoreError, StoreLockedError
 from indknn.store.chain import now
 
@@ -68,7 +69,7 @@ class Ballast:
             return
         left = 1 << (need - 1).bit_length()
         try:
-            with open(self.path, "wb", opener=_private) as file:
+            with open(self.path, "wb", opener=private) as file:
                 while left > 0:  # random bytes, because some file systems use no space for zeros
                     left -= file.write(os.urandom(min(left, 1 << 20)))
                 file.flush()
@@ -96,14 +97,9 @@ class Witness:
     def write(self, store_id: str, position: int, digest: bytes) -> None:
         """Remember this entry, atomically and durably."""
         body = json.dumps({"store": store_id, "position": position, "hash": digest.hex(), "at": now()})
-        temporary = self.path.with_name(self.path.name + ".new")
         try:
-            with open(temporary, "w", opener=_private) as file:
+            with private_file(self.path) as file:
                 file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path)
-            sync_file(self.path.parent)
         except OSError as error:
             raise StoreError(f"the store was written, but its witness {self.path} was not: {error}") from error
 
@@ -119,17 +115,3 @@ class Witness:
                 f"the witness {self.path} cannot be read ({error}); it must not be lost or edited"
             ) from None
         return seen
-
-
-def _private(path: str, flags: int) -> int:
-    """An opener for `open`: only this user may read the file."""
-    return os.open(path, flags, 0o600)
-
-
-def sync_file(path: Path) -> None:
-    """Make a file, or the names in a folder, durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -37,7 +37,7 @@ Ready: TypeAlias = tuple[Vectors, IntArray, Sequence[OwnerId] | None, list[str] 
 class Item:
     """What belongs to a row of features: its label, its owner, and which record it replaces, if any.
 
-    `id` is the number of a record. If no owner is named, its owner stays the same. `record_id` is the caller's own id.
+    `id` is the number of a record. Its owner stays the same, and need not be named. `record_id` is the caller's own id.
     """
 
     label: Any
@@ -122,13 +122,22 @@ def people_of_items(items: Sequence[Item], engine: Engine, each_row: bool) -> Se
             raise InvalidInputError("each_row is for new people: a record must name neither an owner nor an id")
         return people_of(EACH_ROW, len(items), engine.ledger, vacant)
     owners: list[Any] = [item.owner for item in items]
+    held: dict[int, OwnerId] = {}
     for i, item in enumerate(items):
-        if item.owner is None:
-            if item.id is None:
-                raise InvalidInputError(f"record {i} must name its owner; use each_row if every record is a new person")
+        if item.id is not None:
             (slot,) = engine.shard.owners_of(engine.shard.slots_of_records([item.id])).tolist()
-            owners[i] = engine.ledger.name_of(slot)
-    return people_of(owners, len(items), engine.ledger, vacant)
+            held[i] = engine.ledger.name_of(slot)
+            owners[i] = held[i] if item.owner is None else item.owner
+        elif item.owner is None:
+            raise InvalidInputError(f"record {i} must name its owner; use each_row if every record is a new person")
+    names = people_of(owners, len(items), engine.ledger, vacant)
+    for i, owner in held.items():
+        if names is not None and names[i] != owner:
+            raise InvalidInputError(
+                f"record {i} has the id {items[i].id} of a record of another owner: a record never changes its owner, "
+                "who has paid for what was released about it; forget it first, then add it without the id"
+            )
+    return names
 
 
 def record_ids_of(items: Sequence[Item]) -> list[str | None] | None:

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from indknn import place
+from indknn.core.files import private_file
 from indknn.core.inputs import as_owner_list
 from indknn.errors import InvalidInputError, StoreError, StoreLockedError
 from indknn.place import Place
 from indknn.store import chain, database
 from indknn.store.chain import now
-from indknn.store.files import sync_file
 from indknn.store.home import Connection, home_of
 from indknn.store.opening import checked_books
 from indknn.types import OwnerId
@@ -65,6 +65,9 @@ def read_key_file(path: Path) -> KeyFile:
     """The keys in a file. Without a file, no keys and no secret."""
     try:
         body = json.loads(path.read_text())
+        told = body.pop("sum")
+        if told != _sum(body):
+            raise ValueError("it was changed or damaged")
         return KeyFile(bytes.fromhex(body["secret"]), tuple(Key(**entry) for entry in body["keys"]))
     except FileNotFoundError:
         return KeyFile()
@@ -225,13 +228,11 @@ def _locked(path: Path) -> Iterator[KeyFile]:
 
 def _write(path: Path, file: KeyFile) -> None:
     """Replace the file, atomically and durably. Only its owner may read it."""
-    body: dict[str, Any] = {"version": 1, "secret": file.secret.hex(), "keys": [asdict(k) for k in file.keys]}
-    temporary = path.with_name(path.name + ".new")
-    temporary.unlink(missing_ok=True)
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as stream:
-        json.dump(body, stream, indent=1)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
-    sync_file(path.parent)
+    body: dict[str, Any] = {"version": 2, "secret": file.secret.hex(), "keys": [asdict(k) for k in file.keys]}
+    with private_file(path) as stream:
+        json.dump({**body, "sum": _sum(body)}, stream, indent=1)
+
+
+def _sum(body: dict[str, Any]) -> str:
+    """A digest of everything in the file, so that a changed bit is found: it could give a key to somebody else."""
+    return hashlib.blake2b(json.dumps(body, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -9,7 +9,8 @@ import apsw
 
 from indknn.errors import StoreError
 
-APPLICATION_ID = 0x696B6E6E  # "iknn"
+APPLICATION_ID = 0x696B6E6E  # "iknn": the file was closed, and everything is in it
+OPEN_ID = 0x4F50454E  # "OPEN": it is in use, or was when its process ended, and is nothing without its head and log
 
 _VERSION_1 = """
 -- Parameters, keys and counters, by name.
@@ -97,7 +98,7 @@ def check(db: apsw.Connection, path: str, *, empty: bool) -> None:
     version = version_of(db)
     if version == 0 and empty and not db.execute("SELECT count(*) FROM sqlite_schema").get:
         return
-    if version == 0 or db.pragma("application_id") != APPLICATION_ID:
+    if version == 0 or db.pragma("application_id") not in (APPLICATION_ID, OPEN_ID):
         raise StoreError(f"{path} is not an indknn store")
     if version > VERSION:
         raise StoreError(f"{path} has schema version {version}; this indknn knows versions up to {VERSION}")

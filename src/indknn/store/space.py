@@ -9,8 +9,8 @@ import numpy as np
 
 from indknn.engine import Engine
 from indknn.errors import StoreError
-from indknn.store import database
 from indknn.store.files import Ballast
+from indknn.store.sqlitelog import empty_log
 
 _SPARE = 2 << 20
 _PAGE = 4096 + 24  # in the log
@@ -48,7 +48,7 @@ class Space:
         """Empty the log, which still holds old pages. Returns whether the reserved space was needed for that."""
         for dropped in (False, True):
             try:
-                database.empty_log(db, self._path)
+                empty_log(db, self._path)
                 return dropped
             except (apsw.Error, OSError) as error:
                 if dropped or not self.drop():

@@ -22,6 +22,7 @@ from indknn.store import chain, database
 from indknn.store.books import Books
 from indknn.store.codec import Debits
 from indknn.store.home import Connection, Home
+from indknn.store.keyfile import read_key_file
 from indknn.store.store import Store
 from indknn.types import IntArray
 
@@ -98,6 +99,7 @@ def _all(home: Home, db: Connection, books: Books, memory: Memory) -> Iterator[s
 
 def _each(home: Home, db: Connection, books: Books, memory: Memory) -> Iterator[str]:
     yield from home.defects(db)
+    yield from _keys(home)
     yield from chain.breaks(db)
     if books.read() != chain.last(db).facts.get("books"):
         yield "rows of the file are not as the audit trail has them"
@@ -106,6 +108,14 @@ def _each(home: Home, db: Connection, books: Books, memory: Memory) -> Iterator[
     yield from _given_less(db, memory)
     yield from _budgets(db, memory)
     yield from _memory(db, memory)
+
+
+def _keys(home: Home) -> Iterator[str]:
+    """The file of keys can be read, if there is one."""
+    try:
+        read_key_file(home.keys)
+    except StoreError as error:
+        yield str(error)
 
 
 def _answers(db: Connection) -> Iterator[str]:

@@ -11,6 +11,7 @@ import click
 import numpy as np
 
 from indknn.cli.options import JSON, LABEL, OWNER, RECORD, show, stages
+from indknn.core.files import private_file
 from indknn.errors import InvalidInputError
 from indknn.features import Extractor
 from indknn.tables.read import read_table
@@ -60,7 +61,7 @@ def extract_command(
     parts = out.with_name(out.name + ".parts")
     with stages() if not in_json else nullcontext(lambda *_: None) as progress:
         X = extract(items, extractor, parts, public=public, progress=lambda done, total: progress("items", done, total))
-    with out.open("wb") as file:
+    with private_file(out, "wb") as file:
         arrays: dict[str, Any] = {"X": X, **{name: np.array(values) for name, values in named.items()}}
         np.savez(file, **arrays)
     shutil.rmtree(parts)

@@ -4,6 +4,7 @@ Answered implies durably charged; what was spent never falls; a retry gives the 
 nobody exceeds their budget; the forgotten leave no trace. `Law.hear` takes reports, `Law.check` an open store.
 """
 
+import shutil
 import threading
 import zlib
 from collections import Counter, defaultdict
@@ -22,7 +23,7 @@ from indknn.store.verify import problems
 FEATURES = 8
 OWNERS = 240
 ANALYSTS = (None, "alice")
-SIDE_FILES = ("", "-wal", "-shm", "-journal", ".lock", ".ballast")
+SIDE_FILES = ("", "-wal", "-head", "-shm", "-journal", ".lock", ".ballast")
 
 
 @dataclass
@@ -210,6 +211,14 @@ class Law:
         yield name.encode()
         for version in self.versions[name]:
             yield from (values.tobytes() for values in quantise(rows(f"{name}/{version}", 2)).values)
+
+
+def copy_all(path, copy):
+    """Copy a store with everything beside it that holds its contents, as a process that dies now would leave it."""
+    for end in SIDE_FILES[:3]:
+        Path(f"{copy}{end}").unlink(missing_ok=True)
+        if Path(f"{path}{end}").exists():
+            shutil.copy(f"{path}{end}", f"{copy}{end}")
 
 
 def body_of(file):

@@ -8,7 +8,9 @@ import time
 import pytest
 
 from indknn.errors import StaleStoreError, StoreError, StoreLockedError
-from indknn.store import Store, database
+from indknn.store import Store
+from indknn.store.head import head_path
+from indknn.store.sqlitelog import empty_log
 from indknn.store.verify import problems
 from store.faults import law
 from store.faults.killing import context
@@ -27,6 +29,12 @@ def witness(tmp_path):
     return tmp_path / "elsewhere" / "witness.json"
 
 
+def restore(backup, path):
+    """Put a copy in place, as the documentation says: without what belongs to the file that was there."""
+    shutil.copy(backup, path)
+    head_path(path).unlink()
+
+
 @pytest.mark.parametrize("what", ["ask", "add", "forget"])
 def test_an_old_copy_is_refused(path, witness, tmp_path, what):
     with Store(path, witness=witness) as store:
@@ -40,11 +48,11 @@ def test_an_old_copy_is_refused(path, witness, tmp_path, what):
         else:
             store.forget(["owner-0000"])
     shutil.copy(path, tmp_path / "newest")
-    shutil.copy(tmp_path / "backup", path)
+    restore(tmp_path / "backup", path)
     for _ in range(2):
         with pytest.raises(StaleStoreError, match="old copy"):
             Store(path, witness=witness)
-    shutil.copy(tmp_path / "newest", path)
+    restore(tmp_path / "newest", path)
     with Store(path, witness=witness) as store:
         assert not list(problems(store))
 
@@ -54,6 +62,9 @@ def test_without_a_witness_an_old_copy_cannot_be_told(path, tmp_path):
     with Store(path) as store:
         store.predict(law.rows("r", 1))
     shutil.copy(tmp_path / "backup", path)
+    with pytest.raises(StaleStoreError, match="a.store-head has seen"):
+        Store(path)
+    restore(tmp_path / "backup", path)
     with Store(path) as store:
         assert store.spent().sum() == 0  # what the document warns of
 
@@ -75,8 +86,8 @@ def test_the_witness_remembers_from_the_first_opening_on(path, witness, tmp_path
         store.predict(law.rows("q", 1))
     with Store(path, witness=witness):
         pass  # nothing is asked, and yet this is what was seen last
-    shutil.copy(tmp_path / "backup", path)
-    with pytest.raises(StaleStoreError):
+    restore(tmp_path / "backup", path)
+    with pytest.raises(StaleStoreError, match="old copy"):
         Store(path, witness=witness)
 
 
@@ -161,14 +172,15 @@ def test_an_older_file_beside_a_newer_log_is_refused(path, tmp_path):
     store = Store(path)
     for i in range(30):
         store.predict(law.rows(f"question {i}", 2), request_id=f"id {i}")
-    database.empty_log(store.db, path)  # all of it is in the file now, and the log begins anew
+    empty_log(store.db, path)  # all of it is in the file now, and the log begins anew
     for i in range(30, 40):
         store.predict(law.rows(f"question {i}", 2), request_id=f"id {i}")
     mixed = tmp_path / "mixed"
     mixed.write_bytes(old)
-    shutil.copy(f"{path}-wal", f"{mixed}-wal")
+    for end in ("-wal", "-head"):
+        shutil.copy(f"{path}{end}", f"{mixed}{end}")
     store.close()
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match="cannot be read|does not agree"):
         Store(mixed)
 
 

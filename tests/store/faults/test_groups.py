@@ -1,6 +1,5 @@
 """Callers that share a commit: each request is written whole or not at all, and nobody gets in another's way."""
 
-import shutil
 import threading
 
 import pytest
@@ -27,8 +26,7 @@ def test_a_request_is_written_whole_or_not_at_all(store, tmp_path, monkeypatch):
     def note_while_another_commits(self, *args):
         note(self, *args)
         self.commit()  # what another caller may do at any time
-        shutil.copy(store.path, tmp_path / "b.store")
-        shutil.copy(f"{store.path}-wal", tmp_path / "b.store-wal")
+        law.copy_all(store.path, tmp_path / "b.store")
         with Store(tmp_path / "b.store") as crashed:
             seen.append(crashed.db.execute("SELECT count(*) FROM answers").get)
 
@@ -114,8 +112,7 @@ def test_a_big_batch_is_written_as_balances(store, tmp_path):
         for step, size in enumerate((1, 1, 40, 1, 60, 1)):
             store.predict(law.rows(f"b{step}", size), law.ANALYSTS[step % 2], request_id=f"b{step}")
             spent = [store.engine.ledger.spent(names, analyst).tolist() for analyst in law.ANALYSTS]
-            shutil.copy(store.path, tmp_path / "b.store")
-            shutil.copy(f"{store.path}-wal", tmp_path / "b.store-wal")
+            law.copy_all(store.path, tmp_path / "b.store")
             with Store(tmp_path / "b.store") as crashed:
                 assert not list(problems(crashed))
                 assert spent == [crashed.engine.ledger.spent(names, analyst).tolist() for analyst in law.ANALYSTS]
@@ -140,7 +137,6 @@ def test_two_big_batches_that_share_a_commit_are_both_written(tmp_path, monkeypa
         spent = {a: store.spent(analyst=a).tolist() for a in ("alice", "bob")}
         assert all(sum(s) > 0 for s in spent.values())
         assert not list(problems(store))
-        shutil.copy(path, tmp_path / "b.store")
-        shutil.copy(f"{path}-wal", tmp_path / "b.store-wal")
+        law.copy_all(path, tmp_path / "b.store")
     with Store(tmp_path / "b.store") as crashed:
         assert {a: crashed.spent(analyst=a).tolist() for a in ("alice", "bob")} == spent

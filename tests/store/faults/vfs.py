@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 
-from indknn.store import database
+from indknn.store import head, sqlitelog
 
 SECTOR = 512
 _numbers = itertools.count()
@@ -39,11 +39,19 @@ class Disk:
         self.unreadable = False
         self.name = f"recording-{next(_numbers)}"
         self.vfs = _VFS(self)
-        self._sync_file = database.sync_file
-        database.sync_file = self._sync  # the one sync that does not go through SQLite
+        # What does not go through SQLite: the syncs of a log by its name, and all of the head.
+        self._real = {
+            (sqlitelog, "sync_file"): self._sync,
+            (head, "_write"): self._write,
+            (head, "_sync"): self._sync_open,
+        }
+        for (module, name), function in self._real.items():
+            self._real[module, name] = getattr(module, name)
+            setattr(module, name, function)
 
     def close(self):
-        database.sync_file = self._sync_file
+        for (module, name), function in self._real.items():
+            setattr(module, name, function)
         self.vfs.unregister()
 
     def note(self, kind, name, offset=0, data=b""):
@@ -58,7 +66,15 @@ class Disk:
 
     def _sync(self, path):
         self.note("sync", path)
-        self._sync_file(path)
+        self._real[sqlitelog, "sync_file"](path)
+
+    def _write(self, handle, path, body, at):
+        self.note("write", path, at, body)
+        self._real[head, "_write"](handle, path, body, at)
+
+    def _sync_open(self, handle, path):
+        self.note("sync", path)
+        self._real[head, "_sync"](handle, path)
 
     def settled(self, cut):
         """What is durable before event number `cut`, and what happened since, by file."""

@@ -101,7 +101,7 @@ def public_schedule() -> str | None:
 
 
 def first_rows() -> str | None:
-    """Only the first request of all makes public rows of its queries. After a purge, a round begins with the same rows."""
+    """Only the first request of all makes public rows of its queries. A purge begins a round with the same rows."""
     for names in (("a", "a"), ("a", "b"), ("a", None), (None, None)):
         with hurried():
             engine = _crowd()
