@@ -47,11 +47,13 @@ def test_replacing_a_record_keeps_the_ledger(client, store):
         assert {name: again.engine.ledger.spent([name], None)[0] for name in again.engine.ledger.owners()} == spent
 
 
-def test_a_record_may_go_to_somebody_else(client, store):
+def test_a_record_does_not_go_to_somebody_else(client, store):
     (first, *_) = store.engine.shard.record_ids().tolist()
-    add(client, record(1, id=first, owner="heir"))
-    assert client("GET", "/v1/owners/p0").json()["records"] == 0  # forgotten, and what was spent is kept
-    assert client("GET", "/v1/owners/heir").json()["records"] == 1
+    told = client("POST", "/v1/records", json={"records": [record(1, id=first, owner="heir")]})
+    assert told.status_code == 422
+    assert "a record never changes its owner" in told.text
+    assert client("GET", "/v1/owners/p0").json()["records"] == 1
+    assert client("GET", "/v1/owners/heir").status_code == 404
     assert not list(problems(store))
 
 

@@ -12,6 +12,7 @@ from indknn.errors import StaleStoreError, UnknownOwnerError
 from indknn.ledger.memory import MemoryLedger, joint_units
 from indknn.settings import Settings
 from indknn.store import Store, chain
+from indknn.store.backup import backup
 from indknn.store.books import Books
 from indknn.store.codec import encode_name
 from indknn.store.verify import problems
@@ -41,7 +42,7 @@ def hashed(name):
 
 def aged(store, copy, version, names):
     """A copy of an open store as an older version would have written it, with older forms of some names."""
-    store.db.execute("VACUUM INTO ?", (str(copy),))
+    backup(store, copy)
     db = apsw.Connection(str(copy))
     key = db.execute("SELECT value FROM meta WHERE name = 'key'").get
     ledger = MemoryLedger(1, key=key)

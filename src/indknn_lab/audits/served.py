@@ -27,6 +27,7 @@ from indknn.server.metrics import Metrics
 from indknn.server.worker import Training, Worker
 from indknn.settings import Settings
 from indknn.store import Store
+from indknn.store.head import head_path, log_path
 from indknn.types import FloatArray, OwnerId
 from indknn_lab.audits.patches import patched
 
@@ -138,8 +139,8 @@ class Served:
             self._model.close()
 
     def files(self) -> list[Path]:
-        """The store's file and its log."""
-        return [path for path in (self.path, self.path.with_name(self.path.name + "-wal")) if path.exists()]
+        """The store's file, its log and its head."""
+        return [path for path in (self.path, log_path(self.path), head_path(self.path)) if path.exists()]
 
     def after_crash(self, owner: OwnerId) -> int:
         """What a person has spent according to the file, as another process would read it if this one crashed now."""
