@@ -13,7 +13,7 @@ from indknn.cluster import Cluster
 from indknn.cluster.links import Inline
 from indknn.core.releases import encode
 from indknn.engine import Engine
-from indknn.errors import InvalidInputError
+from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger import SHARED
 from indknn.ledger.figures import statement
 from indknn.models.forecast import advised_stream, forecast
@@ -85,10 +85,18 @@ class Road:
         return self._in_turn(lambda: self.model.replace_all(*prepared, _owners(rows)))
 
     def fit(self, rows, settings):
-        """What `fit` of an estimator does: in memory it starts anew, under other settings if need be."""
+        """What `fit` of an estimator does: in memory it starts anew, under other settings if need be.
+
+        Budgets are never divided in another way after something was spent. Whoever tries it is refused, and tries again.
+        """
         if not self.stored:
+            try:
+                self.model = self.model.restarted(settings, self.noise)
+            except PrivacyError:
+                kept = {name: getattr(self.settings, name) for name in ("prior", "prior_share", "reuse")}
+                settings = replace(settings, **kept)
+                self.model = self.model.restarted(settings, self.noise)
             self.settings = settings
-            self.model = self.model.restarted(settings, self.noise)
         return self.replace_all(rows)
 
     def forget(self, owners, ids=()):
