@@ -46,7 +46,7 @@ _PIECE = Training.piece
 
 
 def in_step() -> AbstractContextManager[None]:
-    """Inside the `with`, a server trains, and shows its model, only in `finish_training`. So histories can be repeated."""
+    """Inside the `with`, a server trains and shows only in `finish_training`. So histories can be repeated."""
     return patched([(Training, "piece", lambda training: False), (Training, "overdue", lambda training: True)])
 
 
