@@ -101,7 +101,7 @@ class _Ears:
 
     def __init__(self) -> None:
         self.tape = Tape()
-        self.arguments: tuple[Any, ...] = (None,)  # the arguments of the latest sum over a shard's records
+        self.arguments: tuple[Any, ...] = ("", None)  # the arguments of the latest sum over a shard's records
 
     def listeners(self) -> list[Replacement]:
         """The functions to replace, and the listeners."""

@@ -110,8 +110,11 @@ def first_rows() -> str | None:
             engine.purge()
             engine.predict(around(9)[3:], names[1])
             rows, _ = _shaped(engine)
+            engine.predict(around(40)[9:])
         if rows != before:
             return f"after a purge the queries of {names[1]!r}, who may have been told something, shaped the model"
+        if engine.ledger.house != (names[0] is names[1] is None):
+            return f"after {names[0]!r} was told something, the queries of the unnamed analyst began a round"
     return None
 
 

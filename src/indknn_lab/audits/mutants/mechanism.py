@@ -184,7 +184,7 @@ def _private_adviser() -> list[Replacement]:
     original = Predictor._noisy_votes
 
     def noisy_votes(self: Predictor, near: Any, questions: Any, plan: Plan, *rest: Any) -> Iterator[Votes]:
-        if any(len(one.slots) for one in near):
+        if any(len(getattr(one, "slots", [0])) for one in near):
             return original(self, near, questions, plan, *rest)
         return iter([Votes(MIN_K * GRID, GRID, 0, 0.0, 1.0, np.zeros(plan.n_classes, dtype=np.int64))])
 
