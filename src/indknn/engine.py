@@ -147,6 +147,12 @@ class Engine:
     def purge(self) -> None:
         """Delete everything that was released. This is a public event that begins a round, see `Store.purge`."""
         self.predictor.purge()
+        self._finish_round()
+
+    def _finish_round(self) -> None:
+        """Run the round that an event began. Otherwise whoever asks next would decide when it is made (rule 17)."""
+        for _ in self.predictor.training():
+            pass
 
     def predict(self, Q: npt.ArrayLike, analyst: Scope = None) -> npt.NDArray[Any]:
         """The label of each query. This spends budget."""
@@ -199,6 +205,7 @@ class Engine:
             numbers = self.put(vectors, labels, names, chosen)
             if self.predictor.model is not None and self.ledger.used:  # then no query may begin the round (rule 17)
                 self.predictor.begin_round(self._earlier)
+                self._finish_round()
             return numbers
 
 

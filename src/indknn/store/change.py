@@ -233,7 +233,7 @@ ERASED = {
 }
 REWRITTEN = "rewritten, and the log that held it is gone"
 PURGED = {
-    "dropped": "all answers and the model released before; they are made anew when asked for, and people pay again",
+    "dropped": "all answers and the model released before; a new model was begun, and people pay again",
     "kept": "what was spent, and the unlabelled public rows with which the next round of training has begun",
     "public": "everybody who asks again can see that a purge happened, so it must not be tied to one person's erasure",
 }

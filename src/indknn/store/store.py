@@ -192,6 +192,7 @@ class Store(HeldStore):
                     change.erase(slots, staying=names or ())
                 numbers = change.put(vectors, labels, names, chosen)
                 change.begin_round()
+        self._finish_round()
         tell(change.advice)
         return numbers
 
@@ -293,4 +294,11 @@ class Store(HeldStore):
             with self._transaction() as change:
                 change.purge()
             self._empty_log(1)
-            return receipt_of(self._state, "purge", **PURGED, **self.home.erasure(self._state.db))
+            receipt = receipt_of(self._state, "purge", **PURGED, **self.home.erasure(self._state.db))
+        self._finish_round()
+        return receipt
+
+    def _finish_round(self) -> None:
+        """Run the round that an event began. Otherwise whoever asks next would decide when it is made (rule 17)."""
+        for _ in () if self._background or self.draft else rounds.go_on(self):
+            pass
