@@ -7,8 +7,8 @@ of the newest entry of the audit trail, under a keyed hash.
 The head is written after SQLite has synced a transaction and before an answer leaves. So a file that opens is at its
 head or ahead of it, and one that is behind has lost something. A process that is killed leaves the head as it was
 written. A second wait for the disk in each commit would make answers much slower, so the head is synced once a second
-at most, and between that the system is only told to write it. A power cut may thus set the head back by up to a second.
-The answers of that second are in the log, which was synced. With `strict`, every transaction waits for the head too.
+at most, and between that the system is only told to write it. So a power cut may set the head back by milliseconds.
+The answers of that time are in the log, which was synced. With `strict`, every transaction waits for the head too.
 
 The head has two places. One of them holds the mark that was synced last, so that a torn write leaves that one.
 """
