@@ -16,7 +16,7 @@ NAMES = sorted(path.name.removesuffix(".store.gz") for path in FILES.glob("*.sto
 
 
 def test_both_ways_to_answer_are_there():
-    assert {"version-5-model", "version-5-votes"} <= set(NAMES)
+    assert {"version-5-votes"} <= set(NAMES)
 
 
 @pytest.fixture(params=NAMES)
