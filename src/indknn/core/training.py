@@ -200,9 +200,7 @@ def _gradient_in_c(
 # In NumPy
 
 
-def _gradient_in_numpy(
-    values: Int8Array, people: _People, weights: Weights, scale: int
-) -> tuple[IntArray, IntArray]:
+def _gradient_in_numpy(values: Int8Array, people: _People, weights: Weights, scale: int) -> tuple[IntArray, IntArray]:
     starts, limits, most = people.starts[:-1], people.limits, people.most
     m = np.diff(people.starts)
     total = np.zeros(weights.whole.shape, dtype=np.int64)
