@@ -44,7 +44,7 @@ training = Extension(
     # With partial redundancy elimination, GCC keeps sums in memory that fit into registers.
     extra_compile_args=[]
     if sys.platform == "win32"
-    else "-O3 -std=c11 -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-tree-pre".split(),
+    else ["-O3", "-std=c11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-tree-pre"],
     optional=True,
 )
 

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from measure import features, machine, medians
 
 from indknn.core import training
 from indknn.core.training import Weights, gradient, step_scale
 from indknn.records.indexes import scan
 from indknn.types import IntArray
+from measure import features, machine, medians
 
 STEPS, CLIP, EPOCHS, BATCH = 32, 0.25, 10, 256
 
@@ -62,9 +62,8 @@ def main() -> None:
             f"  {name:16}{seconds * 1e3:11.2f}{best * 1e3:9.2f}{cpu[name] * 1e3:9.2f}{ratios[0]:18.1f}{ratios[1]:8.1f}"
         )
     step = times["step"]
-    print(
-        f"  {STEPS} steps: median {STEPS * step:.2f} s, best {STEPS * times.best['step']:.2f} s, CPU {STEPS * cpu['step']:.2f} s"
-    )
+    shown = [f"{STEPS * seconds:.2f} s" for seconds in (step, times.best["step"], cpu["step"])]
+    print(f"  {STEPS} steps: median {shown[0]}, best {shown[1]}, CPU {shown[2]}")
     if args.opacus:
         theirs, spent = opacus(values.astype(np.float32) / 127.0, labels, classes)
         ratios = f"{theirs / (STEPS * step):.1f} times {STEPS} steps (CPU {spent / (STEPS * cpu['step']):.1f} times)"

@@ -34,7 +34,7 @@ STEP_GRID = 1 << 26
 INTERCEPT = 0.2
 """The last entry of every unit vector. It is the same for all, so that a class can be likely everywhere."""
 MAX_WEIGHT = float((1 << 15) - 1)
-"""The largest weight. Weights are whole numbers of 16 bits. The noise of training moves them by more than their grid."""
+"""The largest weight. Weights are whole numbers of 16 bits. Noise moves them by much more than one unit."""
 MOST_RECORDS = 1 << 20
 """A person with more records than this adds nothing, because sums over them might not be exact."""
 
