@@ -22,9 +22,10 @@ from indknn.records.derived import PORTION, Derived
 from indknn.records.indexes import make_index
 from indknn.records.shard import Shard
 from indknn.settings import MAX_FEATURES, Settings
-from indknn.types import ROW
+from indknn.types import ROW, Cohort
 
 EXACT = 1 << 24  # whole numbers below this are exact in float32, and so are their sums
+EVERYBODY = Cohort(before=1, most=1000)
 
 
 def rows(n, d, seed=0):
@@ -208,7 +209,7 @@ def test_derived_values_follow_their_records_through_every_change():
 
     X, y = blobs(PORTION + 500, 5, 4)
     shard.add(quantise(X[:200]), y[:200], [f"p{i % 90}" for i in range(200)])
-    derived = Derived(shard, rule)
+    derived = Derived(shard, rule, EVERYBODY)
     assert not (derived.of(shard.slots()) != right(shard.slots())).any()
     assert derived.of(shard.slots()[5:9]).tolist() == right(shard.slots()[5:9]).tolist()
     assert looked.at == 200  # once each
@@ -230,7 +231,7 @@ def test_of_very_many_records_nothing_is_kept(monkeypatch):
     X, y = blobs(300, 5, 4)
     shard.add(quantise(X), y, [f"p{i % 90}" for i in range(300)])
     shard.forget(shard.slots_of_owners(["p3"]))
-    kept, computed = (Derived(shard, lambda values, labels: values[:, ::-1]) for _ in range(2))
+    kept, computed = (Derived(shard, lambda values, labels: values[:, ::-1], EVERYBODY) for _ in range(2))
     slots, some = shard.slots(), np.array([5, 0, 17])
     expected = kept.of(slots)[some]
     monkeypatch.setattr(derived_module, "MOST_KEPT", 100)
@@ -241,7 +242,7 @@ def test_of_very_many_records_nothing_is_kept(monkeypatch):
 
 def test_nothing_is_derived_from_no_records():
     shard = Shard(make_index("exact", Cosine(), 4), MemoryLedger(1000))
-    assert len(Derived(shard, lambda values, labels: labels).of(shard.slots())) == 0
+    assert len(Derived(shard, lambda values, labels: labels, EVERYBODY).of(shard.slots())) == 0
 
 
 def test_a_map_is_made_by_another_thread_while_answers_are_given(monkeypatch):

@@ -144,7 +144,7 @@ def test_all_of_b_in_gradients_is_measured_near_the_claim_and_not_above():
 def test_the_score_of_the_adversary_is_a_likelihood_ratio(name):
     """E exp(score) = 1 where the target is absent: who expects something else than what is released would miss it."""
     scenario = named(scenarios(), name)
-    present, absent = scores_of(scenario, 40, 2)
+    present, absent = scores_of(scenario, 100, 3)
     assert np.exp(absent).mean() == pytest.approx(1.0, abs=0.5)
     assert np.exp(-present).mean() == pytest.approx(1.0, abs=0.5)
     assert present.mean() - absent.mean() > 0.3 * claimed_mu(scenario) ** 2  # and most of B is seen to be spent
