@@ -11,7 +11,16 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {"indknn.core._training": "core/_training.c", "indknn.core._votes": "core/_votes.c"}
-FLAGS = "-shared -fPIC -g -O1 -std=c11 -ffp-contract=off -fsanitize=address,undefined -fno-sanitize-recover=all".split()
+FLAGS = [
+    "-shared",
+    "-fPIC",
+    "-g",
+    "-O1",
+    "-std=c11",
+    "-ffp-contract=off",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+]
 LOAD = """
 import sys
 from importlib.machinery import ExtensionFileLoader
