@@ -86,7 +86,6 @@ def opacus(rows: np.ndarray, labels: IntArray, classes: int) -> tuple[float, flo
     from opacus import PrivacyEngine
     from torch.utils.data import DataLoader, TensorDataset
 
-    torch.set_num_threads(scan.cores())
     model = torch.nn.Linear(rows.shape[1], classes)
     loader = DataLoader(TensorDataset(torch.from_numpy(rows), torch.from_numpy(labels)), batch_size=BATCH)
     model, optimizer, loader = PrivacyEngine().make_private_with_epsilon(
