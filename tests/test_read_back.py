@@ -54,7 +54,7 @@ def test_a_model_read_back_is_the_one_that_never_stopped(engines):
         assert getattr(a, name) == getattr(b, name), name
     assert a.due() is b.due() is None
     values = old.settings.quantise(X[2000:], "X").values
-    for said, again in zip(a.scores(values), b.scores(values), strict=True):
+    for said, again in zip(a.shown.scores(values), b.shown.scores(values), strict=True):
         assert (said == again).all()
     assert new.shard.epoch == old.shard.epoch
 
