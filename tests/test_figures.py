@@ -24,8 +24,7 @@ from indknn.ledger import SHARED, MemoryLedger
 from indknn.ledger.figures import ONE, STEPS, TOGETHER, account, by_observer, exact, guarantee, promise, statement
 from indknn.settings import Settings
 from indknn.store import Store, keyfile
-from indknn.store.outlook import stream
-from indknn.store.reports import status
+from indknn.store.reports import status, stream
 from indknn.types import GRID
 from server.serving import application
 
@@ -360,7 +359,7 @@ class TestTheEmptyName:
                 self.refused(door.predict_proba, X[600:602], "")
             for door in (engine.spent, model.privacy_spent, store.spent):
                 self.refused(door, ["p3"], analyst="")
-            self.refused(store.give_less, "", 0.5)
+            self.refused(store.limit_analyst, "", 0.5)
             self.refused(stream, store, "")
             assert not store.engine.ledger.anything_spent()
             assert "" not in store.engine.ledger.scopes

@@ -368,15 +368,15 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             if isinstance(old, Engine):
                 return self._with_public(old.restarted(settings, noise))
             return self._with_public(Engine(settings, noise, make_shard=shard_maker(self.shards)))
-        from indknn.store import fitted  # noqa: PLC0415  (an extra)
+        from indknn.store import Store  # noqa: PLC0415  (an extra)
 
         if not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; random_state must be None")
         if old is None:
-            store, made = fitted.made_or_opened(path, settings, shard_maker(self.shards))
+            store, made = Store.made_or_opened(path, settings, shard_maker(self.shards))
             return self._with_public(store) if made else store
         assert not isinstance(old, Engine)
-        fitted.refuse_other(old, settings)
+        old.refuse_other(settings)
         return old
 
     def _with_public(self, made: Engine | Store) -> Engine | Store:

@@ -13,10 +13,9 @@ from indknn.core.files import copy_private, sync_file
 from indknn.errors import InvalidInputError, StoreError
 from indknn.place import keys_path, place_of
 from indknn.store import chain
-from indknn.store.database import connect
 from indknn.store.filehome import FileHome
-from indknn.store.opening import checked_books
-from indknn.store.schema import APPLICATION_ID
+from indknn.store.opening import check_books
+from indknn.store.sqlite import APPLICATION_ID, connect
 from indknn.store.store import Store
 
 _PAGES = 1024
@@ -42,7 +41,7 @@ def backup(store: Store, target: str | Path) -> dict[str, Any]:
         _copy(store, draft)
         sync_file(draft)
         with closing(connect(draft, read_only=True)) as copy:
-            checked_books(copy, FileHome(draft))
+            check_books(copy, FileHome(draft))
             entry = chain.last(copy)
         for end in ("-wal", "-journal", "-head"):  # of a file that is gone
             path.with_name(path.name + end).unlink(missing_ok=True)

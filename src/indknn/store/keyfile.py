@@ -26,8 +26,9 @@ from indknn.errors import InvalidInputError, StoreError, StoreLockedError
 from indknn.place import Place
 from indknn.store import chain, database
 from indknn.store.chain import now
-from indknn.store.home import Connection, home_of
-from indknn.store.opening import checked_books
+from indknn.store.connection import Connection
+from indknn.store.home import home_of
+from indknn.store.opening import check_books
 from indknn.types import OwnerId
 
 ROLES = ("analyst", "curator", "owner", "auditor", "admin")
@@ -175,7 +176,7 @@ def remember_keys(store: Place) -> None:
         db = home.connect()
         try:
             if not is_keyed(db):
-                checked_books(db, home)
+                check_books(db, home)
                 with db:
                     mark_keyed(db)
         finally:
@@ -228,7 +229,7 @@ def _locked(path: Path) -> Iterator[KeyFile]:
 
 def _write(path: Path, file: KeyFile) -> None:
     """Replace the file, atomically and durably. Only its owner may read it."""
-    body: dict[str, Any] = {"version": 2, "secret": file.secret.hex(), "keys": [asdict(k) for k in file.keys]}
+    body: dict[str, Any] = {"version": 1, "secret": file.secret.hex(), "keys": [asdict(k) for k in file.keys]}
     with private_file(path) as stream:
         json.dump({**body, "sum": _sum(body)}, stream, indent=1)
 
