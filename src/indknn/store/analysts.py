@@ -73,17 +73,10 @@ def read_limits(place: Place) -> dict[str, float] | None:
 
     None while another process has it open.
     """
-    home, read_only = home_of(place), not isinstance(place, Path)  # a database can be read beside its server
+    beside = not isinstance(place, Path)  # a database can be read beside its server
     try:
-        home.hold(read_only=read_only)
-    except StoreLockedError:
-        return None
-    try:
-        db = home.connect(read_only=read_only)
-        try:
+        with home_of(place).opened(read_only=beside) as db:
             limits: dict[str, float] = json.loads(database.get_meta(db, "settings"))["analysts"]
             return limits
-        finally:
-            home.close(db)
-    finally:
-        home.release()
+    except StoreLockedError:
+        return None

@@ -132,8 +132,7 @@ class Change:
         database.write_owners(db, zip(slots, newcomers.names, strict=True))
         if newcomers.tombstones:  # what they had spent moves from the tombstones to the balances
             db.delete("tombstones", ((digest,) for digest in newcomers.tombstones))
-            self.state.journal.touch(slots)
-            self.fold()
+            self.fold(slots)
         self.added += len(ids)
         return ids
 
@@ -143,7 +142,7 @@ class Change:
         if upload is not None and numbers is not None:
             upload.note(db, numbers)
         if self.added or upload is not None:
-            database.set_meta(db, "next_number", str(self.state.engine.ledger.next_number))  # may exceed 63 bits
+            db.upsert("meta", [("next_number", str(self.state.engine.ledger.next_number))])  # may exceed 63 bits
             chain.append(db, "add", records=self.added)
 
     def erase(self, slots: IntArray, staying: Iterable[OwnerId] = ()) -> dict[int, OwnerId]:
@@ -158,8 +157,7 @@ class Change:
         database.write_record_keys(db, shard, slots)
         database.blank_owners(db, gone)
         database.write_tombstones(db, {d: ledger.tombstones[d] for d in map(ledger.digest, gone.values())})
-        self.state.journal.touch(gone)
-        self.fold()
+        self.fold(gone)
         self.erased += len(slots)
         chain.append(db, "forget", records=len(slots), owners=len(gone))
         forget_names(self.state.home.keys, set(gone.values()).difference(staying))
@@ -204,9 +202,9 @@ class Change:
             database.write_sum(self.state.db, seq, release)
             chain.append(self.state.db, "answers", first=seq, last=seq, count=1, sums=1, charged="0")
 
-    def fold(self) -> None:
-        """Replace debits by balances."""
-        self.state.journal.fold()
+    def fold(self, owner_slots: Iterable[int] = ()) -> None:
+        """Replace debits by balances, and write the balances of these owners."""
+        self.state.journal.fold(owner_slots)
 
 
 ERASED = {

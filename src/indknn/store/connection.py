@@ -28,25 +28,6 @@ _INSERT, _UPSERT, _DELETE = (
 )
 
 
-class Rows(Protocol):
-    """The result of a statement. It is read once."""
-
-    @property
-    def get(self) -> Any:
-        """The only value of the first row. None if there is no row."""
-        ...
-
-    def fetchone(self) -> Any:
-        """The next row as a tuple. None after the last."""
-        ...
-
-    def fetchall(self) -> list[Any]:
-        """All remaining rows."""
-        ...
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-
 class Connection(Protocol):
     """An open store. `with` is a transaction: either everything in it is written, durably, or nothing.
 
@@ -59,8 +40,12 @@ class Connection(Protocol):
         """Tell these books of every row that is written from now on."""
         ...
 
-    def execute(self, sql: str, values: Sequence[Any] | None = None, /) -> Rows:
-        """Run a SELECT, with `?` for values, in SQL that every database knows."""
+    def execute(self, sql: str, values: Sequence[Any] | None = None, /) -> Any:
+        """Run a SELECT, with `?` for values, in SQL that every database knows.
+
+        The result is read once, as rows: all of them by a loop or `fetchall`, one by `fetchone`, a single value by
+        `get`, which is None if there is no row.
+        """
         ...
 
     def scan(self, sql: str, /) -> Iterator[Any]:

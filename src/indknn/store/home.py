@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -70,6 +70,19 @@ class Home(ABC):
     @abstractmethod
     def close(self, db: Connection) -> None:
         """Close, even if the disk or the server fails."""
+
+    @contextmanager
+    def opened(self, *, read_only: bool = False) -> Iterator[Connection]:
+        """The store, held and open for a moment."""
+        self.hold(read_only=read_only)
+        try:
+            db = self.connect(read_only=read_only)
+            try:
+                yield db
+            finally:
+                self.close(db)
+        finally:
+            self.release()
 
     @abstractmethod
     def copy(self, db: Connection) -> Copy:

@@ -187,13 +187,13 @@ class StoreJournal:
         """Whether debits have become longer than that."""
         return self.unfolded_bytes > min(FOLD_BYTES, _FOLD_LEAST) and self.unfolded_bytes > self.fold_bytes
 
-    def touch(self, owner_slots: Iterable[int]) -> None:
-        """The next fold must write the balances of these owners."""
+    def fold(self, owner_slots: Iterable[int] = ()) -> None:
+        """Replace debits by balances, in a transaction of the caller, who has written all answers.
+
+        The balances of these owners are written too.
+        """
         blocks = {slot // BLOCK for slot in owner_slots}
         self.touched |= {(scope, block) for scope in self.ledger.scopes for block in blocks}
-
-    def fold(self) -> None:
-        """Replace debits by balances, in a transaction of the caller, who has written all answers."""
         write_balances(self.db, snapshot(self.ledger, sorted(self.touched, key=str)), self.last_noted)
         self.touched.clear()
         self.unfolded_bytes = 0

@@ -14,7 +14,7 @@ import math
 import os
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -168,21 +168,11 @@ def mark_keyed(db: Connection) -> None:
 def remember_keys(store: Place) -> None:
     """Let a store that nobody has open remember that it has keys. A server does this by itself."""
     home = home_of(store)
-    try:
-        home.hold()
-    except StoreLockedError:
-        return
-    try:
-        db = home.connect()
-        try:
-            if not is_keyed(db):
-                check_books(db, home)
-                with db:
-                    mark_keyed(db)
-        finally:
-            home.close(db)
-    finally:
-        home.release()
+    with suppress(StoreLockedError), home.opened() as db:
+        if not is_keyed(db):
+            check_books(db, home)
+            with db:
+                mark_keyed(db)
 
 
 def _check(role: str, name: str, owner: OwnerId | int | None, rate: float | None, max_queries: int | None) -> None:

@@ -20,7 +20,7 @@ from indknn.models.forecast import Crowd, Stream, advised_stream, price_of_quest
 from indknn.settings import Settings
 from indknn.store.database import read_answers
 from indknn.store.store import Store
-from indknn.types import GRID, Vectors
+from indknn.types import GRID, Vectors, joined
 
 _FIRST, _LATELY = 256, 1000
 
@@ -98,7 +98,7 @@ def past(store: Store, analyst: Scope) -> Past:
             asked.append(release is None or isinstance(release, Votes))
             if isinstance(release, Votes) and release.count:
                 counts.append(release.count / GRID)
-    return Past(answered, _together(first) if first else None, list(asked), counts)
+    return Past(answered, joined(first) if first else None, list(asked), counts)
 
 
 def stream(store: Store, analyst: Scope = None, records: int | None = None) -> Stream:
@@ -140,11 +140,3 @@ def crowd_of(settings: Settings, queries: Vectors) -> Crowd | None:
     tau = settings.tau or tau_from_queries(queries, settings.kernel_, settings.near_share) or DEFAULT_TAU
     near = kappa[kappa >= tau_on_grid(tau)] / GRID
     return Crowd(max(len(near), 1) / len(kappa), float((near * near).mean()) if len(near) else tau * tau)
-
-
-def _together(queries: list[Vectors]) -> Vectors:
-    return Vectors(
-        np.concatenate([q.values for q in queries]),
-        np.concatenate([q.root_norm for q in queries]),
-        np.concatenate([q.scale for q in queries]),
-    )

@@ -391,8 +391,9 @@ class Store:
                 self._keep_room()
         if instead:
             self._finish_round()
-        advice = change.advice + taking.profile.advice(engine.settings.center_)
-        advice += about_delta(engine.settings.delta, taking.people, engine.ledger.n_owners)
+        settings, now = engine.settings, engine.ledger.n_owners
+        advice = change.advice + taking.profile.advice(settings.center_)
+        advice += about_delta(settings.delta, taking.people, now)
         return Added(numbers, change.copies, advice + about_copies(change.copies, len(numbers)))
 
     # Erasing

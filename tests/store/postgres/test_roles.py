@@ -73,7 +73,7 @@ OWN = ("TRUNCATE {}", "DROP TABLE {}", "ALTER TABLE {} ADD COLUMN x int", "VACUU
 def done(address, statements):
     """The statements, of each table, that somebody can carry out. Nothing remains of them."""
     home, able = home_of(address), set()
-    session = home.opened()
+    session = home._connected()
     for table in TABLES:
         for statement in statements:
             noticed = []

@@ -93,7 +93,7 @@ class DatabaseHome(Home):
             db.pg.close()
 
     def _writer(self) -> Session:
-        session = self.opened()
+        session = self._connected()
         try:
             with translated(lambda words: f"{self.place} cannot be opened: {words}"):
                 self._check_version(session.pg)
@@ -107,7 +107,7 @@ class DatabaseHome(Home):
 
     def _reader(self) -> Session:
         """The store at one moment. Others may write meanwhile."""
-        session = self.opened(read_only=True)
+        session = self._connected(read_only=True)
         try:
             with translated(lambda words: f"{self.place} cannot be opened: {words}"):
                 self._check_version(session.pg)
@@ -119,7 +119,7 @@ class DatabaseHome(Home):
             raise
         return session
 
-    def opened(self, *, read_only: bool = False) -> Session:
+    def _connected(self, *, read_only: bool = False) -> Session:
         """A connection without a lease."""
         tls = {} if stays_here(self._address) else {"sslmode": "verify-full"}
         options: dict[str, Any] = {**_DEFAULTS, **tls, **dict(self._address.options)}
@@ -139,7 +139,7 @@ class DatabaseHome(Home):
 
     @contextmanager
     def _session(self) -> Iterator[Session]:
-        session = self.opened()
+        session = self._connected()
         try:
             yield session
         finally:
