@@ -15,10 +15,12 @@ FLOOR ?= 85
 
 # What `make test-fast` leaves out: research, the console, crashes, and single tests marked `slow`.
 SLOW := audits baselines experiments plots console store/faults server/test_faults.py cluster
-RUNTIME := lab onnx client tables cluster postgres simd
+RUNTIME := lab onnx client tables cluster postgres
 # Old packages beside new ones that they do not know yet, and a pandas that warns about itself.
 OLD := -W ignore::DeprecationWarning -W "ignore:invalid value encountered in cast:RuntimeWarning" \
   --ignore=tests/server/test_schema.py
+# There is a process of tests on every core. Threads inside of them would only wait for each other.
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
 FAST := -m "not slow and not chromium" --ignore=src/indknn_lab $(addprefix --ignore=tests/,$(SLOW))
 
 help:
@@ -63,10 +65,10 @@ serve-demo: $(DEMO)
 	$(BIN)/indknn serve $(OUT)/demo.store --port $(PORT)
 
 test: setup
-	$(BIN)/python -m pytest -q -n auto --durations=15
+	$(PYTEST) --durations=15
 
 test-fast: setup
-	$(BIN)/python -m pytest -q -n auto $(FAST)
+	$(PYTEST) $(FAST)
 
 test-lowest:
 	uv pip compile -q --resolution lowest-direct $(addprefix --extra ,$(RUNTIME)) pyproject.toml -o $(OUT)/lowest.txt
@@ -76,7 +78,7 @@ test-lowest:
 	$(OUT)/lowest/bin/python -m pytest -q -n auto -m "not slow and not chromium and not ray" $(OLD)
 
 coverage: setup
-	$(BIN)/python -m pytest -q -n auto --cov --cov-report=html:$(OUT)/coverage
+	$(PYTEST) --cov --cov-report=html:$(OUT)/coverage
 	@for package in indknn indknn_lab; do \
 	  echo "coverage of $$package, in percent, at least $(FLOOR):"; \
 	  $(BIN)/coverage report --include="src/$$package/*" --format=total --fail-under=$(FLOOR) || exit 1; \

@@ -253,8 +253,8 @@ class Outside:
     >>> from indknn.tables import Number
     >>> outside = Outside(Schema({"age": Number(bounds=(0, 100))}))
     >>> outside.see({"age": [20, 180] * 30})
-    >>> [str(one) for one in outside.advice()]
-    ["50% of the queries are beyond the bounds of column 'age' and were clipped: are they in the unit of the schema?"]
+    >>> print(*outside.advice())
+    50% of the queries are beyond the bounds of column 'age' and were clipped: are they in the unit of the schema?
     """
 
     def __init__(self, schema: Schema):
