@@ -374,17 +374,6 @@ class TestTheEmptyName:
             assert result.exit_code == 2, result.output
             assert "no analyst can be called ''" in result.output
 
-    def test_an_old_store_that_has_one_counts_both(self, tmp_path):
-        with Store.create(tmp_path / "s", PLAIN) as store:
-            store.add(X[:600], Y[:600], NAMES)
-            store.predict(X[600:660])
-            ledger = store.engine.ledger
-            ledger._spent[""] = ledger._spent[None].copy()
-            rows = list(exact(store.engine))
-            assert sum(sum(row["by_analyst"].values()) for row in rows) > 0
-            for row in rows:
-                assert sum(row["by_analyst"].values()) == pytest.approx(row["together"]["spent"])
-
 
 def test_nobody_else_computes_an_epsilon():
     """Estimator, command line, server and store take it from `figures.py`."""

@@ -76,6 +76,10 @@ class Connection(Protocol):
         """Whether nothing can be written."""
         ...
 
+    def close(self) -> None:
+        """Close the connection alone. A store is closed by its home."""
+        ...
+
 
 class Books:
     """The sums over the rows of a store. The audit trail holds their `digest`."""

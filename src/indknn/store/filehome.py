@@ -6,7 +6,7 @@ import fcntl
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
@@ -149,10 +149,14 @@ class FileHome(Home):
                     raise StoreError(text) from error
         raise AssertionError
 
-    def copy(self, db: Connection) -> FileCopy:
-        """A copy that is only in memory."""
+    def copy(self, db: Connection) -> Iterator[FileConnection | None]:
+        """A copy in memory, made by SQLite itself. Changes to the store meanwhile also go into the copy."""
         assert isinstance(db, apsw.Connection)
-        return FileCopy(db)
+        copy = FileConnection(":memory:")
+        with copy.backup("main", db, "main") as backup:
+            while not backup.step(_PAGES):
+                yield None
+        yield copy
 
     def defects(self, db: Connection) -> Iterator[str]:
         """Errors that SQLite finds in its pages."""
@@ -166,29 +170,6 @@ class FileHome(Home):
     def take_over(self) -> str:
         """The operating system drops the lock of a process that ends, so there is nothing to take over."""
         raise StoreError(f"a takeover needs PostgreSQL, and {self.place} is a file; end the process that has it open")
-
-
-class FileCopy:
-    """A copy made by SQLite itself. Changes to the store during the copy also go into the copy."""
-
-    def __init__(self, db: apsw.Connection):
-        self._copy = FileConnection(":memory:")
-        self._backup = self._copy.backup("main", db, "main")
-
-    def step(self) -> bool:
-        """Copy some pages."""
-        self._backup.step(_PAGES)
-        if self._backup.done:
-            self._backup.finish()
-        return self._backup.done
-
-    @contextmanager
-    def opened(self) -> Iterator[Connection]:
-        """The copy."""
-        try:
-            yield self._copy
-        finally:
-            self._copy.close()
 
 
 class Lock:

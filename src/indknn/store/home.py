@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from indknn.errors import StoreError, to_install
 from indknn.place import Address, Place, keys_path, place_of
@@ -18,18 +18,6 @@ from indknn.store.connection import Connection
 
 if TYPE_CHECKING:
     from indknn.engine import Engine
-
-
-class Copy(Protocol):
-    """A copy of a store that is made piece by piece, while the store is used."""
-
-    def step(self) -> bool:
-        """Copy some more, in about a millisecond, while nobody writes. Returns whether the copy is complete."""
-        ...
-
-    def opened(self) -> AbstractContextManager[Connection]:
-        """The copy, for reading in any thread. It is deleted afterwards."""
-        ...
 
 
 class Home(ABC):
@@ -85,8 +73,11 @@ class Home(ABC):
             self.release()
 
     @abstractmethod
-    def copy(self, db: Connection) -> Copy:
-        """Begin a copy of the open store, which can be checked while the store is used."""
+    def copy(self, db: Connection) -> Iterator[Connection | None]:
+        """Copy the open store, some more with each step, in about a millisecond and while nobody writes.
+
+        A step gives None, or the copy once it is complete. It can be read in any thread while the store is used.
+        """
 
     @abstractmethod
     def take_over(self) -> str:

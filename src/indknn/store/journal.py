@@ -35,6 +35,8 @@ from indknn.types import IntArray, Vectors
 Known: TypeAlias = tuple[bytes, bytes]
 """For a request with an id: the digest of what was asked, and what was answered (`_packed`)."""
 Outcome: TypeAlias = Reply | InvalidInputError
+Balance: TypeAlias = tuple[Scope, int, bytes, bytes]
+"""What the owners of one block had spent in a scope, and in how many queries they had taken part."""
 
 BLOCK = 4096
 """Owners per row of balances: 32 KiB of amounts."""
@@ -106,16 +108,6 @@ def exact_sum(units: IntArray) -> int:
     if float(units.sum(dtype=np.float64)) < 2.0**62:
         return int(units.sum())
     return sum(units.tolist())
-
-
-@dataclass(frozen=True)
-class Balance:
-    """What the owners of one block had spent in a scope, and in how many queries they had taken part."""
-
-    scope: Scope
-    block: int
-    spent: bytes
-    queries: bytes
 
 
 @dataclass(frozen=True)
@@ -374,25 +366,18 @@ def _fill(column: IntArray, block: int, part: IntArray) -> None:
 
 def snapshot(ledger: MemoryLedger, blocks: Iterable[tuple[Scope, int]]) -> list[Balance]:
     """The balances of these blocks as they are now."""
-    parts = [(scope, block, slice(block * BLOCK, (block + 1) * BLOCK)) for scope, block in blocks]
-    return [
-        Balance(
-            scope,
-            block,
-            ledger.column(scope)[p].astype("<i8").tobytes(),
-            ledger.participation[p].astype("<i4").tobytes(),
-        )
-        for scope, block, p in parts
-    ]
+    found, queries = [], ledger.participation
+    for scope, block in blocks:
+        part = slice(block * BLOCK, (block + 1) * BLOCK)
+        spent = ledger.column(scope)[part].astype("<i8").tobytes()
+        found.append((scope, block, spent, queries[part].astype("<i4").tobytes()))
+    return found
 
 
-def write_balances(db: Connection, balances: Iterable[Balance], last: int) -> None:
+def write_balances(db: Connection, balances: list[Balance], last: int) -> None:
     """Write balances in place of all debits up to answer number `last`."""
-    spent: list[tuple[int, int, bytes]] = []
-    queries: dict[int, tuple[int, bytes]] = {}
-    for b in balances:
-        spent.append((scope_id(db, b.scope), b.block, b.spent))
-        queries[b.block] = b.block, b.queries
+    spent = [(scope_id(db, scope), block, units) for scope, block, units, _ in balances]
+    queries = {block: (block, counts) for _, block, _, counts in balances}
     db.upsert("balances", spent)
     db.upsert("participation", queries.values())
     db.clear("debits")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,8 +58,8 @@ class Snapshot:
     def __init__(self, store: Store):
         self._store, self._generation = store, store.generation
         with store.reading() as db:  # another thread may be committing
-            self._copy = store.home.copy(db)
-        self._memory: Memory | None = None
+            self._steps = store.home.copy(db)
+        self._copy: Connection | None = None
 
     def copy_some(self) -> bool:
         """Copy some pages, in about a millisecond. Returns whether that was all."""
@@ -67,15 +68,15 @@ class Snapshot:
             if store.generation != self._generation:
                 raise StoreError("the store was read again during the check; check it again")
             store.flush()
-            if self._copy.step():
-                ledger = store.engine.ledger
-                self._memory = Memory.of(store.settings, ledger.copy(), store.engine.shard)
-        return self._memory is not None
+            self._copy = next(self._steps)
+            if self._copy is not None:
+                self._memory = Memory.of(store.settings, store.engine.ledger.copy(), store.engine.shard)
+        return self._copy is not None
 
     def problems(self) -> tuple[list[str], int]:
         """What is wrong, and the length of the audit trail. In any thread."""
-        assert self._memory is not None
-        with self._copy.opened() as db:
+        assert self._copy is not None
+        with closing(self._copy) as db:
             found = list(_all(self._store.home, db, self._memory))
             return found, chain.last(db).position
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -88,9 +88,7 @@ class DatabaseHome(Home):
 
     def close(self, db: Connection) -> None:
         """Close, even if the server fails."""
-        assert isinstance(db, Session)
-        with suppress(psycopg.Error):
-            db.pg.close()
+        db.close()
 
     def _writer(self) -> Session:
         session = self._connected()
@@ -158,9 +156,9 @@ class DatabaseHome(Home):
         with translated():
             return db.lease is None or leases.look(db.pg) == db.lease
 
-    def copy(self, db: Connection) -> DatabaseCopy:
-        """A second connection that sees the store at one moment."""
-        return DatabaseCopy(self)
+    def copy(self, db: Connection) -> Iterator[Session | None]:
+        """A second connection. It sees everything that is committed when it begins to read, and nothing later."""
+        yield self._reader()
 
     def server(self) -> str:
         """The kind of server. A server in which a store would not be safe is refused."""
@@ -192,28 +190,6 @@ class DatabaseHome(Home):
         assert isinstance(db, Session)
         with translated():
             return erasure.first_stage(db.pg)
-
-
-class DatabaseCopy:
-    """The store at one moment, read through its own connection."""
-
-    def __init__(self, home: DatabaseHome):
-        self._home = home
-        self._session: Session | None = None
-
-    def step(self) -> bool:
-        """Begin to read. Everything committed so far is seen, and nothing later."""
-        self._session = self._home._reader()
-        return True
-
-    @contextmanager
-    def opened(self) -> Iterator[Connection]:
-        """The store at that moment."""
-        assert self._session is not None
-        try:
-            yield self._session
-        finally:
-            self._home.close(self._session)
 
 
 def _version_of(pg: psycopg.Connection) -> int | None:

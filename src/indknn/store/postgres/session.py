@@ -75,6 +75,11 @@ class Session:
         set_json_dumps(any_dumps, pg)
         set_json_loads(any_loads, pg)
 
+    def close(self) -> None:
+        """Close the connection, even if the server fails."""
+        with suppress(psycopg.Error):
+            self.pg.close()
+
     def readonly(self, _: str = "main") -> bool:
         """Whether nothing can be written."""
         return self._read_only
