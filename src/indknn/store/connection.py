@@ -160,8 +160,8 @@ class FileConnection(apsw.Connection):
     def keep(self, books: Books) -> None:
         """Let triggers tell these books of every row that is written from now on."""
         self.books = books
-        told: dict[str, Any] = {"entered": books.entered, "struck": books.struck}
-        for name, function in told.items():
+        functions: dict[str, Any] = {"entered": books.entered, "struck": books.struck}
+        for name, function in functions.items():
             self.create_scalar_function(name, function)
         self.pragma("recursive_triggers", 1)  # otherwise REPLACE would delete rows without calling the triggers
         for table in SUMMED:

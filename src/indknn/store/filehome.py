@@ -6,7 +6,7 @@ import fcntl
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import apsw
@@ -53,38 +53,19 @@ class FileHome(Home):
         lock = Lock(self.place)
         try:
             self._refuse_existing()  # another process may have been faster
-            self._make(fill)
+            with new_file(self.place) as draft:
+                db = connect(draft, create=True)
+                try:
+                    fill(db)
+                    empty_log(db, draft)
+                finally:
+                    abandon(db)
         finally:
             lock.release()
 
     def _refuse_existing(self) -> None:
         if self.place.exists():
             raise StoreError(f"{self.place} exists already; a store is never overwritten")
-
-    def _make(self, fill: Callable[[Connection], None]) -> None:
-        path = self.place
-        draft = path.with_name(path.name + ".new")
-        drafts = [draft.with_name(draft.name + end) for end in ("", "-wal", "-journal")]
-        # If an old store was deleted but not its log, SQLite would replay that log into the new store.
-        stale = [path.with_name(path.name + end) for end in ("-wal", "-journal", "-head")]
-        try:
-            for leftover in (*drafts, *stale):
-                leftover.unlink(missing_ok=True)
-            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # only this user may read it
-            db = connect(draft, create=True)
-            try:
-                fill(db)
-                empty_log(db, draft)
-            finally:
-                abandon(db)
-            sync_file(draft)
-            draft.rename(path)
-            sync_file(path.parent)
-        except (apsw.Error, OSError) as error:
-            raise StoreError(f"{path} cannot be made: {error}") from error
-        finally:
-            for leftover in drafts:
-                leftover.unlink(missing_ok=True)
 
     def hold(self, *, read_only: bool = False) -> None:
         """Lock the file."""
@@ -170,6 +151,28 @@ class FileHome(Home):
     def take_over(self) -> str:
         """The operating system drops the lock of a process that ends, so there is nothing to take over."""
         raise StoreError(f"a takeover needs PostgreSQL, and {self.place} is a file; end the process that has it open")
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """The path of an empty file, which only this user may read. It gets its name, durably, when `with` ends well."""
+    draft = path.with_name(path.name + ".new")
+    drafts = [draft.with_name(draft.name + end) for end in ("", "-wal", "-journal")]
+    # If an old store was deleted but not its log, SQLite would replay that log into the new store.
+    stale = [path.with_name(path.name + end) for end in ("-wal", "-journal", "-head")]
+    try:
+        for leftover in (*drafts, *stale):
+            leftover.unlink(missing_ok=True)
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        yield draft
+        sync_file(draft)
+        draft.rename(path)
+        sync_file(path.parent)
+    except (apsw.Error, OSError) as error:
+        raise StoreError(f"{path} cannot be made: {error}") from error
+    finally:
+        for leftover in drafts:
+            leftover.unlink(missing_ok=True)
 
 
 class Lock:

@@ -66,8 +66,7 @@ def read_key_file(path: Path) -> KeyFile:
     """The keys in a file. Without a file, no keys and no secret."""
     try:
         body = json.loads(path.read_text())
-        told = body.pop("sum")
-        if told != _sum(body):
+        if body.pop("sum") != _sum(body):
             raise ValueError("it was changed or damaged")
         return KeyFile(bytes.fromhex(body["secret"]), tuple(Key(**entry) for entry in body["keys"]))
     except FileNotFoundError:

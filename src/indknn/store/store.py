@@ -442,8 +442,8 @@ class Store:
         with self.reading() as db:
             kept = self.home.old_bytes(db)
             facts = {"stage": "old bytes may still be there" if kept else REWRITTEN, "erased_until": before.at}
-            told = {key: value for key, value in self.home.erasure(db).items() if key == "elsewhere"}
-            return self._receipt("rewrite", **facts, **({"why": kept} if kept else {}), **told)
+            elsewhere = {key: value for key, value in self.home.erasure(db).items() if key == "elsewhere"}
+            return self._receipt("rewrite", **facts, **({"why": kept} if kept else {}), **elsewhere)
 
     def _receipt(self, what: str, **facts: Any) -> dict[str, Any]:
         """The receipt of an erasure or a purge. An entry of the audit trail has the same hash.

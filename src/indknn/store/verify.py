@@ -194,18 +194,18 @@ def _budgets(db: Connection, memory: Memory) -> Iterator[str]:
 
 def _memory(db: Connection, memory: Memory) -> Iterator[str]:
     """Memory agrees with the file, to the bit."""
-    settings, held = memory.settings, memory.ledger
+    settings, live = memory.settings, memory.ledger
     ledger = new_ledger(settings, key=database.get_meta(db, "key"))
     read_ledger(db, ledger)
-    if ledger.owners() != held.owners():
+    if ledger.owners() != live.owners():
         yield "memory and disk disagree about who is here"
         return
-    for scope in held.scopes:
-        if not _same(ledger.column(scope), held.column(scope)):
+    for scope in live.scopes:
+        if not _same(ledger.column(scope), live.column(scope)):
             yield f"memory and disk disagree about what was spent with analyst {scope!r}"
-    if not _same(ledger.participation, held.participation):
+    if not _same(ledger.participation, live.participation):
         yield "memory and disk disagree about who took part how often"
-    if ledger.tombstones != held.tombstones:
+    if ledger.tombstones != live.tombstones:
         yield "memory and disk disagree about the forgotten"
     shard = Shard(new_index(settings), ledger)
     database.read_records(db, settings.n_features, shard)

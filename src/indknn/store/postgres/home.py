@@ -42,8 +42,8 @@ class DatabaseHome(Home):
     def __init__(self, address: Address):
         super().__init__(address)
         self._address = address
-        self._lease: leases.Held | None = None
-        self._held: Session | None = None
+        self._lease: leases.Holding | None = None
+        self._unused: Session | None = None  # holds the lease, until `connect` hands it out
 
     def exists(self) -> bool:
         """Whether the schema holds a store."""
@@ -68,20 +68,20 @@ class DatabaseHome(Home):
     def hold(self, *, read_only: bool = False) -> None:
         """Take the lease, unless another live process has it. Processes that only read need none."""
         if not read_only:
-            self._held = self._writer()
+            self._unused = self._writer()
 
     def release(self) -> None:
         """Close the connection, which frees the lease."""
-        held, self._held = self._held, None
-        if held is not None:
-            self.close(held)
+        unused, self._unused = self._unused, None
+        if unused is not None:
+            self.close(unused)
 
     def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> Connection:
         """An open store. After a lost connection it is a new connection with a new lease."""
         if read_only:
             return self._reader()
-        held, self._held = self._held, None
-        session = held or self._writer()
+        unused, self._unused = self._unused, None
+        session = unused or self._writer()
         if synchronous != "FULL":
             session.pg.execute("SET synchronous_commit = off")
         return session
