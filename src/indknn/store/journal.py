@@ -186,9 +186,8 @@ class StoreJournal:
         """
         blocks = {slot // BLOCK for slot in owner_slots}
         self.touched |= {(scope, block) for scope in self.ledger.scopes for block in blocks}
-        write_balances(self.db, snapshot(self.ledger, sorted(self.touched, key=str)), self.last_noted)
+        self._write_balances(snapshot(self.ledger, sorted(self.touched, key=str)), self.last_noted)
         self.touched.clear()
-        self.unfolded_bytes = 0
 
     def note(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None) -> None:
         """Note a new answer or sum, with all charges since the one before. The caller holds the store's lock."""
@@ -318,17 +317,13 @@ class StoreJournal:
             facts = {"first": batch[0].seq, "last": batch[-1].seq, "count": len(batch)}
             facts |= {"sums": sum(a.label < 0 for a in batch), "charged": str(sum(a.charged for a in batch))}
         with self.db:
-            for answer in batch:
-                if answer.scope not in self._scopes:
-                    self._scopes[answer.scope] = scope_id(self.db, answer.scope)
             if self.tau is not None:
                 set_meta(self.db, "tau", self.tau)
                 self.tau = None
             if fold is not None:
-                write_balances(self.db, *fold)
-                self.unfolded_bytes = 0
+                self._write_balances(*fold)
             self.unfolded_bytes += sum(len(body) for _, body in debits)
-            rows = [(*_row(a, self._scopes[a.scope]), str(a.charged), a.release) for a in batch]
+            rows = [(*_row(a, self._scope(a.scope)), str(a.charged), a.release) for a in batch]
             self.db.insert("answers", rows)
             self.db.insert("debits", debits)
             if values:
@@ -336,6 +331,22 @@ class StoreJournal:
             if batch or values:
                 entry = chain.append(self.db, "answers" if batch else "repeats", **facts)
         return entry
+
+    def _write_balances(self, balances: list[Balance], last: int) -> None:
+        """Write balances in place of all debits up to answer number `last`."""
+        spent = [(self._scope(scope), block, units) for scope, block, units, _ in balances]
+        queries = {block: (block, counts) for _, block, _, counts in balances}
+        self.db.upsert("balances", spent)
+        self.db.upsert("participation", queries.values())
+        self.db.clear("debits")
+        self.db.upsert("meta", [("folded", last)])
+        self.unfolded_bytes = 0
+
+    def _scope(self, scope: Scope) -> int:
+        """The number of an analyst, in a transaction."""
+        if scope not in self._scopes:
+            self._scopes[scope] = scope_id(self.db, scope)
+        return self._scopes[scope]
 
 
 def read_ledger(db: Connection, ledger: MemoryLedger) -> set[tuple[Scope, int]]:
@@ -372,16 +383,6 @@ def snapshot(ledger: MemoryLedger, blocks: Iterable[tuple[Scope, int]]) -> list[
         spent = ledger.column(scope)[part].astype("<i8").tobytes()
         found.append((scope, block, spent, queries[part].astype("<i4").tobytes()))
     return found
-
-
-def write_balances(db: Connection, balances: list[Balance], last: int) -> None:
-    """Write balances in place of all debits up to answer number `last`."""
-    spent = [(scope_id(db, scope), block, units) for scope, block, units, _ in balances]
-    queries = {block: (block, counts) for _, block, _, counts in balances}
-    db.upsert("balances", spent)
-    db.upsert("participation", queries.values())
-    db.clear("debits")
-    db.upsert("meta", [("folded", last)])
 
 
 def _ends(log: list[tuple[IntArray, IntArray]]) -> list[int]:

@@ -149,6 +149,7 @@ class Store:
     @property
     def schema(self) -> Schema | None:
         """The schema of tables, if queries and records may be tables."""
+        self._reload_if_failed()
         return self._state.schema
 
     @property

@@ -30,11 +30,8 @@ _PIECE = 4096
 logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what goes wrong is raised
 
 
-class Rows:
+class Rows(list[Any]):
     """Rows that were received."""
-
-    def __init__(self, rows: Iterable[Any]):
-        self._rows = iter(rows)
 
     @property
     def get(self) -> Any:
@@ -43,15 +40,12 @@ class Rows:
         return row if row is None or len(row) > 1 else row[0]
 
     def fetchone(self) -> Any:
-        """The next row. None after the last."""
-        return next(self._rows, None)
+        """The first row. None if there is none."""
+        return self[0] if self else None
 
     def fetchall(self) -> list[Any]:
-        """All remaining rows."""
-        return list(self._rows)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._rows
+        """All rows."""
+        return self
 
 
 class Session:
