@@ -140,9 +140,12 @@ def write_owners(db: Connection, named: Iterable[tuple[int, Any]]) -> None:
 
 def blank_owners(db: Connection, slots: Iterable[int]) -> None:
     """Overwrite the names in these slots. Only the newest row of a slot can still have one."""
-    newest = "SELECT number, slot, name FROM owners WHERE slot = ? ORDER BY number DESC LIMIT 1"
-    rows = [db.execute(newest, (slot,)).fetchone() for slot in slots]
-    db.upsert("owners", [(number, slot, bytes(len(name))) for number, slot, name in rows])
+    left = iter(slots)
+    while some := list(islice(left, 500)):
+        which = ", ".join("?" * len(some))
+        found = db.execute(f"SELECT number, slot, name FROM owners WHERE slot IN ({which}) ORDER BY number", some)
+        newest = {slot: (number, slot, bytes(len(name))) for number, slot, name in found}
+        db.upsert("owners", newest.values())
 
 
 def write_record_keys(db: Connection, shard: AnyShard, slots: IntArray) -> None:

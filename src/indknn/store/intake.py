@@ -86,9 +86,8 @@ class Ready:
 class Intake:
     """Prepares rows that come in batches. `people` were here before, and `profile` has seen all rows.
 
-    Only if nobody is here may each row be a new person.
-
-    With `instead`, all earlier records go. Then people may be here, but nobody may have spent anything.
+    Each row may be a new person only if nobody is here, or with `instead`, when all earlier records go, if nobody has
+    spent anything.
     """
 
     def __init__(self, ledger: MemoryLedger, *, instead: bool = False):
@@ -99,9 +98,9 @@ class Intake:
     def ready(self, engine: Engine, rows: NewRows) -> Ready:
         """Records in the form in which they are kept, or an error that names the row, counted over all batches."""
         try:
-            vectors, labels = (
-                (rows.X, rows.y) if rows.prepared else engine.settings.prepare(rows.X, rows.y, self.profile.see)
-            )
+            vectors, labels = rows.X, rows.y
+            if not rows.prepared:
+                vectors, labels = engine.settings.prepare(vectors, labels, self.profile.see)
             replaced = np.zeros(0, dtype=np.int64)
             if rows.items is None:
                 names = people_of(rows.owners, len(labels), engine.ledger, self._vacant)
@@ -113,7 +112,9 @@ class Intake:
             if names is not None and not self._rows and not self._instead:
                 match = engine.match(vectors, labels, names, chosen)
         except InvalidInputError as error:
-            raise InvalidInputError(f"{error}, counting from row {self._rows}" if self._rows else str(error)) from None
+            if not self._rows:
+                raise
+            raise InvalidInputError(f"{error}, counting from row {self._rows}") from None
         self._rows += len(labels)
         self._vacant &= names is None
         return Ready(vectors, labels, names, chosen, match, replaced)

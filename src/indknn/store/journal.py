@@ -312,7 +312,7 @@ class StoreJournal:
         entry, folded = None, 0 if fold is None else fold[1]
         debits = [(a.seq, a.debits.encode()) for a in batch if a.debits is not None and a.seq > folded]
         values = [(request, *known, today()) for request, known in requests.items()]
-        facts: dict[str, Any] = {"requests": len(requests)}
+        facts: dict[str, Any] = {}
         if batch:
             facts = {"first": batch[0].seq, "last": batch[-1].seq, "count": len(batch)}
             facts |= {"sums": sum(a.label < 0 for a in batch), "charged": str(sum(a.charged for a in batch))}
@@ -328,8 +328,10 @@ class StoreJournal:
             self.db.insert("debits", debits)
             if values:
                 self.db.insert("requests", values)
-            if batch or values:
-                entry = chain.append(self.db, "answers" if batch else "repeats", **facts)
+            if batch:
+                entry = chain.append(self.db, "answers", **facts)
+            elif values:
+                entry = chain.append(self.db, "repeats", requests=len(values))
         return entry
 
     def _write_balances(self, balances: list[Balance], last: int) -> None:
