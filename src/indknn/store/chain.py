@@ -54,7 +54,7 @@ def now() -> str:
 def append(db: Connection, kind: str, **facts: Any) -> Entry:
     """Add an entry, as the last statement of the transaction that it describes.
 
-    It holds a digest of all rows (`books.py`). Times never go backwards, even if the clock does.
+    It holds a digest of all rows (`connection.py`). Times never go backwards, even if the clock does.
     """
     last = db.execute("SELECT position, at, hash FROM audit ORDER BY position DESC LIMIT 1").fetchone()
     position, since, previous = (last[0] + 1, last[1], last[2]) if last else (1, "", GENESIS)

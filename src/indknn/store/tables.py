@@ -1,7 +1,7 @@
 """The tables of a store.
 
 Everything that must know the tables follows from `TABLES`: how a file or a database makes them, how rows are written,
-and what the keyed sums cover (`books.py`).
+and what the keyed sums cover (`connection.py`).
 """
 
 from __future__ import annotations
