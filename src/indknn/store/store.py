@@ -169,10 +169,6 @@ class Store:
         """Whether another process is known to have taken over the store."""
         return isinstance(self._state.journal.failure, FencedError)
 
-    def recover(self) -> None:
-        """After a failure, read everything again now instead of at the next use."""
-        self._reload_if_failed()
-
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """The open file for reading, while other threads wait."""
