@@ -211,7 +211,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         It spends the budget that the first `predict` would spend. The time of the call is public, so it must not depend
         on what is in the records (rule 14).
         """
-        self._check_asked(None)
+        self._check_asked()
         for _ in self._engine.train() if self._engine.settings.advised else ():
             pass
         return self

@@ -457,7 +457,7 @@ class Predictor:
         assert self.model is not None
         if self._trainer is None:
             self._trainer = Trainer(self.model, self.shard, self.noise, self._released)
-        progress = self._trainer.piece()
+        progress = self._trainer.piece(whole=self.journal is None or not self.journal.background)
         if self.model.due() is None:
             self._trainer = None  # it holds values of every record
         return progress

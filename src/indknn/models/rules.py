@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from indknn.core.training import Weights, probabilities, rows_of
+from indknn.core.training import Weights, predicted
 from indknn.models.card import cells
 from indknn.models.feature_map import FeatureMap
 from indknn.models.neighbours import Neighbours
@@ -40,7 +40,7 @@ class CardRule:
 
     def plain(self, values: Int8Array) -> FloatArray:
         """The model's probabilities for each row."""
-        return probabilities(*rows_of(self.map.apply(values)), self.weights)
+        return predicted(self.map.apply(values), self.weights)
 
     def smoothed(self, plain: FloatArray, values: Int8Array) -> FloatArray:
         """The same, averaged with the model's probabilities for the public rows nearby."""
