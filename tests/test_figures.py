@@ -24,8 +24,7 @@ from indknn.ledger import SHARED, MemoryLedger
 from indknn.ledger.figures import ONE, STEPS, TOGETHER, account, by_observer, exact, guarantee, promise, statement
 from indknn.settings import Settings
 from indknn.store import Store, keyfile
-from indknn.store.outlook import stream
-from indknn.store.reports import status
+from indknn.store.reports import status, stream
 from indknn.types import GRID
 from server.serving import application
 
@@ -360,7 +359,7 @@ class TestTheEmptyName:
                 self.refused(door.predict_proba, X[600:602], "")
             for door in (engine.spent, model.privacy_spent, store.spent):
                 self.refused(door, ["p3"], analyst="")
-            self.refused(store.give_less, "", 0.5)
+            self.refused(store.limit_analyst, "", 0.5)
             self.refused(stream, store, "")
             assert not store.engine.ledger.anything_spent()
             assert "" not in store.engine.ledger.scopes
@@ -374,17 +373,6 @@ class TestTheEmptyName:
             result = CliRunner().invoke(app, [*map(str, words), "--analyst", ""])
             assert result.exit_code == 2, result.output
             assert "no analyst can be called ''" in result.output
-
-    def test_an_old_store_that_has_one_counts_both(self, tmp_path):
-        with Store.create(tmp_path / "s", PLAIN) as store:
-            store.add(X[:600], Y[:600], NAMES)
-            store.predict(X[600:660])
-            ledger = store.engine.ledger
-            ledger._spent[""] = ledger._spent[None].copy()
-            rows = list(exact(store.engine))
-            assert sum(sum(row["by_analyst"].values()) for row in rows) > 0
-            for row in rows:
-                assert sum(row["by_analyst"].values()) == pytest.approx(row["together"]["spent"])
 
 
 def test_nobody_else_computes_an_epsilon():

@@ -211,7 +211,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         It spends the budget that the first `predict` would spend. The time of the call is public, so it must not depend
         on what is in the records (rule 14).
         """
-        self._check_asked(None)
+        self._check_asked()
         for _ in self._engine.train() if self._engine.settings.advised else ():
             pass
         return self
@@ -367,15 +367,15 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             if isinstance(old, Engine):
                 return self._with_public(old.restarted(settings, noise))
             return self._with_public(Engine(settings, noise, make_shard=shard_maker(self.shards)))
-        from indknn.store import fitted  # noqa: PLC0415  (an extra)
+        from indknn.store import Store  # noqa: PLC0415  (an extra)
 
         if not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; random_state must be None")
         if old is None:
-            store, made = fitted.made_or_opened(path, settings, shard_maker(self.shards))
+            store, made = Store.made_or_opened(path, settings, shard_maker(self.shards))
             return self._with_public(store) if made else store
         assert not isinstance(old, Engine)
-        fitted.refuse_other(old, settings)
+        old.refuse_other(settings)
         return old
 
     def _with_public(self, made: Engine | Store) -> Engine | Store:

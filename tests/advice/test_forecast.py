@@ -14,7 +14,7 @@ from indknn.ledger import SHARED
 from indknn.models.forecast import Crowd, Stream, forecast, price_of_question
 from indknn.settings import Settings
 from indknn.store import Store, chain
-from indknn.store.outlook import stream
+from indknn.store.reports import stream
 
 X, Y = blobs(4000, 3, 8, seed=5, spread=1.6)
 

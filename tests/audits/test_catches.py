@@ -16,10 +16,9 @@ from indknn.models.feature_map import FeatureMap
 from indknn.records.derived import Derived
 from indknn.records.shard import Shard
 from indknn.server.worker import Worker
-from indknn.store import Store, database, paid
-from indknn.store.batches import Batch
+from indknn.store import Store, database, table_counts
 from indknn.store.change import Change
-from indknn.store.journal import StoreJournal
+from indknn.store.journal import Batch, StoreJournal
 from indknn_lab.audits.attacks import floats
 from indknn_lab.audits.attacks.membership import membership
 from indknn_lab.audits.checks import CHECKS
@@ -32,7 +31,7 @@ from indknn_lab.audits.scenarios import scenarios
 from indknn_lab.audits.served import WAYS
 
 PRODUCT = (mechanism, statistics, training, Adviser, FeatureMap, MemoryLedger, SeededNoise, Shard, Predictor)
-SERVING = (database, paid, Batch, Change, Store, StoreJournal, Worker)
+SERVING = (database, table_counts, Batch, Change, Store, StoreJournal, Worker)
 BESIDE = (Derived, Engine, Host)
 PATCHED = (*PRODUCT, *SERVING, *BESIDE)
 

@@ -99,7 +99,7 @@ def test_few_queries_do_not_tell_a_small_share():
 
 
 def test_a_file_has_the_number_only_where_it_was_given():
-    assert "expected_records" not in SETTINGS.stored()
+    assert SETTINGS.stored()["expected_records"] is None
     told = replace(SETTINGS, expected_records=5)
     assert Settings.from_stored(told.stored()) == told
     with pytest.raises(InvalidInputError, match="expected_records must be a whole number, at least 1, got 0"):

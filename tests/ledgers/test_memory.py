@@ -1,10 +1,7 @@
 import pickle
 
-import numpy as np
-
 from contracts.ledger import LedgerContract, units
 from indknn.ledger import MemoryLedger
-from indknn.ledger.memory import Tombstone, joint_units
 
 
 class TestMemoryLedger(LedgerContract):
@@ -24,31 +21,6 @@ def test_the_hash_of_a_name_needs_the_key():
     digests = {MemoryLedger(1).digest("ann") for _ in range(5)}
     assert len(digests) == 5
     assert MemoryLedger(1, key=b"k").digest("ann") == MemoryLedger(1, key=b"k").digest("ann")
-
-
-def test_spending_under_an_older_form_of_a_name_is_found_and_joined():
-    """Before names were text, 7, "7" and b"7" were three people, forgotten under three hashes."""
-    ledger = MemoryLedger(100, key=b"k")
-    graves = {form: ledger._hashed(form) for form in (b"i\x07", b"s7", b"b7")}
-    stones = dict(zip(graves.values(), (Tombstone({None: u, "a": 1}, 2) for u in (4, 9, 25)), strict=True))
-    ledger.restore((), {}, units(), stones, 0, old_names=True)
-    assert ledger.spent(["7"], None).tolist() == [(2 + 3 + 5) ** 2]
-    assert ledger.queries(["7"]).tolist() == [6]
-    slots = ledger.enrol(["7"])
-    assert ledger.remaining(slots, None).tolist() == [0]
-    assert ledger.remaining(slots, "a").tolist() == [91]
-    assert not ledger.tombstones
-    assert MemoryLedger(1, key=b"k").graves("7") == []
-
-
-def test_two_who_were_one_have_spent_what_their_contributions_cost_together():
-    """|v + w|² is at most (|v| + |w|)², also summed over releases; the bound is rounded up to whole units."""
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        v, w = rng.integers(0, 1000, size=(2, 8))
-        a, b = int((v * v).sum()), int((w * w).sum())
-        assert ((v + w) ** 2).sum() <= joint_units(a, b) <= 2 * (a + b) + 1
-    assert joint_units(0, 5) == joint_units(5, 0) == 5
 
 
 def test_numbers_as_names_take_a_byte_each():

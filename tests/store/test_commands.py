@@ -13,7 +13,7 @@ from conftest import blobs
 from indknn.cli.app import app
 from indknn.store import Store
 from indknn.store.head import head_path
-from indknn.store.schema import VERSION
+from indknn.store.tables import VERSION
 
 X, Y = blobs(460, 3, 5, seed=3)
 

@@ -14,7 +14,7 @@ from indknn.errors import InvalidInputError, StoreError
 from indknn.ledger import SHARED
 from indknn.settings import Settings
 from indknn.store import Store, chain
-from indknn.store.paid import earlier_counts, pay_for_counts, price_of
+from indknn.store.table_counts import earlier_counts, pay_for_counts, price_of
 from indknn.store.verify import problems
 from indknn.tables import Category, Ignored, Number, infer
 from indknn.tables import counts as grid
@@ -169,7 +169,7 @@ def test_a_failure_to_write_leaves_neither_counts_nor_charges(store, monkeypatch
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr("indknn.store.paid.chain.append", broken)
+        patched.setattr("indknn.store.table_counts.chain.append", broken)
         with pytest.raises(StoreError, match="the disk is gone"):
             pay_for_counts(store, features(rows), rows["patient"])
     assert earlier_counts(store) is None

@@ -341,6 +341,8 @@ class Predictor:
         if self.plan is None:
             settings = self.settings
             self.plan = plan_from_queries(settings.kernel_, settings.plan, settings.near_share, queries)
+            if self.journal is not None:
+                self.journal.tau = self.plan.tau
         return self.plan
 
     def _analysts_plan(self, plan: Plan, analyst: Scope) -> Plan:

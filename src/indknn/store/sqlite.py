@@ -1,4 +1,4 @@
-"""The log of a store file: found whole when the file is opened, and moved into the file when it is closed.
+"""A store file and SQLite: the connection, and the log, which must be whole and ends in the file.
 
 Three things tell how far a store is: the file itself, its log, and its head (`head.py`). None of them may be ahead of
 what opens. The file also says whether it was closed. If it was, it is whole without the others.
@@ -16,9 +16,57 @@ import apsw
 from indknn.core.files import sync_file
 from indknn.errors import DamagedStoreError, StaleStoreError, StoreError
 from indknn.store import chain
-from indknn.store.database import FileConnection, connect, get_meta, newest
+from indknn.store.connection import FileConnection
+from indknn.store.database import get_meta
 from indknn.store.head import Head, Mark, has_log, head_path, log_path, read_mark
-from indknn.store.schema import APPLICATION_ID, OPEN_ID
+from indknn.store.tables import INDEXES, TABLES, VERSION, refuse_other_version
+
+APPLICATION_ID = 0x696B6E6E  # "iknn": the file was closed, and everything is in it
+OPEN_ID = 0x4F50454E  # "OPEN": it is in use, or was when its process ended, and is nothing without its head and log
+
+
+def connect(
+    path: Path, *, create: bool = False, synchronous: str = "FULL", vfs: str | None = None, read_only: bool = False
+) -> FileConnection:
+    """Open and check a file. It uses WAL, syncs every commit, and overwrites deleted content.
+
+    Closing the connection leaves the log as it is. With `create`, the file is empty and gets its tables.
+    """
+    name, flags = str(path), apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+    if read_only:
+        if has_log(path):
+            raise StoreError(
+                f"{log_path(path)} holds changes that are not in the store yet: open it where it can be written"
+            )
+        # with "immutable" SQLite writes nothing at all, not even a lock
+        name, flags = f"file:{quote(name)}?immutable=1", apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    try:
+        db = FileConnection(name, flags=flags, vfs=vfs)
+    except apsw.Error as error:
+        raise StoreError(f"{path} cannot be opened as a store: {error}") from error
+    try:
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a log that is refused must stay as it was
+        db.pragma("locking_mode", "EXCLUSIVE")  # one writer; keeps the WAL index out of a shared file
+        if not create:  # check first, because the file may belong to somebody else
+            if db.pragma("application_id") not in (APPLICATION_ID, OPEN_ID):
+                raise StoreError(f"{path} is not an indknn store")
+            refuse_other_version(path, db.pragma("user_version"))
+        db.pragma("journal_mode", "WAL")
+        db.pragma("synchronous", synchronous)
+        db.pragma("secure_delete", 1)
+        db.pragma("temp_store", "MEMORY")
+        if create:
+            with db:
+                db.execute("".join(table.in_sqlite() for table in TABLES.values()) + INDEXES)
+                db.pragma("application_id", APPLICATION_ID)
+                db.pragma("user_version", VERSION)
+    except apsw.Error as error:
+        db.close(True)
+        raise StoreError(f"{path} cannot be opened as a store: {error}") from error
+    except BaseException:
+        db.close(True)
+        raise
+    return db
 
 
 def open_whole(path: Path, *, read_only: bool = False, synchronous: str = "FULL", **options: Any) -> FileConnection:
@@ -50,11 +98,11 @@ def _application_id(path: Path) -> int:
         return int.from_bytes(file.read(72)[68:], "big")
 
 
-def _refuse_incomplete(db: apsw.Connection, path: Path, mark: Mark | None, closed: bool) -> None:
+def _refuse_incomplete(db: FileConnection, path: Path, mark: Mark | None, closed: bool) -> None:
     lost = (
         f"Restore what is missing ({log_path(path).name}, {head_path(path).name}), or a backup made by indknn backup."
     )
-    after = _entry_after(path, *newest(db)) if has_log(path) else None
+    after = _entry_after(path, *db.newest()) if has_log(path) else None
     if mark is None and not closed:
         what = "is missing" if not head_path(path).exists() else "is damaged, or of another store"
         raise StaleStoreError(
@@ -94,7 +142,7 @@ def _begin(db: FileConnection, path: Path, key: bytes, synchronous: str) -> None
         empty_log(db, path)
     except apsw.FullError:  # the file cannot grow, so the log stays where it is
         sync_file(log_path(path))
-    head = Head(path, key, *newest(db), synced=synchronous != "OFF", strict=synchronous == "EXTRA")
+    head = Head(path, key, *db.newest(), synced=synchronous != "OFF", strict=synchronous == "EXTRA")
     try:
         if db.pragma("application_id") != OPEN_ID:
             db.pragma("application_id", OPEN_ID)

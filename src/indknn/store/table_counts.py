@@ -21,7 +21,7 @@ from indknn.ledger import SHARED
 from indknn.settings import Settings
 from indknn.store import chain, database
 from indknn.store.change import Change
-from indknn.store.home import Connection
+from indknn.store.connection import Connection
 from indknn.store.intake import people_of
 from indknn.store.store import Store
 from indknn.tables import counts as grid
@@ -87,23 +87,24 @@ def _released(
     scale = statistics.tally_scale(price / (grid.CELLS_OF_A_VALUE * len(columns)))
     before = set(ledger.tombstones)
     slots = ledger.enrol(owners)[rows]
+    ledger.take_arrivals()  # nobody stays, so no name is written
     limits = np.minimum(ledger.remaining(slots, SHARED), accounting.to_units(price))
     given = statistics.tally(cells, slots, limits, grid.CELLS * len(columns), scale)
     ledger.charge(given.owners, given.charges, SHARED)
     (ledger.log or {}).pop(SHARED, None)  # they are written as tombstones, not as debits
-    release = TableCounts(scale, columns, statistics.noisy_tally(given.sums, scale, change.noise))
+    release = TableCounts(scale, columns, statistics.noisy_tally(given.sums, scale, change.state.engine.noise))
     ledger.retire(given.owners)
     _write(db, before, ledger.tombstones)
     database.set_meta(db, "next_number", str(ledger.next_number))
     seq, charged = journal.number(), sum(given.charges.tolist())
     database.write_sum(db, seq, release, charged)
     change.fold()
-    told = {"first": seq, "last": seq, "count": 1, "sums": 1, "charged": str(charged)}
-    chain.append(db, "answers", **told, schema={"columns": len(columns), "price": price})
+    facts = {"first": seq, "last": seq, "count": 1, "sums": 1, "charged": str(charged)}
+    chain.append(db, "answers", **facts, schema={"columns": len(columns), "price": price})
     return release
 
 
 def _write(db: Connection, before: set[bytes], graves: dict[bytes, Any]) -> None:
     """Nobody was here before, so all tombstones belong to people who paid now or earlier."""
-    db.executemany("DELETE FROM tombstones WHERE digest = ?", ((digest,) for digest in before - set(graves)))
+    db.delete("tombstones", ((digest,) for digest in before - set(graves)))
     database.write_tombstones(db, graves)
