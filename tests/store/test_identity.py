@@ -418,3 +418,12 @@ def test_unknown_people_are_unknown_under_any_form(store):
     for name in ("07", "7.0", "int:7", "str:7", 8):
         with pytest.raises(UnknownOwnerError, match="unknown owner"):
             store.forget([name])
+
+
+def test_blocks_without_ids_are_no_damage(store):
+    """Free slots of five blocks get ids at once. The sixth has none, in memory or read back."""
+    owners = [f"p{i}" for i in range(400)]
+    store.add(X, Y, owners)
+    store.forget([owners[i] for i in (10, 70, 130, 200, 260)])
+    store.add(X[:5], Y[:5], [f"q{i}" for i in range(5)], record_ids=[f"visit {i}" for i in range(5)])
+    assert not list(problems(store))
