@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import indknn
 from conftest import blobs
-from indknn.cli.app import app
+from helpers.commands import run
 from indknn.core.accounting import budget, epsilon, to_units
 from indknn.engine import new_ledger
 from indknn.errors import InvalidInputError, StoreError
@@ -251,7 +250,6 @@ def test_a_draft_may_be_told_as_well(tmp_path):
 
 def test_on_the_command_line(store):
     store.close()
-    run = lambda *words: CliRunner().invoke(app, [str(word) for word in words])  # noqa: E731
     made = run("keys", "create", store.path, "--role", "analyst", "--name", "alice", "--epsilon", ".25")
     assert made.exit_code == 0, made.output
     refused = run("keys", "create", store.path, "--role", "analyst", "--name", "alice", "--epsilon", ".5")

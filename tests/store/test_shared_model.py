@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import indknn
+from helpers.people import ASKING, LABELS, NAMES, QUERIES, RECORDS, SETTINGS, TRUTH, X, Y, train
 from indknn import InvalidInputError
 from indknn.answering import predictor as answering
 from indknn.core.noise import SecureNoise
@@ -15,7 +16,6 @@ from indknn.store import Store
 from indknn.store.chain import entries
 from indknn.store.reports import status, stream
 from indknn.store.verify import problems
-from people import ASKING, LABELS, NAMES, QUERIES, RECORDS, SETTINGS, TRUTH, X, Y, train
 
 
 class FailingNoise(SecureNoise):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import postgres_server
+from helpers import postgres_server
 from indknn.place import Address, place_of
 from indknn.store import Store, keyfile
 from indknn.store import home as homes

@@ -5,12 +5,11 @@ import json
 import numpy as np
 import psycopg
 import pytest
-from click.testing import CliRunner
 
 from golden.transcripts import MODES, Replayed, fingerprint, history
 from golden.transcripts import settings as golden_settings
+from helpers.commands import run
 from indknn import open as open_store
-from indknn.cli.app import app
 from indknn.errors import DamagedStoreError, InvalidInputError, StoreError
 from indknn.place import place_of
 from indknn.store import Store, chain
@@ -48,7 +47,7 @@ def test_a_bad_address_is_refused_in_one_line_without_its_password(text):
     if ":s3cret@" in text or "password=" in text:
         assert "s3cret" not in str(refused.value)
         assert "PGPASSWORD" in str(refused.value)
-        shown = CliRunner().invoke(app, ["status", text])
+        shown = run("status", text)
         assert shown.exit_code == 2
         assert "s3cret" not in shown.output
 
@@ -147,7 +146,7 @@ def test_looking_needs_no_lease_and_sees_one_moment(store):
         assert list(problems(looking)) == []
         with pytest.raises(AssertionError):
             looking.db.execute("DELETE FROM answers")
-    shown = CliRunner().invoke(app, ["status", str(store.path), "--json"])
+    shown = run("status", str(store.path), "--json")
     assert json.loads(shown.output)["answers"] == 3
 
 
@@ -160,7 +159,6 @@ def test_a_check_goes_on_beside_answers(store):
 
 
 def test_commands_take_an_address(server, place, tmp_path):
-    run = CliRunner()
     np.savez(tmp_path / "r.npz", X=X, y=Y, owners=NAMES)
     np.savez(tmp_path / "q.npz", X=X[:3])
     steps = [
@@ -177,7 +175,7 @@ def test_commands_take_an_address(server, place, tmp_path):
         ["export", place, "-o", str(tmp_path / "audit.jsonl")],
     ]
     for step in steps:
-        done = run.invoke(app, step)
+        done = run(*step)
         assert done.exit_code == 0, (step, done.output)
     assert json.loads((tmp_path / "second.json").read_text())["stage"].startswith("rewritten")
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "audit.jsonl").read_text().splitlines()]

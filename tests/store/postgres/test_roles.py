@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-import postgres_server
+from helpers import postgres_server
 from indknn.errors import FencedError, StoreError, StoreLockedError
 from indknn.store import Store
 from indknn.store.home import home_of
