@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PASSAGE = 8
 LIMITS: dict[str, tuple[int, int, int]] = {
     # package: lines, files, the longest function
-    "indknn": (22184, 122, 55),
+    "indknn": (22186, 122, 55),
     "indknn/*.py": (1748, 9, 35),
     "indknn/answering": (835, 5, 28),
     "indknn/cli": (1642, 9, 55),
@@ -28,7 +28,7 @@ LIMITS: dict[str, tuple[int, int, int]] = {
     "indknn/models": (1349, 11, 28),
     "indknn/records": (1833, 12, 30),
     "indknn/server": (3459, 15, 53),
-    "indknn/store": (4739, 25, 42),
+    "indknn/store": (4741, 25, 42),
     "indknn/tables": (2079, 8, 36),
     "indknn_lab": (10193, 79, 70),
 }
