@@ -32,7 +32,7 @@ LIMITS: dict[str, tuple[int, int, int]] = {
     "indknn/tables": (2079, 8, 36),
     "indknn_lab": (10193, 79, 70),
 }
-DUPLICATES = 2
+DUPLICATES = 0
 """How many passages of eight lines may stand twice."""
 ROADS: dict[str, int] = {
     # road: how often one call may move from file to file

@@ -217,12 +217,9 @@ class Client(_Routes):
         self._http = httpx.Client(base_url=url, headers=_key(key), **{"timeout": 60.0, **options})
 
     def _run(self, flow: _Flow) -> Any:
-        result: Any = None
-        while True:
-            try:
-                step = flow.send(result)
-            except StopIteration as end:
-                return end.value
+        done, step = _advance(flow, None)
+        while not done:
+            result: Any = None
             if isinstance(step, _Call):
                 try:
                     result = self._http.request(step.method, step.path, content=step.content, headers=step.headers)
@@ -230,7 +227,8 @@ class Client(_Routes):
                     result = error
             else:
                 time.sleep(step)
-                result = None
+            done, step = _advance(flow, result)
+        return step
 
     def close(self) -> None:
         """Close all connections."""
@@ -253,22 +251,19 @@ class AsyncClient(_Routes):
         self._http = httpx.AsyncClient(base_url=url, headers=_key(key), **{"timeout": 60.0, **options})
 
     async def _run(self, flow: _Flow) -> Any:
-        result: Any = None
-        while True:
-            try:
-                step = flow.send(result)
-            except StopIteration as end:
-                return end.value
+        done, step = _advance(flow, None)
+        while not done:
+            result: Any = None
             if isinstance(step, _Call):
+                sent = self._http.request(step.method, step.path, content=step.content, headers=step.headers)
                 try:
-                    result = await self._http.request(
-                        step.method, step.path, content=step.content, headers=step.headers
-                    )
+                    result = await sent
                 except httpx.TransportError as error:
                     result = error
             else:
                 await asyncio.sleep(step)
-                result = None
+            done, step = _advance(flow, result)
+        return step
 
     async def close(self) -> None:
         """Close all connections."""
@@ -279,6 +274,14 @@ class AsyncClient(_Routes):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _advance(flow: _Flow, result: Any) -> tuple[bool, Any]:
+    """Whether all is done, and what came of it; or else what to do next."""
+    try:
+        return False, flow.send(result)
+    except StopIteration as end:
+        return True, end.value
 
 
 def _key(key: str | None) -> dict[str, str]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from indknn.errors import InvalidInputError, LedgerError
 from indknn.ledger import MemoryLedger
-from indknn.records.keys import KeyArray, Match, RecordKeys
+from indknn.records.keys import KeyArray, Match, RecordIds, RecordKeys
 from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Vectors
 
 _SLOT_BITS = 32
@@ -128,11 +128,7 @@ class RecordBook(ABC):
         return slot
 
     def match(
-        self,
-        vectors: Vectors,
-        labels: IntArray,
-        owners: Sequence[OwnerId],
-        record_ids: Sequence[str | None] | None = None,
+        self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId], record_ids: RecordIds = None
     ) -> Match:
         """Which of these rows are here already: by their record id, or else byte for byte."""
         ids, nothing = np.full(len(vectors), -1, dtype=np.int64), np.zeros(0, dtype=np.int64)

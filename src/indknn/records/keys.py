@@ -14,6 +14,8 @@ from indknn.types import IntArray, OwnerId, Vectors
 
 KeyArray: TypeAlias = npt.NDArray[np.uint64]
 """Two numbers per record: the halves of a hash of 16 bytes."""
+RecordIds: TypeAlias = Sequence[str | None] | None
+"""The ids that a caller chose for some rows, if any."""
 BLOCK = 64
 """Slots per row in a store file: 1 KiB."""
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self, TypeAlias, TypeVar
 from indknn.core.mechanism import Plan
 from indknn.ledger import MemoryLedger, Scope
 from indknn.records.derived import Rule
-from indknn.records.keys import KeyArray, Match, RecordKeys
+from indknn.records.keys import KeyArray, Match, RecordIds, RecordKeys
 from indknn.records.slices import Arguments
 from indknn.types import Cohort, IntArray, OwnerId, Vectors
 
@@ -78,11 +78,7 @@ class ShardOf(Protocol[N, A, F]):
         ...
 
     def match(
-        self,
-        vectors: Vectors,
-        labels: IntArray,
-        owners: Sequence[OwnerId],
-        record_ids: Sequence[str | None] | None = None,
+        self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId], record_ids: RecordIds = None
     ) -> Match:
         """Which of these rows are here already: by their record id, or else byte for byte."""
         ...
