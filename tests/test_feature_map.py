@@ -13,7 +13,7 @@ from indknn.core.quantise import EXACT_FEATURES, LEVELS, quantise
 from indknn.engine import Engine
 from indknn.ledger import MemoryLedger
 from indknn.models import feature_map as maps
-from indknn.models.card import BINS, CELLS, OPTIMISM, Card, bins, cells, edges, margins
+from indknn.models.card import BINS, CELLS, HOPE, OPTIMISM, Card, bins, cells, edges, margins
 from indknn.models.feature_map import FOURIER, LEAST_ROWS, FeatureMap, feature_map
 from indknn.models.neighbours import Neighbours
 from indknn.models.shared_model import MOST_ROWS, SharedModel
@@ -138,6 +138,17 @@ def test_far_from_all_public_rows_the_average_says_their_mean():
     assert near.average(np.zeros((1, 6), np.int8))[0] == pytest.approx(near._mean)
 
 
+def test_rows_agree_with_those_near_them_in_clumps_and_not_where_classes_are_mixed():
+    rng = np.random.default_rng(0)
+    clump = rng.integers(30, size=600)
+    values = quantise(rng.normal(size=(30, 8))[clump] + 0.1 * rng.normal(size=(600, 8))).values
+    assert Neighbours(values, np.eye(3)[clump % 3]).agreement() > 0.95
+    assert abs(Neighbours(values, np.eye(3)[rng.integers(3, size=600)]).agreement()) < 0.15
+    rare = (rng.random(600) < 0.05).astype(int)  # most rows agree here, by chance
+    assert abs(Neighbours(values, np.eye(2)[rare]).agreement()) < 0.15
+    assert Neighbours(values, np.eye(2)[np.zeros(600, int)]).agreement() == 0.0
+
+
 # The card
 
 
@@ -167,28 +178,36 @@ def counts(both_wrong, smooth_right, plain_right, both_right):
 
 
 def test_a_card_reads_counts():
-    card = Card.read(counts(50, 60, 10, 880), 1.0, smoothable=True)
-    assert card.smooth
+    card = Card.read(counts(50, 60, 10, 880), 1.0, hope=HOPE)
+    assert card.other
     assert card.right == pytest.approx([0.94] * BINS)
     assert card.overall == pytest.approx(0.94)
     assert (card.surely_right() < card.right).all()
-    assert not Card.read(counts(50, 60, 10, 880), 1.0, smoothable=False).smooth
-    worse = Card.read(counts(50, 10, 60 + 1000 * OPTIMISM, 880), 1.0, smoothable=True)
-    assert not worse.smooth
+    assert not Card.read(counts(50, 60, 10, 880), 1.0, hope=None).other
+    worse = Card.read(counts(50, 10, 60 + 1000 * OPTIMISM, 880), 1.0, hope=HOPE)
+    assert not worse.other
     assert worse.overall == pytest.approx(0.94, abs=0.005)
+
+
+def test_a_card_that_is_mostly_noise_changes_no_mind():
+    """A gain of .01 with an error of .003, and of .03: only the first is more than chance."""
+    better, worse = counts(50, 35, 25, 890), counts(50, 25, 35, 890)
+    for sigma, decided in ((4.0, True), (40.0, False)):
+        assert Card.read(better, sigma, hope=-HOPE).other == decided
+        assert Card.read(worse, sigma, hope=HOPE).other != decided
 
 
 def test_a_small_model_can_hardly_learn_its_records_by_heart():
     """So its card is taken at its word; that of a large one flatters the plain model by a little."""
     nearly_level = counts(50, 10, 10 + 500 * OPTIMISM, 930)
-    assert Card.read(nearly_level, 0.05, smoothable=True).smooth
-    assert Card.read(nearly_level, 0.05, smoothable=True, parameters=1000.0).smooth
-    assert not Card.read(nearly_level, 0.05, smoothable=True, parameters=10.0).smooth
+    assert Card.read(nearly_level, 0.05, hope=HOPE).other
+    assert Card.read(nearly_level, 0.05, hope=HOPE, parameters=1000.0).other
+    assert not Card.read(nearly_level, 0.05, hope=HOPE, parameters=10.0).other
 
 
 def test_noise_alone_never_looks_like_a_crowd_that_is_right():
     rng = np.random.default_rng(0)
-    cards = [Card.read(1e4 * rng.normal(size=CELLS), 1e4, smoothable=True) for _ in range(400)]
+    cards = [Card.read(1e4 * rng.normal(size=CELLS), 1e4, hope=HOPE) for _ in range(400)]
     assert not any((card.surely_right() >= 0.9).any() for card in cards)
     assert all(np.isfinite([*card.right, *card.error, card.overall, card.overall_error]).all() for card in cards)
 

@@ -245,7 +245,7 @@ def test_public_rows_of_a_new_store_are_in_the_audit_trail(folder, shared):
     (told,) = [entry for entry in trail if entry["kind"] == "public"]
     assert "sha256" in str(told)
     with Store(shared) as opened:
-        assert len(opened.engine.predictor.public) == 300
+        assert len(opened.engine.predictor.public.values) == 300
 
 
 def test_what_cannot_be_trained_is_named(folder, store):

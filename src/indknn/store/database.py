@@ -24,7 +24,7 @@ from indknn.store.codec import BLOCK, Debits, decode_name, encode_name, pack_lab
 from indknn.store.head import Head, has_log, log_path
 from indknn.store.home import Connection, scan
 from indknn.store.schema import check, migrate
-from indknn.types import Int8Array, IntArray, OwnerId, Vectors
+from indknn.types import IntArray, OwnerId, Vectors
 
 _ROWS = 4096
 _SHARED = "*"  # the scope for what every analyst sees; the names of analysts begin with "="
@@ -113,10 +113,10 @@ def set_meta(db: Connection, name: str, value: Any) -> None:
     db.execute("INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", (name, value))
 
 
-def read_public(db: Connection) -> Int8Array | None:
+def read_public(db: Connection) -> PublicRows | None:
     """The declared public rows, if there are any."""
     body = get_meta(db, "public")
-    return None if body is None else PublicRows.read(body).values
+    return None if body is None else PublicRows.read(body)
 
 
 def write_records(db: Connection, shard: AnyShard, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:

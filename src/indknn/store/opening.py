@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from indknn.core.noise import Noise
+from indknn.core.releases import PublicRows
 from indknn.engine import Engine, MakeShard, new_ledger
 from indknn.errors import DamagedStoreError, StoreError
 from indknn.settings import Settings
@@ -18,7 +19,6 @@ from indknn.store.journal import StoreJournal
 from indknn.store.renaming import names_to_text
 from indknn.store.schema import VERSION
 from indknn.tables.schema import Schema, from_plain
-from indknn.types import Int8Array
 
 
 @dataclass
@@ -95,7 +95,7 @@ def journaled_engine(
     settings: Settings,
     noise: Noise,
     journal: StoreJournal,
-    public: Int8Array | None = None,
+    public: PublicRows | None = None,
     make_shard: MakeShard | None = None,
 ) -> Engine:
     """An engine that writes its answers to the journal, and also the τ that it chooses if none was given."""

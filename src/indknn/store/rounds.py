@@ -11,9 +11,10 @@ import numpy.typing as npt
 from indknn.answering.predictor import MayShow, at_once
 from indknn.answering.trainer import Progress
 from indknn.core.quantise import quantise
+from indknn.core.releases import PublicRows
+from indknn.errors import InvalidInputError
 from indknn.models.shared_model import MOST_ROWS
 from indknn.store.opening import State
-from indknn.types import Int8Array
 
 if TYPE_CHECKING:
     from indknn.store.store import Store
@@ -43,9 +44,15 @@ def go_on(store: Store, may_show: MayShow = at_once) -> Iterator[Progress]:
             store.fold_if_long()
 
 
-def public_rows(state: State, X: npt.ArrayLike) -> Int8Array:
-    """Distinct rows in the form of records. A draft takes any number of features."""
+def public_rows(state: State, X: npt.ArrayLike, y: npt.ArrayLike | None) -> PublicRows:
+    """Distinct rows in the form of records. A draft takes any number of features, and no labels."""
     settings = state.engine.settings
-    vectors = quantise(X, settings.center_, what="the public rows") if state.draft else settings.quantise(X, "public")
+    if state.draft and y is not None:
+        raise InvalidInputError("public rows can have labels only if the classes are known: give classes or a schema")
+    if state.draft:
+        vectors, labels = quantise(X, settings.center_, what="the public rows"), None
+    else:
+        vectors, labels = settings.prepare_public(X, y)
     _, first = np.unique(vectors.values, axis=0, return_index=True)
-    return np.ascontiguousarray(vectors.values[np.sort(first)[:MOST_ROWS]])
+    kept = np.sort(first)[:MOST_ROWS]
+    return PublicRows(False, 0, np.ascontiguousarray(vectors.values[kept]), None if labels is None else labels[kept])

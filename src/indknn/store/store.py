@@ -110,10 +110,10 @@ class Store(HeldStore):
         """From now on answers do not wait for training. The caller must run `rounds.go_on` between answers."""
         self._background = self._state.journal.background = True
 
-    def declare_public(self, X: npt.ArrayLike) -> None:
-        """Give unlabelled public rows to the shared model. This is possible once, before the first answer."""
+    def declare_public(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None) -> None:
+        """Give public rows to the shared model, with their labels if they are known. Once, before the first answer."""
         with self.changing() as change:
-            change.declare_public(rounds.public_rows(self._state, X))
+            change.declare_public(rounds.public_rows(self._state, X, y))
 
     def adopt(self, schema: Schema) -> None:
         """Give this store a schema. This is possible once, before the first records."""
