@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from conftest import blobs
+from indknn import tables
 from indknn.core.kernels import Cosine
 from indknn.core.noise import SeededNoise
 from indknn.core.quantise import EXACT_FEATURES, LEVELS, quantise
@@ -17,11 +18,13 @@ from indknn.models.card import BINS, CELLS, HOPE, OPTIMISM, Card, bins, cells, e
 from indknn.models.feature_map import FOURIER, LEAST_ROWS, FeatureMap, feature_map
 from indknn.models.neighbours import Neighbours
 from indknn.models.shared_model import MOST_ROWS, SharedModel
+from indknn.models.table_columns import numbers_in
 from indknn.records import derived as derived_module
 from indknn.records.derived import PORTION, Derived
 from indknn.records.indexes import make_index
 from indknn.records.shard import Shard
 from indknn.settings import MAX_FEATURES, Settings
+from indknn.tables.schema import to_plain
 from indknn.types import ROW, Cohort
 
 EXACT = 1 << 24  # whole numbers below this are exact in float32, and so are their sums
@@ -281,3 +284,66 @@ def test_a_map_is_made_by_another_thread_while_answers_are_given(monkeypatch):
     (thread,) = made
     assert thread is not current_thread()
     assert engine.predictor.model.ready
+
+
+# Tables
+
+
+def test_the_numbers_of_a_table_are_where_the_schema_puts_them():
+    used = {
+        "job": tables.Category(values=("a", "b")),
+        "age": tables.Number(bounds=(0, 100)),
+        "skipped": tables.Ignored(),
+        "rank": tables.Ordered(values=("low", "middle", "high"), missing="refuse"),
+        "born": tables.Date(bounds=("2025-01-01", "2026-01-01"), knots=("2025-07-01",), missing="refuse"),
+        "text": tables.Text(extractor="some", width=7),
+        "owns": tables.YesNo(),
+        "paid": tables.Number(bounds=(1, 1000), scale="log", missing=3),
+        "one": tables.Number(bounds=(0, 1), knots=()),
+    }
+    schema = tables.Schema(used)
+    for plain in (to_plain(schema), {"columns": {**to_plain(schema)["columns"], "skipped": "ignored"}}):
+        expected = []
+        for name in ("age", "born", "paid", "one"):
+            part, pieces = schema.parts[name], len(used[name].edges) - 1
+            expected.append((part.start, part.start + pieces))
+        assert numbers_in(plain) == tuple(expected)
+    assert numbers_in(None) == ()
+    assert numbers_in({"columns": {"text": {"kind": "text", "extractor": "some"}}}) == ()
+
+
+def table(n, columns=12, pieces=12, seed=0):
+    """Rows of numeric columns as a schema encodes them, and where their pieces are."""
+    z = np.random.default_rng(seed).random((n, columns))
+    X = np.clip(z[:, :, None] * pieces - np.arange(pieces), 0.0, 1.0).reshape(n, -1) - 0.5
+    return (
+        z,
+        quantise(np.hstack([X, np.ones((n, 1))])).values,
+        tuple((i * pieces, (i + 1) * pieces) for i in range(columns)),
+    )
+
+
+def test_a_wide_table_of_numbers_gets_fourier_features_of_its_columns_if_the_signal_allows():
+    _, values, numbers = table(500)
+    strong = maps.TABLE_SIGNAL * 2
+    mapped = feature_map(values, 3, strong, 0, numbers)
+    assert mapped.width == values.shape[1] + FOURIER
+    assert (mapped.frequencies[0] == mapped.frequencies[11]).all()  # all pieces of a column count alike
+    assert (mapped.frequencies[0] != mapped.frequencies[12]).any()
+    assert (mapped.frequencies[-1] == 0.0).all()
+    for c, signal, spans in ((3, 0.9 * maps.TABLE_SIGNAL, numbers), (300, strong, numbers), (3, strong, numbers[:8])):
+        assert feature_map(values, c, signal, 0, spans).width == values.shape[1]
+    assert feature_map(values[:10], 3, strong, 0, numbers).width == values.shape[1]
+    one_by_one = np.concatenate([mapped.apply(values[i : i + 1]) for i in range(0, 500, 50)])
+    assert (one_by_one == mapped.apply(values)[::50]).all()
+    unit = ROW * np.abs(mapped.frequencies).sum(axis=0).max() + np.abs(mapped.phases).max()
+    assert unit < 2.0**53
+
+
+def test_with_little_signal_the_pieces_of_a_number_are_one_coordinate():
+    _, values, numbers = table(500)
+    weak = 0.9 * maps.PIECES_SIGNAL * len(numbers) * 3
+    merged, kept = (feature_map(values, 3, signal, 0, numbers).stretch for signal in (weak, 2.0 * weak))
+    assert np.linalg.matrix_rank(merged / maps._STRETCH, tol=0.02) <= len(numbers) + 1
+    assert np.linalg.matrix_rank(kept / maps._STRETCH, tol=0.02) > 2 * len(numbers)
+    assert np.linalg.norm(merged / maps._STRETCH, 2) < 1.01

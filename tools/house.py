@@ -17,20 +17,20 @@ ROOT = Path(__file__).parents[1]
 PASSAGE = 8
 LIMITS: dict[str, tuple[int, int, int]] = {
     # package: lines, files, the longest function
-    "indknn": (22799, 139, 55),
-    "indknn/*.py": (1775, 9, 35),
-    "indknn/answering": (829, 5, 28),
-    "indknn/cli": (1643, 9, 55),
+    "indknn": (23072, 141, 55),
+    "indknn/*.py": (1788, 9, 35),
+    "indknn/answering": (833, 5, 28),
+    "indknn/cli": (1648, 9, 55),
     "indknn/cluster": (1011, 6, 25),
-    "indknn/core": (2231, 15, 43),
+    "indknn/core": (2239, 15, 43),
     "indknn/features": (285, 4, 19),
     "indknn/ledger": (912, 5, 35),
-    "indknn/models": (1345, 11, 28),
+    "indknn/models": (1581, 13, 29),
     "indknn/records": (1811, 12, 30),
     "indknn/server": (3460, 15, 53),
-    "indknn/store": (5418, 40, 46),
+    "indknn/store": (5425, 40, 46),
     "indknn/tables": (2079, 8, 36),
-    "indknn_lab": (10054, 78, 70),
+    "indknn_lab": (10215, 80, 70),
 }
 DUPLICATES = 2
 """How many passages of eight lines may stand twice."""

@@ -1,6 +1,7 @@
 """The shared model of a durable store: it survives reopening, stops, failures and purges."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -240,9 +241,9 @@ class TestStore:
             assert start is not None
             assert not list(problems(again))
 
-    def test_public_rows_of_a_draft_have_no_labels(self, tmp_path):
+    def test_public_rows_have_no_labels_before_the_classes_are_known(self, tmp_path):
         with (
-            Store.create(tmp_path / "draft.store", SETTINGS, draft=True) as draft,
+            Store.create(tmp_path / "draft.store", replace(SETTINGS, classes=()), draft=True) as draft,
             pytest.raises(InvalidInputError, match="labels only if the classes are known"),
         ):
             draft.declare_public(X[3000:3100], Y[3000:3100])

@@ -98,7 +98,7 @@ def init(
     rows = None if public is None else _public_rows(public, columns(label, features=features), read)
     with Store.create(store, Settings.of(width, labels, **values), draft=draft) as made:
         if rows is not None:
-            made.declare_public(rows[0], None if draft else rows[1])
+            made.declare_public(rows[0], rows[1] if labels else None)
         B, facts, promised = made.settings.budget, made.settings.stored(draft=draft), guarantee(made.settings)
     words = f"{store}: every person may spend B = {B:.6g} with each analyst"
     show({"store": str(store), "budget": B, "guarantee": promised, **facts}, in_json, words, promised["words"])

@@ -23,6 +23,7 @@ from indknn.models.neighbours import Neighbours
 from indknn.models.probabilities import fitting_power
 from indknn.models.public_start import fitted, worth
 from indknn.models.rules import CardRule, FeatureRule
+from indknn.models.table_columns import Spans
 from indknn.types import GRID, BoolArray, Cohort, FloatArray, Int8Array, IntArray
 
 Scores: TypeAlias = tuple[FloatArray, BoolArray]
@@ -63,7 +64,7 @@ _LARGEST_RATE = 2000.0
 class Terms:
     """Public and fixed terms. `budget` is the shared budget, as ρ. `seed` is the seed of the Fourier features.
 
-    At most `most_records` records of one person take part in a round.
+    At most `most_records` records of one person take part in a round. `numbers` are the numeric columns of a table.
     """
 
     n_features: int
@@ -71,6 +72,7 @@ class Terms:
     budget: float
     seed: int = 0
     most_records: int = 256
+    numbers: Spans = ()
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ class SharedModel:
         """Make the map. This is slow with many features. It changes nothing, so any thread may do it."""
         assert self.public is not None
         signal = hypot(self._signal * self._telling, self._worth)
-        return feature_map(self.public, self.terms.n_classes, signal, self.terms.seed)
+        return feature_map(self.public, self.terms.n_classes, signal, self.terms.seed, self.terms.numbers)
 
     def take_map(self, made: FeatureMap) -> FeatureMap:
         """Use this map from now on. Training starts from labelled public rows, or from how common each label is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy.typing as npt
 
 from indknn.answering.predictor import MayShow, at_once
 from indknn.answering.trainer import Progress
-from indknn.core.quantise import quantise
 from indknn.core.releases import PublicRows
 from indknn.errors import InvalidInputError
 from indknn.models.shared_model import MOST_ROWS
@@ -45,14 +45,13 @@ def go_on(store: Store, may_show: MayShow = at_once) -> Iterator[Progress]:
 
 
 def public_rows(state: State, X: npt.ArrayLike, y: npt.ArrayLike | None) -> PublicRows:
-    """Distinct rows in the form of records. A draft takes any number of features, and no labels."""
+    """Distinct rows in the form of records. A draft takes any number of features."""
     settings = state.engine.settings
-    if state.draft and y is not None:
+    if y is not None and not settings.classes:
         raise InvalidInputError("public rows can have labels only if the classes are known: give classes or a schema")
-    if state.draft:
-        vectors, labels = quantise(X, settings.center_, what="the public rows"), None
-    else:
-        vectors, labels = settings.prepare_public(X, y)
+    if state.draft and np.ndim(X) == 2:
+        settings = replace(settings, n_features=np.shape(X)[1])
+    vectors, labels = settings.prepare_public(X, y)
     _, first = np.unique(vectors.values, axis=0, return_index=True)
     kept = np.sort(first)[:MOST_ROWS]
     return PublicRows(False, 0, np.ascontiguousarray(vectors.values[kept]), None if labels is None else labels[kept])
