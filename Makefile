@@ -14,7 +14,7 @@ FLOOR ?= 85
 .PHONY: help setup demo serve-demo test test-fast test-lowest coverage lint vulnerabilities docs reference dist bench figures soak clean
 
 # What `make test-fast` leaves out: research, the console, crashes, and single tests marked `slow`.
-SLOW := audits baselines experiments plots console store/faults server/test_faults.py cluster
+SLOW := lab console store/faults server/test_faults.py cluster
 RUNTIME := lab onnx client tables cluster postgres
 # Old packages beside new ones that they do not know yet, and a pandas that warns about itself.
 OLD := -W ignore::DeprecationWarning -W "ignore:invalid value encountered in cast:RuntimeWarning" \

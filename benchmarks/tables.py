@@ -27,7 +27,7 @@ from sklearn.preprocessing import Normalizer, OneHotEncoder, StandardScaler
 from indknn import IndKNNClassifier
 from indknn.settings import Settings
 from indknn.store import Store
-from indknn.store.paid import pay_for_counts
+from indknn.store.table_counts import pay_for_counts
 from indknn.tables import TableEncoder, infer
 from indknn.tables.counts import schema_from
 from indknn.types import GRID

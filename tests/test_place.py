@@ -3,9 +3,8 @@
 from itertools import combinations
 
 import pytest
-from click.testing import CliRunner
 
-from indknn.cli.app import app
+from helpers.commands import run
 from indknn.errors import InvalidInputError
 from indknn.place import Address, is_address, keys_path, place_of, stays_here
 
@@ -103,7 +102,7 @@ def test_a_password_is_refused_and_never_shown(text):
         place_of(text)
     assert "s3cret" not in str(refused.value)
     for command in (["status", text], ["keys", "list", text], ["takeover", text], ["doctor", text], ["init", text]):
-        told = CliRunner().invoke(app, command)
+        told = run(*command)
         assert told.exit_code != 0
         assert "s3cret" not in told.output
         assert "s3cret" not in str(told.exception)

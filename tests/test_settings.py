@@ -6,7 +6,6 @@
 import inspect
 import json
 import re
-import warnings
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -153,21 +152,6 @@ def test_the_indexes_are_those_that_exist_with_their_defaults():
 
 # Store files
 
-FIRST = {  # as the first version wrote it
-    "n_features": 8, "classes": ["a", "b"], "epsilon": 2.0, "delta": 1e-05, "max_queries": 500, "kernel": "rbf",
-    "tau": 0.5, "sigma2": None, "bandwidth": None, "accountant": "rdp", "index": "lsh",
-    "index_options": {"seed": 0, "n_tables": 30, "n_bits": 8}, "reuse": True, "center": [0.0, 1.0], "normalize": True,
-    "max_records_per_query": None, "free_repeats": True, "global_epsilon": None,
-}  # fmt: skip
-LATER = {**FIRST, "reuse": "none", "vote": "gaussian", "prior": "none", "prior_share": 0.5}
-
-
-@pytest.fixture
-def no_warning():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
-
 
 def test_settings_survive_being_written():
     settings = Settings.of(8, ("a", "b"), center=range(8), index="sketch", tau=0.5)
@@ -177,39 +161,14 @@ def test_settings_survive_being_written():
     assert Settings.from_stored(settings.stored(draft=True)).n_features == 1
 
 
-@pytest.mark.usefixtures("no_warning")
-def test_files_of_earlier_versions_mean_what_they_meant():
-    first = Settings.from_stored(FIRST)
-    assert (first.reuse, first.prior, first.prior_share) == ("labels", "none", 0.5)
-    assert (first.classes, first.center, first.max_queries) == (("a", "b"), (0.0, 1.0), 500)
-    assert Settings.from_stored({**FIRST, "reuse": False}).reuse == "none"
-    later = Settings.from_stored(LATER)
-    assert later == replace(first, reuse="none")
-    assert not {"vote"} & later.stored().keys()
-
-
-def test_what_was_removed_is_replaced_and_said_once():
-    with pytest.warns(UserWarning, match="vote='exponential', which was removed: from now on .* Gaussian") as caught:
-        exponential = Settings.from_stored({**LATER, "vote": "exponential"})
-    assert len(caught) == 1
-    assert exponential == Settings.from_stored(LATER)
-    with pytest.warns(UserWarning, match="reuse='votes', which was removed: .* as labels") as caught:
-        assert Settings.from_stored({**LATER, "reuse": "votes"}).reuse == "labels"
-    assert len(caught) == 1
-    for gone in ({"reuse": "student"}, {"reuse": "student", "prior": "statistics"}, {"prior": "statistics"}):
-        with pytest.warns(UserWarning, match="a student or statistics, which was removed: .* vote") as caught:
-            # No shared model: analysts may have spent all of B each, and it would come on top of that.
-            assert Settings.from_stored({**LATER, **gone}) == Settings.from_stored(LATER)
-        assert len(caught) == 1
-
-
 def test_files_that_cannot_be_trusted_are_refused():
-    with pytest.raises(InvalidInputError, match="unknown settings colour, shape"):
-        Settings.from_stored({**LATER, "shape": 1, "colour": 2})
-    with pytest.raises(InvalidInputError, match="vote='exponential' needs accountant 'rdp', got 'gdp'"):
-        Settings.from_stored({**LATER, "vote": "exponential", "accountant": "gdp"})
+    stored = Settings.of(8, ("a", "b"), tau=0.5).stored()
+    with pytest.raises(InvalidInputError, match="settings colour, shape are unknown or missing"):
+        Settings.from_stored({**stored, "shape": 1, "colour": 2})
+    with pytest.raises(InvalidInputError, match="settings reuse are unknown or missing"):
+        Settings.from_stored({name: value for name, value in stored.items() if name != "reuse"})
     with pytest.raises(InvalidInputError, match="tau must be above 0 and at most 1, got 2.0"):
-        Settings.from_stored({**LATER, "tau": 2.0})
+        Settings.from_stored({**stored, "tau": 2.0})
 
 
 # Words

@@ -17,20 +17,20 @@ ROOT = Path(__file__).parents[1]
 PASSAGE = 8
 LIMITS: dict[str, tuple[int, int, int]] = {
     # package: lines, files, the longest function
-    "indknn": (23072, 141, 55),
-    "indknn/*.py": (1788, 9, 35),
-    "indknn/answering": (833, 5, 28),
-    "indknn/cli": (1648, 9, 55),
+    "indknn": (22457, 124, 55),
+    "indknn/*.py": (1761, 9, 35),
+    "indknn/answering": (839, 5, 28),
+    "indknn/cli": (1647, 9, 55),
     "indknn/cluster": (1011, 6, 25),
-    "indknn/core": (2239, 15, 43),
+    "indknn/core": (2359, 15, 43),
     "indknn/features": (285, 4, 19),
-    "indknn/ledger": (912, 5, 35),
-    "indknn/models": (1581, 13, 29),
-    "indknn/records": (1811, 12, 30),
-    "indknn/server": (3460, 15, 53),
-    "indknn/store": (5425, 40, 46),
+    "indknn/ledger": (853, 3, 35),
+    "indknn/models": (1585, 13, 29),
+    "indknn/records": (1833, 12, 30),
+    "indknn/server": (3459, 15, 53),
+    "indknn/store": (4746, 25, 42),
     "indknn/tables": (2079, 8, 36),
-    "indknn_lab": (10215, 80, 70),
+    "indknn_lab": (10222, 80, 70),
 }
 DUPLICATES = 2
 """How many passages of eight lines may stand twice."""
@@ -38,13 +38,13 @@ ROADS: dict[str, int] = {
     # road: how often one call may move from file to file
     "estimator, default": 35,
     "estimator, Algorithm 3": 49,
-    "store, default": 64,
-    "store, Algorithm 3": 78,
-    "HTTP, default": 101,
-    "HTTP, Algorithm 3": 112,
-    "Store.add": 119,
-    "Store.forget": 113,
-    "indknn add, csv, schema": 402,
+    "store, default": 54,
+    "store, Algorithm 3": 65,
+    "HTTP, default": 98,
+    "HTTP, Algorithm 3": 105,
+    "Store.add": 80,
+    "Store.forget": 72,
+    "indknn add, csv, schema": 290,
 }
 
 

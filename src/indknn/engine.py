@@ -76,7 +76,7 @@ class Engine:
         self.shard = self.make_shard(settings, self.ledger)
         self.predictor = Predictor(self.shard, settings, noise, journal, public)
 
-    def give_less(self, settings: Settings, analyst: str) -> None:
+    def limit_analyst(self, settings: Settings, analyst: str) -> None:
         """Use these settings from now on. They give less to an analyst who was told nothing yet."""
         with self.predictor.locked():
             self.settings, self.ledger.budgets = settings, new_ledger(settings).budgets

@@ -19,7 +19,6 @@ from indknn.core.noise import Noise, noise_from
 from indknn.core.parameters import numpydoc
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError
-from indknn.ledger import checked_analyst
 from indknn.ledger.figures import guarantee, statement
 from indknn.place import Place, unchanged_place
 from indknn.settings import PARAMETERS, Settings
@@ -212,7 +211,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         It spends the budget that the first `predict` would spend. The time of the call is public, so it must not depend
         on what is in the records (rule 14).
         """
-        self._check_asked(None)
+        self._check_asked()
         for _ in self._engine.train() if self._engine.settings.advised else ():
             pass
         return self
@@ -223,9 +222,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         Each `analyst` has a separate ledger. The guarantee is for one analyst, so analysts must not share their
         answers. `global_epsilon` bounds what they can learn together.
         """
-        self._check_asked(analyst)
+        self._check_asked()
         schema = self._schema(fitted=True)
-        told, rows = about_queries(schema, X), vectors_of(X, schema)
+        told, rows = about_queries(schema, X) if schema else [], vectors_of(X, schema)
         answers = self._engine.predict(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
         tell(told + about_answers(answers))
         return answers
@@ -236,7 +235,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         The probabilities are computed from what `predict` releases anyway, the shared model and noisy votes. So this
         spends the same as `predict`, and nothing for rows that were asked before.
         """
-        self._check_asked(analyst)
+        self._check_asked()
         rows = vectors_of(X, self._schema(fitted=True))
         return self._engine.predict_proba(validate_data(self, rows, reset=False, dtype=np.float64), analyst)
 
@@ -299,10 +298,10 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.poor_score = True  # the checks use only a few dozen records
         return tags
 
-    def _check_asked(self, analyst: str | None) -> None:
+    def _check_asked(self) -> None:
         check_is_fitted(self)
-        checked_analyst(analyst)
-        self._store_place()
+        if self.store is not None or not isinstance(self._engine, Engine):
+            self._store_place()
 
     @property
     def _memory(self) -> Engine:
@@ -368,15 +367,15 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
             if isinstance(old, Engine):
                 return self._with_public(old.restarted(settings, noise))
             return self._with_public(Engine(settings, noise, make_shard=shard_maker(self.shards)))
-        from indknn.store import fitted  # noqa: PLC0415  (an extra)
+        from indknn.store import Store  # noqa: PLC0415  (an extra)
 
         if not noise.secure:
             raise PrivacyError("a store serves people's data and refuses seeded noise; random_state must be None")
         if old is None:
-            store, made = fitted.made_or_opened(path, settings, shard_maker(self.shards))
+            store, made = Store.made_or_opened(path, settings, shard_maker(self.shards))
             return self._with_public(store) if made else store
         assert not isinstance(old, Engine)
-        fitted.refuse_other(old, settings)
+        old.refuse_other(settings)
         return old
 
     def _with_public(self, made: Engine | Store) -> Engine | Store:

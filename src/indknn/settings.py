@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -270,36 +269,18 @@ class Settings:
 
     @classmethod
     def from_stored(cls, stored: Mapping[str, Any]) -> Settings:
-        """Settings from a store file of this version or an earlier one.
+        """The settings that `stored` wrote.
 
         If `n_features` is None, the store is a draft: it has never held records. Then the number is set to 1.
         """
-        values = {**_EARLIER, **stored}
-        values["n_features"] = values["n_features"] or 1
-        values["reuse"] = {True: "labels", False: "none"}.get(values["reuse"], values["reuse"])
-        if values["reuse"] == "votes":
-            values["reuse"] = "labels"
-            _warn_removed("reuse='votes'", "released answers are reused as labels")
-        if values["reuse"] == "student" or values["prior"] == "statistics":
-            # Its analysts may have spent all of B each. A shared model on top of that would be more than B.
-            values |= {"reuse": "none", "prior": "none"}
-            _warn_removed("a student or statistics", "people vote on every query; a new store has the shared model")
-        if values.pop("vote") == "exponential":
-            if values["accountant"] != "rdp":
-                raise InvalidInputError(f"vote='exponential' needs accountant 'rdp', got {values['accountant']!r}")
-            _warn_removed("vote='exponential'", "votes get Gaussian noise")
-        unknown = sorted(values.keys() - {f.name for f in fields(cls)})
-        if unknown:
-            raise InvalidInputError(f"unknown settings {', '.join(unknown)}: made by a newer version of indknn?")
-        return cls(**values)
+        differing = sorted(stored.keys() ^ {f.name for f in fields(cls)})
+        if differing:
+            raise InvalidInputError(f"settings {', '.join(differing)} are unknown or missing: made by another indknn?")
+        return cls(**{**stored, "n_features": stored["n_features"] or 1})
 
     def stored(self, *, draft: bool = False) -> dict[str, Any]:
         """The settings for a store file, as values that JSON can hold. A draft has no number of features yet."""
-        values = {**asdict(self), "n_features": None if draft else self.n_features}
-        for name in ("schema", "analysts", "expected_records"):
-            if not values[name]:
-                del values[name]  # an earlier version can open the file, and refuses one that has them
-        return values
+        return {**asdict(self), "n_features": None if draft else self.n_features}
 
     @property
     def advised(self) -> bool:
@@ -426,10 +407,3 @@ PARAMETERS: Final = {
     name: p for name, p in {**described(Settings), **described(IndexOptions)}.items() if name != "n_features"
 }
 """Everything that a user can choose. The number of features follows from the data."""
-
-_EARLIER: Final = {"max_queries": 1000, "reuse": "none", "vote": "gaussian", "prior": "none", "prior_share": 0.5}
-"""The defaults of earlier versions that are different now, or that the first store files do not have."""
-
-
-def _warn_removed(what: str, now: str) -> None:
-    warnings.warn(f"this store was made with {what}, which was removed: from now on {now}", stacklevel=4)

@@ -9,12 +9,11 @@ import warnings
 import httpx
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from cluster.histories import DEFAULT
 from golden.transcripts import MODES, data, settings
+from helpers.commands import run
 from indknn import IndKNNClassifier
-from indknn.cli.app import app
 from indknn.cluster import local_cluster
 from indknn.errors import InvalidInputError
 from indknn.store import Store
@@ -71,7 +70,7 @@ def test_a_store_is_served_from_shards(tmp_path):
 
 def test_ray_without_a_number_of_shards_is_refused(tmp_path):
     Store.create(tmp_path / "people.store", settings(MODES[DEFAULT])).close()
-    result = CliRunner().invoke(app, ["serve", str(tmp_path / "people.store"), "--ray", "127.0.0.1:1"])
+    result = run("serve", str(tmp_path / "people.store"), "--ray", "127.0.0.1:1")
     assert result.exit_code == 2
     assert "--ray needs --shards" in result.output
 
@@ -81,6 +80,6 @@ def test_ray_without_a_number_of_shards_is_refused(tmp_path):
 )
 def test_ray_that_others_can_reach_needs_a_token(command, monkeypatch):
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    result = CliRunner().invoke(app, ["cluster", *command])
+    result = run("cluster", *command)
     assert result.exit_code == 2
     assert "RAY_AUTH_MODE=token" in result.output

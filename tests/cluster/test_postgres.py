@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-import postgres_server
 from cluster.histories import DEFAULT, PAPER, inline
 from golden.transcripts import MODES, Replayed, data, fingerprint, history, settings
+from helpers import postgres_server
 from indknn.cluster import local_cluster
 from indknn.errors import FencedError, StoreError
 from indknn.store import Store

@@ -11,11 +11,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexes.index_oracle import SCANNERS, near, some
 from indknn.core.kernels import RBF, Cosine, Kernel, tau_on_grid
 from indknn.records.indexes import Index
 from indknn.records.indexes.scan import Scanner
 from indknn.types import Vectors
+from records.indexes.index_oracle import SCANNERS, near, some
 
 KERNELS = {"cosine": Cosine(), "rbf": RBF(), "raw": RBF(3.0, normalize=False)}
 TAU = tau_on_grid(0.6)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexes.index_oracle import FEATURES, assert_same, bits_of, brute_scan, some
 from indknn.records.indexes.scan import Codes, Rows, Scanner
+from records.indexes.index_oracle import FEATURES, assert_same, bits_of, brute_scan, some
 
 
 def setting(seed: int, n: int, d: int, n_queries: int, *, extreme: bool = False, share: float = 0.1):

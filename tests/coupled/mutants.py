@@ -4,14 +4,11 @@ from coupled.histories import (
     MODES,
     TARGET,
     Ask,
-    Forget,
     History,
     Moment,
-    Pieces,
     Query,
     Records,
     Row,
-    Statement,
     random_history,
 )
 from coupled.tape import ALL, Divergence
@@ -23,7 +20,10 @@ FORCED = {"reused noise", "half noise"}
 """Variants of how noise is drawn. It is forced here, so that is for other checks to see."""
 APART = {"shared adviser", "shared pool"}
 """Variants in which one analyst learns from another. That shows in the view of one analyst."""
-CAUGHT = [mutant for mutant in MUTANTS if mutant.name not in FORCED]
+UNSEEN = {"stale rows"}
+"""A round is only about records from before it, so it never looks at a slot that was used again. What is derived from
+records may not rely on that: the audit has a check of its own, and so has `test_feature_map.py`."""
+CAUGHT = [mutant for mutant in MUTANTS if mutant.name not in FORCED | UNSEEN]
 
 CROWD = Records("add", tuple(Row(f"r{i}", f"p{i}", (1.0, i / 5), i % 2) for i in range(5)))
 COMES = Records("add", (Row("t1", TARGET, (1.0, 0.0), 1),))
@@ -47,19 +47,13 @@ def _moved_by_answers():
     return History(0, "engine", settings, (CROWD, *asks(1.0, 0.1, analyst="bob", n=12, adaptive=True), *asks(1.0, 0.3)))
 
 
-def _slot_used_again():
-    """Between the steps of one round the target goes, and somebody else takes the place."""
-    waits = (Statement("p0"),)  # until the count is made
-    comes = Records("add", (Row("r9", "p9", (-1.0, 0.5), 0),))
-    settings = Settings(2, (0, 1), epsilon=8.0, tau=0.5)
-    return History(0, "engine", settings, (COMES, CROWD, Pieces((*waits, Forget((TARGET,)), comes)), *asks(1.0, 0.1)))
-
-
 def _asked_after_a_purge():
-    """What bob asks first after a purge follows from what he was told before it."""
-    asked = asks(1.0, 0.1, analyst="bob", n=12, adaptive=True)
+    """What the unnamed analyst asks after a purge follows from what they were told before it. Ann was told as well."""
     settings = Settings(2, (0, 1), epsilon=2.0, tau=0.5, sigma2=0.1)
-    return History(0, "engine", settings, (CROWD, *asked, Moment("purge"), *asked[:3], *asks(1.0, 0.3)))
+    asked = asks(1.0, 0.1, analyst=None, n=12, adaptive=True)
+    return History(
+        0, "engine", settings, (CROWD, COMES, *asks(1.0, 0.3), *asked, Moment("purge"), *asked, *asks(1.0, 0.4))
+    )
 
 
 def _given_less():
@@ -81,7 +75,6 @@ def _comes_alone():
 WRITTEN = {
     "house ignored": (_asked_by_turns(), ALL),
     "named queries": (_moved_by_answers(), "ann"),
-    "stale rows": (_slot_used_again(), ALL),
     "forgetful": (_asked_after_a_purge(), "ann"),
     "less sees all": (_given_less(), "eve"),
     "free schema": (_paid_before(), ALL),

@@ -23,9 +23,8 @@ from indknn.server.worker import Worker
 from indknn.store import Store
 from indknn.store.database import read_answers
 from indknn.store.intake import Item
-from indknn.store.outlook import stream
-from indknn.store.paid import pay_for_counts
-from indknn.store.reports import answers_by_analyst
+from indknn.store.reports import answers_by_analyst, stream
+from indknn.store.table_counts import pay_for_counts
 from indknn.store.verify import problems
 from indknn_lab.audits.served import finish_training
 
@@ -49,7 +48,7 @@ class Road:
             if table:
                 pay_for_counts(made, {"value": [value for _, value in table]}, [owner for owner, _ in table])
             for analyst, epsilon in settings.analysts.items():
-                made.give_less(analyst, epsilon)
+                made.limit_analyst(analyst, epsilon)
             self._serve(made)
         if public is not None:
             self._in_turn(lambda: self.model.declare_public(public))

@@ -21,7 +21,7 @@ from indknn.ledger import SHARED
 from indknn.models import SharedModel
 from indknn.models.adviser import Adviser
 from indknn.records.shard import Shard
-from indknn.store import paid
+from indknn.store import table_counts
 from indknn.types import GRID
 from indknn_lab.audits.patches import patched
 
@@ -118,7 +118,7 @@ class Tape:
         replacements += [(shard, name, self._charged(getattr(shard, name))) for shard, name in charging]
         replacements += [(Coordinator, "ask", self._asked(Coordinator.ask))]
         replacements += [(Coordinator, "votes", self._settled(Coordinator.votes))]
-        replacements += [(paid, "_released", self._paid(paid._released))]
+        replacements += [(table_counts, "_released", self._paid(table_counts._released))]
         public = ((Adviser, "note"), (SharedModel, "absorb"))
         replacements += [(where, name, self._public(getattr(where, name))) for where, name in public]
         with patched(replacements):

@@ -33,6 +33,7 @@ from indknn_lab.audits.worlds import hurried
 SMALL = [
     (training, "_BLOCK", 3),
     (training, "_DENSE", 60),
+    (training, "_SHARE", 3),
     (feature_map, "_BLOCK", 3),
     (neighbours, "_BLOCK", 3),
     (derived, "PORTION", 4),

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
 from features.models import WORDS, image_model, minilm, text_model
-from indknn.cli.app import app
+from helpers.commands import run
 from indknn.errors import InvalidInputError
 from indknn.features import Extractor, OnnxImage, OnnxText, SentenceTransformer
 from indknn.store import Store
@@ -21,12 +20,6 @@ from indknn_lab.features import ResNet50, ViT, extract, find_extractor
 from server.serving import INFER, application
 
 RNG = np.random.default_rng(3)
-
-
-def run(*words):
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def tickets(n):

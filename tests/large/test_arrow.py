@@ -8,12 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from pyarrow import feather
 
+from helpers.commands import run
 from indknn import IndKNNClassifier
 from indknn.cli import stores
-from indknn.cli.app import app
 from indknn.core.quantise import quantise
 from indknn.errors import InvalidInputError
 from indknn.store import Store
@@ -75,9 +74,8 @@ def test_files_are_added_in_pieces(tmp_path, monkeypatch, ending):
     found = list(pieces(path, Named().split, 16))
     assert [piece.first for piece in found] == [0, 16, 32, 48, 64, 80]
     assert all(piece.features.dtype == np.float32 for piece in found)
-    run = CliRunner()
-    assert run.invoke(app, ["init", str(store), "--classes", "0,1,2"]).exit_code == 0
-    added = run.invoke(app, ["add", str(store), str(path), "--json"])
+    assert run("init", str(store), "--classes", "0,1,2").exit_code == 0
+    added = run("add", str(store), str(path), "--json")
     assert added.exit_code == 0, added.output
     assert json.loads(added.stdout) == {"added": 90, "records": 90, "owners": 3}
     with Store(store) as opened:

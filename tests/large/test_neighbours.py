@@ -12,8 +12,10 @@ from indknn.core.calibrate import MANY_RECORDS, NEAR_SHARE, SELECTED_SHARE, near
 from indknn.core.kernels import Cosine, tau_on_grid
 from indknn.core.noise import SeededNoise
 from indknn.core.quantise import quantise
-from indknn.engine import Engine, new_adviser, new_model
+from indknn.engine import Engine
 from indknn.errors import InvalidInputError
+from indknn.models import new_adviser, new_model
+from indknn.models.shared_model import ShownModel
 from indknn.settings import Settings
 from indknn.types import GRID
 from indknn_lab.cli.tune import init_line
@@ -24,9 +26,18 @@ SETTINGS = Settings(D, ("no", "yes"))
 QUERIES = quantise(np.random.default_rng(0).standard_normal((300, D)))
 
 
+class KnowsNothing:
+    """The rule of a model for which all classes are alike."""
+
+    @staticmethod
+    def plain(values):
+        return np.full((len(values), 2), 0.5)
+
+
 def adviser_of(count, **values):
     model = new_model(replace(SETTINGS, **values))
-    model.count = count
+    if count:
+        model.shown = ShownModel(0, count, KnowsNothing, None, np.zeros((0, D), dtype=np.int8))
     return new_adviser(replace(SETTINGS, **values), model)
 
 
@@ -99,7 +110,7 @@ def test_few_queries_do_not_tell_a_small_share():
 
 
 def test_a_file_has_the_number_only_where_it_was_given():
-    assert "expected_records" not in SETTINGS.stored()
+    assert SETTINGS.stored()["expected_records"] is None
     told = replace(SETTINGS, expected_records=5)
     assert Settings.from_stored(told.stored()) == told
     with pytest.raises(InvalidInputError, match="expected_records must be a whole number, at least 1, got 0"):

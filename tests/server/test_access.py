@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from starlette.routing import Match
 
-from indknn.cli.app import app as command
+from helpers.commands import run
 from indknn.errors import InvalidInputError
 from indknn.server.keys import PERMISSIONS, permission_of
 from indknn.server.serve import refuse_exposed
@@ -227,7 +226,7 @@ def test_beyond_loopback_there_must_be_keys_and_encryption(tmp_path):
         refuse_exposed(path, "0.0.0.0", tls=True, behind_proxy=True)
     with pytest.raises(InvalidInputError, match="behind-proxy lets others in and there are no keys"):
         refuse_exposed(path, "127.0.0.1", tls=False, behind_proxy=True)
-    result = CliRunner().invoke(command, ["serve", str(path), "--host", "0.0.0.0", "--port", "0"])
+    result = run("serve", str(path), "--host", "0.0.0.0", "--port", "0")
     assert result.exit_code == 2
     assert "beyond loopback" in result.output
     create(keys_path(path), "admin", "root")

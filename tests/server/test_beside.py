@@ -15,7 +15,7 @@ from indknn.server import serve, service
 from indknn.server.worker import Training
 from indknn.settings import ServerOptions
 from indknn.store import Store, chain, database, filehome, journal
-from indknn.store.reports import Moment, status
+from indknn.store.reports import Figures, status
 from indknn.store.verify import Snapshot, problems
 from server.serving import INFER, application, make_store, question, rows
 
@@ -101,7 +101,7 @@ def test_queries_are_answered_while_a_check_goes_on(store, in_pieces):
 
 def test_a_report_is_of_one_moment_and_waits_for_nobody(store):
     store.predict(rows(1, 5), "alice")
-    moment, before = Moment(store), status(store)
+    moment, before = Figures(store), status(store)
     store.predict(rows(2, 5), "alice")
     store.forget(["p3"])
     with ThreadPoolExecutor(1) as other, store.computing(), store.engine.shard.lock:
@@ -125,7 +125,7 @@ def test_a_long_trail_is_read_in_pieces(store, monkeypatch):
 def test_debits_are_folded_by_whoever_commits(tmp_path, monkeypatch):
     monkeypatch.setattr(journal, "FOLD_BYTES", 4000)
     monkeypatch.setattr(journal, "_FOLD_LEAST", 4000)
-    monkeypatch.setattr("indknn.store.held.HeldStore.fold_if_long", lambda self: None)  # the way of an idle server
+    monkeypatch.setattr("indknn.store.store.Store.fold_if_long", lambda self: None)  # the way of an idle server
     with make_store(tmp_path / "a.store") as store, application(store) as client:
         for i in range(60):
             assert client.ask(rows(i)).status_code == 200

@@ -12,7 +12,7 @@ import indknn.server
 from indknn.server import service as services
 from indknn.server.limits import BodyBudget, Pace, RateLimiter
 from indknn.server.service import steady_days
-from indknn.store import chain, requests
+from indknn.store import chain, journal
 from indknn.store.keyfile import create, keys_path
 from indknn.store.verify import problems
 from server.serving import application, rows
@@ -26,7 +26,7 @@ class Wall:
 
     def __init__(self, monkeypatch):
         self._real, self.hours = time.time, 0.0
-        monkeypatch.setattr(requests.time, "time", lambda: self._real() + HOUR * self.hours)
+        monkeypatch.setattr(journal.time, "time", lambda: self._real() + HOUR * self.hours)
         monkeypatch.setattr(chain, "now", self._now)
 
     def _now(self):

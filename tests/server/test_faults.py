@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from helpers.commands import run
 from indknn.server import protocol
 from indknn.store import Store
 from indknn.store import keyfile as keys
@@ -184,18 +185,15 @@ def test_a_key_is_revoked_while_the_server_runs(tmp_path):
 
 
 def test_a_second_server_and_a_busy_port_are_told_in_one_line(server, tmp_path):
-    from click.testing import CliRunner
-
-    from indknn.cli.app import app
 
     other = tmp_path / "b.store"
     make_store(other).close()
-    busy = CliRunner().invoke(app, ["serve", str(other), "--port", str(server.port)])
+    busy = run("serve", str(other), "--port", str(server.port))
     assert (busy.exit_code, busy.output.count("\n")) == (2, 1)
-    taken = CliRunner().invoke(app, ["serve", str(server.path), "--port", "0"])
+    taken = run("serve", str(server.path), "--port", "0")
     assert (taken.exit_code, taken.output.count("\n")) == (3, 1)
     assert "in use by process" in taken.output
-    missing = CliRunner().invoke(app, ["serve", str(tmp_path / "no.store")])
+    missing = run("serve", str(tmp_path / "no.store"))
     assert (missing.exit_code, missing.output.count("\n")) == (3, 1)
 
 

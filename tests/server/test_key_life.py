@@ -7,11 +7,10 @@ import sys
 import httpx
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import indknn
+from helpers.commands import run
 from indknn import IndKNNClassifier
-from indknn.cli.app import app as command
 from indknn.errors import StoreError
 from indknn.server.app import create_app
 from indknn.server.service import Reports
@@ -20,10 +19,6 @@ from indknn.store import keyfile as keys
 from indknn.store.chain import entries
 from indknn.store.verify import problems
 from server.serving import ENVIRONMENT, INFER, Client, Server, application, make_store, question, rows
-
-
-def run(*words):
-    return CliRunner().invoke(command, [str(word) for word in words])
 
 
 @pytest.fixture

@@ -3,18 +3,13 @@
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from indknn.cli.app import app
+from helpers.commands import run
 from indknn.errors import InvalidInputError, StoreError
 from indknn.server.app import create_app
 from indknn.server.keys import Keyring
 from indknn.store import keyfile as keys
 from server.serving import application, mode, rows
-
-
-def run(*args):
-    return CliRunner().invoke(app, ["keys", *map(str, args)])
 
 
 def test_the_file_holds_no_key_and_is_for_nobody_else(tmp_path):
@@ -106,21 +101,23 @@ def test_bad_values_are_refused(tmp_path, values, what):
 
 
 def test_the_commands(store):
-    made = run("create", store.path, "--role", "analyst", "--name", "alice", "--rate", 5, "--max-queries", 9, "--json")
+    made = run(
+        "keys", "create", store.path, "--role", "analyst", "--name", "alice", "--rate", 5, "--max-queries", 9, "--json"
+    )
     assert made.exit_code == 0, made.output
     key = json.loads(made.output)
-    listed = run("list", store.path)
+    listed = run("keys", "list", store.path)
     assert key["id"] in listed.output
     assert "at most 9 queries" in listed.output
-    assert key["key"] not in listed.output + run("list", store.path, "--json").output
-    assert run("revoke", store.path, key["id"]).exit_code == 0
-    assert "revoked" in run("list", store.path).output
-    again = run("revoke", store.path, key["id"])
+    assert key["key"] not in listed.output + run("keys", "list", store.path, "--json").output
+    assert run("keys", "revoke", store.path, key["id"]).exit_code == 0
+    assert "revoked" in run("keys", "list", store.path).output
+    again = run("keys", "revoke", store.path, key["id"])
     assert again.exit_code == 2
     assert "no key in use" in again.output
 
 
 def test_a_store_that_is_not_there_gets_no_keys(tmp_path):
-    result = run("create", tmp_path / "no.store", "--role", "admin", "--name", "a")
+    result = run("keys", "create", tmp_path / "no.store", "--role", "admin", "--name", "a")
     assert result.exit_code == 2
     assert not list(tmp_path.iterdir())

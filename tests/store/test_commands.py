@@ -7,21 +7,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 from conftest import blobs
-from indknn.cli.app import app
+from helpers.commands import run
 from indknn.store import Store
 from indknn.store.head import head_path
-from indknn.store.schema import VERSION
+from indknn.store.tables import VERSION
 
 X, Y = blobs(460, 3, 5, seed=3)
-
-
-def run(*words):
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def ok(*words):

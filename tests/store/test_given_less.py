@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import indknn
 from conftest import blobs
-from indknn.cli.app import app
+from helpers.commands import run
 from indknn.core.accounting import budget, epsilon, to_units
 from indknn.engine import new_ledger
 from indknn.errors import InvalidInputError, StoreError
@@ -20,9 +19,8 @@ from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.chain import entries
 from indknn.store.keyfile import keys_path, read_key_file
-from indknn.store.outlook import stream
-from indknn.store.paid import pay_for_counts
-from indknn.store.reports import status
+from indknn.store.reports import status, stream
+from indknn.store.table_counts import pay_for_counts
 from indknn.store.verify import problems
 from server.serving import INFER, application, question
 
@@ -51,7 +49,7 @@ def store(tmp_path):
 )
 def test_nobody_spends_more_with_an_analyst_than_that_analyst_was_given(tmp_path, settings, less):
     with filled(tmp_path / "a.store", settings) as store:
-        store.give_less("alice", less)
+        store.limit_analyst("alice", less)
         for analyst in ("alice", "bob"):
             for part in np.array_split(X[600:760], 8):
                 store.predict(part, analyst)
@@ -69,7 +67,7 @@ def test_nobody_spends_more_with_an_analyst_than_that_analyst_was_given(tmp_path
 
 def test_a_ledger_that_ignores_it_is_noticed(store, monkeypatch):
     monkeypatch.setattr(MemoryLedger, "budget_of", lambda self, scope: self.budget)
-    store.give_less("alice", 0.25)
+    store.limit_analyst("alice", 0.25)
     store.predict(X[600:760], "alice")
     assert "somebody has spent more than their budget with analyst 'alice'" in list(problems(store))
 
@@ -78,7 +76,7 @@ def test_the_noise_is_planned_for_what_the_analyst_has(tmp_path):
     automatic = Settings(n_features=8, classes=(0, 1, 2), tau=0.3, max_queries=200, reuse="none")
     shares = {}
     with filled(tmp_path / "a.store", automatic) as store:
-        store.give_less("alice", 0.25)
+        store.limit_analyst("alice", 0.25)
         store.predict(X[600:620], "alice")
         store.predict(X[600:620], "bob")
         for name in ("alice", "bob"):
@@ -87,21 +85,21 @@ def test_the_noise_is_planned_for_what_the_analyst_has(tmp_path):
 
 
 def test_it_is_lowered_before_the_first_answer_and_never_raised(store):
-    store.give_less("alice", 0.5)
-    store.give_less("alice", 0.25)
-    store.give_less("alice", 0.25)  # nothing new
+    store.limit_analyst("alice", 0.5)
+    store.limit_analyst("alice", 0.25)
+    store.limit_analyst("alice", 0.25)  # nothing new
     with pytest.raises(InvalidInputError, match=r"may be lowered, never raised: 0.25 was given, got 0.5"):
-        store.give_less("alice", 0.5)
+        store.limit_analyst("alice", 0.5)
     store.predict(X[600:601], "alice")
     with pytest.raises(InvalidInputError, match=r"'alice' was answered already, within epsilon = 0.25"):
-        store.give_less("alice", 0.1)
+        store.limit_analyst("alice", 0.1)
     store.predict(X[600:601], "bob")
     with pytest.raises(InvalidInputError, match=r"'bob' was answered already, within epsilon = 1"):
-        store.give_less("bob", 0.5)
+        store.limit_analyst("bob", 0.5)
     assert store.settings.analysts == {"alice": 0.25}
     store.purge()  # what was told was told
     with pytest.raises(InvalidInputError, match="answered already"):
-        store.give_less("bob", 0.5)
+        store.limit_analyst("bob", 0.5)
     told = [entry.facts for entry in entries(store.db) if entry.kind == "budget"]
     assert [(facts["epsilon"], facts["was"]) for facts in told] == [(0.5, None), (0.25, 0.5)]
     assert "alice" not in json.dumps(told)  # the trail has no names
@@ -112,7 +110,7 @@ def test_it_is_lowered_before_the_first_answer_and_never_raised(store):
 def test_what_is_out_of_bounds_is_refused(store, wrong):
     generation = store.generation
     with pytest.raises(InvalidInputError, match=r"epsilon .*got"):
-        store.give_less("alice", wrong)
+        store.limit_analyst("alice", wrong)
     assert store.generation == generation  # a wrong number must not have a large store read anew
     assert not store.settings.analysts
     assert not list(problems(store))
@@ -121,8 +119,8 @@ def test_what_is_out_of_bounds_is_refused(store, wrong):
 def test_votes_alone_answer_who_was_given_less_than_the_shared_model_takes(tmp_path):
     least = epsilon(MODEL.shared_budget, MODEL.delta)
     with filled(tmp_path / "a.store", MODEL) as store:
-        store.give_less("alice", 1.01 * least)
-        store.give_less("eve", 0.99 * least)
+        store.limit_analyst("alice", 1.01 * least)
+        store.limit_analyst("eve", 0.99 * least)
         ledger, predictor = store.engine.ledger, store.engine.predictor
         assert 0 < ledger.limit("alice") < ledger.limit(None) / 20
         assert ledger.limit("eve") == to_units(budget(0.99 * least, MODEL.delta))
@@ -172,10 +170,10 @@ def test_a_schema_that_people_paid_for_is_shared_too(tmp_path):
             if first == "counts":
                 pay_for_counts(store, table, [f"p{i}" for i in range(40)])
                 with pytest.raises(InvalidInputError, match=rf"must be above {least:.4g}, got .* every analyst sees"):
-                    store.give_less("eve", 0.99 * least)
-                store.give_less("eve", 1.01 * least)
+                    store.limit_analyst("eve", 0.99 * least)
+                store.limit_analyst("eve", 1.01 * least)
             else:
-                store.give_less("eve", 0.99 * least)
+                store.limit_analyst("eve", 0.99 * least)
                 with pytest.raises(InvalidInputError, match="must see nothing that is shared"):
                     pay_for_counts(store, table, [f"p{i}" for i in range(40)])
 
@@ -186,12 +184,12 @@ def test_a_global_ledger_promises_one_thing_to_all(tmp_path):
         filled(tmp_path / "a.store", together) as store,
         pytest.raises(InvalidInputError, match="none of them can be given less"),
     ):
-        store.give_less("alice", 0.25)
+        store.limit_analyst("alice", 0.25)
 
 
 def test_queries_without_a_name_do_not_train_for_who_was_given_less(tmp_path):
     with filled(tmp_path / "a.store", MODEL) as store:
-        store.give_less("alice", 3.0)
+        store.limit_analyst("alice", 3.0)
         rng = np.random.default_rng(1)
         for _ in range(5):
             store.predict(rng.normal(size=(64, 8)))
@@ -203,11 +201,11 @@ def test_queries_without_a_name_do_not_train_for_who_was_given_less(tmp_path):
         with pytest.raises(
             InvalidInputError, match="no analyst of this store can be given less: all of them have one ledger"
         ):
-            store.give_less("alice", 3.0)
+            store.limit_analyst("alice", 3.0)
 
 
 def test_the_books_cover_it(store):
-    store.give_less("alice", 0.25)
+    store.limit_analyst("alice", 0.25)
     store.close()
     with sqlite3.connect(store.path) as db:
         text = db.execute("SELECT value FROM meta WHERE name = 'settings'").fetchone()[0]
@@ -218,7 +216,7 @@ def test_the_books_cover_it(store):
 
 
 def test_every_figure_for_that_analyst_follows(store):
-    store.give_less("alice", 0.25)
+    store.limit_analyst("alice", 0.25)
     settings = store.settings
     assert guarantee(settings, "alice")["epsilon"] == 0.25
     assert guarantee(settings, "alice")["budget"] == budget(0.25, settings.delta)
@@ -234,14 +232,14 @@ def test_every_figure_for_that_analyst_follows(store):
 def test_a_forecast_made_before_does_not_keep_the_old_terms(tmp_path):
     with filled(tmp_path / "a.store", MODEL) as store:
         stream(store, "alice")
-        store.give_less("alice", 2.0)
+        store.limit_analyst("alice", 2.0)
         own = store.engine.predictor.adviser("alice").terms.budget
         assert to_units(own) == pytest.approx(store.engine.ledger.limit("alice"), rel=1e-9)
 
 
 def test_a_draft_may_be_told_as_well(tmp_path):
     with Store.create(tmp_path / "a.store", PLAIN, draft=True) as store:
-        store.give_less("alice", 0.25)
+        store.limit_analyst("alice", 0.25)
     with indknn.open(tmp_path / "a.store") as store:
         assert store.draft
         store.add(X[:600], Y[:600], NAMES)
@@ -252,7 +250,6 @@ def test_a_draft_may_be_told_as_well(tmp_path):
 
 def test_on_the_command_line(store):
     store.close()
-    run = lambda *words: CliRunner().invoke(app, [str(word) for word in words])  # noqa: E731
     made = run("keys", "create", store.path, "--role", "analyst", "--name", "alice", "--epsilon", ".25")
     assert made.exit_code == 0, made.output
     refused = run("keys", "create", store.path, "--role", "analyst", "--name", "alice", "--epsilon", ".5")

@@ -8,12 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from conftest import blobs, runner
+from conftest import blobs
+from helpers.commands import run
 from indknn import IndKNNClassifier, InvalidInputError, PrivacyError, UnknownOwnerError
 from indknn import engine as engine_module
-from indknn.cli.app import app
 from indknn.core.inputs import as_owner_list
 from indknn.core.noise import SecureNoise
 from indknn.engine import Engine
@@ -35,12 +34,6 @@ def path(tmp_path):
 def store(path):
     with Store.create(path, SETTINGS) as made:
         yield made
-
-
-def run(*words):
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def trail(store):
@@ -394,7 +387,7 @@ def test_rows_that_are_here_already_are_said_aloud(store, tmp_path):
         ]
     np.savez(tmp_path / "a.npz", X=X[:20], y=Y[:20], owners=owners)
     store.close()
-    result = runner().invoke(app, ["add", str(store.path), str(tmp_path / "a.npz"), "--json"])
+    result = run("add", str(store.path), str(tmp_path / "a.npz"), "--json")
     assert json.loads(result.stdout)["added"] == 20
     assert result.stderr == (
         "indknn: 20 of 20 rows are already here, byte for byte; give record ids to replace instead of add\n"
@@ -418,3 +411,12 @@ def test_unknown_people_are_unknown_under_any_form(store):
     for name in ("07", "7.0", "int:7", "str:7", 8):
         with pytest.raises(UnknownOwnerError, match="unknown owner"):
             store.forget([name])
+
+
+def test_blocks_without_ids_are_no_damage(store):
+    """Free slots of five blocks get ids at once. The sixth has none, in memory or read back."""
+    owners = [f"p{i}" for i in range(400)]
+    store.add(X, Y, owners)
+    store.forget([owners[i] for i in (10, 70, 130, 200, 260)])
+    store.add(X[:5], Y[:5], [f"q{i}" for i in range(5)], record_ids=[f"visit {i}" for i in range(5)])
+    assert not list(problems(store))

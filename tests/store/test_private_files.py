@@ -6,10 +6,9 @@ import stat
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from conftest import blobs
-from indknn.cli.app import app
+from helpers.commands import run
 from indknn.store import Store
 from indknn.store.head import head_path
 
@@ -25,9 +24,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def ok(*words):
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exit_code == 0, result.output
-    return result.output
+    return run(*words, code=0).output
 
 
 def test_everything_about_people_is_private(folder):
@@ -69,8 +66,8 @@ def test_the_command_backup_makes_a_copy_that_opens_and_overwrites_nothing(folde
     assert "all is well" in ok("verify", copy)
     with Store(store) as one, Store(copy) as other:
         assert one.spent().tolist() == other.spent().tolist()
-        locked = CliRunner().invoke(app, ["backup", str(store), str(folder / "c.store")])
+        locked = run("backup", str(store), str(folder / "c.store"))
         assert locked.exit_code == 3
-    there = CliRunner().invoke(app, ["backup", str(store), str(copy)])
+    there = run("backup", str(store), str(copy))
     assert there.exit_code == 3
     assert "overwrites nothing" in there.output

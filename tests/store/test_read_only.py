@@ -16,7 +16,7 @@ from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.head import head_path
 from indknn.store.reports import status
-from indknn.store.sqlitelog import empty_log
+from indknn.store.sqlite import empty_log
 from indknn.store.verify import problems
 
 X, Y = blobs(320, 3, 5)

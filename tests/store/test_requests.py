@@ -5,9 +5,9 @@ import pytest
 
 from indknn.errors import RequestConflictError
 from indknn.settings import Settings
-from indknn.store import Store, chain
+from indknn.store import Store
 from indknn.store.intake import Item
-from indknn.store.requests import Upload, prune, today
+from indknn.store.journal import Upload, today
 from indknn.store.verify import problems
 
 SETTINGS = Settings(
@@ -35,7 +35,7 @@ def answers(store):
 
 def drop(store, days, day=None):
     with store.changing() as change:
-        return prune(change, days, day)
+        return change.prune(days, day)
 
 
 def test_an_id_is_kept_for_so_many_days(path):
@@ -52,19 +52,6 @@ def test_an_id_is_kept_for_so_many_days(path):
         assert not list(problems(store))
     with Store(path) as store:
         assert store.knows("one")
-
-
-def test_ids_from_before_days_were_kept_count_from_now(path):
-    with Store(path) as store:
-        store.predict(X[:1], request_id="old")
-        with store.changing() as change:  # a file from before: its digest knows no days
-            change.state.db.execute("UPDATE requests SET day = 0")
-            chain.append(change.state.db, "fold")
-    with Store(path) as store:
-        assert drop(store, 30) == 0
-        assert not list(problems(store))
-        assert store.db.execute("SELECT day FROM requests").get == today()
-        assert not list(problems(store))
 
 
 def test_an_upload_is_done_once(path):

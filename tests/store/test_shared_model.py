@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import indknn
+from helpers.people import ASKING, LABELS, NAMES, QUERIES, RECORDS, SETTINGS, TRUTH, X, Y, train
 from indknn import InvalidInputError
 from indknn.answering import predictor as answering
 from indknn.core.noise import SecureNoise
@@ -14,10 +15,8 @@ from indknn.core.releases import Gradient, PublicRows, decode
 from indknn.models.forecast import forecast
 from indknn.store import Store
 from indknn.store.chain import entries
-from indknn.store.outlook import stream
-from indknn.store.reports import status
+from indknn.store.reports import status, stream
 from indknn.store.verify import problems
-from people import ASKING, LABELS, NAMES, QUERIES, RECORDS, SETTINGS, TRUTH, X, Y, train
 
 
 class FailingNoise(SecureNoise):

@@ -352,8 +352,8 @@ def test_verify_notices_what_was_tampered_with(store):
         "UPDATE audit SET at = '2000-01-01T00:00:00Z' WHERE position = 2",
         "UPDATE record_keys SET digests = zeroblob(length(digests))",
         "DELETE FROM record_keys",
-        "INSERT INTO joined VALUES (zeroblob(32), '{}')",
-        "UPDATE meta SET value = 'other' WHERE name = 'names'",
+        "INSERT INTO additions VALUES (zeroblob(32), x'00', x'00', 1)",
+        "UPDATE meta SET value = 'other' WHERE name = 'store'",
     ],
 )
 def test_a_file_that_was_edited_is_refused(store, change):

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
+from helpers.commands import run
 from indknn import IndKNNClassifier, InvalidInputError
-from indknn.cli.app import app
 from indknn.settings import Settings
 from indknn.store import Store, chain
 from indknn.store.verify import problems
@@ -47,12 +46,6 @@ def store(tmp_path):
     with Store.create(tmp_path / "a.store", settings) as made:
         made.add(TABLE)
         yield made
-
-
-def run(*words):
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def held(store):

@@ -9,11 +9,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 from conftest import blobs
+from helpers.commands import run
 from indknn import IndKNNClassifier, InvalidInputError
-from indknn.cli.app import app
 from indknn.settings import Settings
 from indknn.store import Store
 from indknn.tables import Number, Schema, infer, read_schema
@@ -45,12 +44,6 @@ CASES = {
     "text of pandas": (pd.Series(np.array(["x", "y"])[Y], dtype="string"), ["x", "y"], ["x", "y"]),
     "categories of polars": (pl.Series(np.array(["x", "y"])[Y]).cast(pl.Categorical), ["x", "y"], ["x", "y"]),
 }
-
-
-def run(*words):
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 def held(engine):
@@ -110,8 +103,8 @@ def table(tmp_path):
 
 
 def classes_after(tmp_path, file, *options):
-    run("init", tmp_path / "c.store", *options)
-    run("add", tmp_path / "c.store", file)
+    run("init", tmp_path / "c.store", *options, code=0)
+    run("add", tmp_path / "c.store", file, code=0)
     with Store(tmp_path / "c.store") as store:
         assert held(store.engine) == Y.tolist()
         return store.settings.class_array.tolist()
@@ -131,7 +124,7 @@ def test_text_in_a_format_with_types_stays_text(tmp_path, table):
     pq.write_table(pa.Table.from_pandas(table, preserve_index=False), tmp_path / "r.parquet")
     assert classes_after(tmp_path, tmp_path / "r.parquet") == ["0", "1"]
     table.to_csv(tmp_path / "more.csv", index=False)  # the store has text now, and a csv file fits
-    assert "40 of 40 rows are already here" in run("add", tmp_path / "c.store", tmp_path / "more.csv")
+    assert "40 of 40 rows are already here" in run("add", tmp_path / "c.store", tmp_path / "more.csv", code=0).output
 
 
 @pytest.mark.parametrize("ending", ["json", "yaml"])

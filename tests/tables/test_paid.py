@@ -5,16 +5,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from indknn.cli.app import app
+from helpers.commands import run
 from indknn.core import accounting
 from indknn.core.noise import SeededNoise
 from indknn.errors import InvalidInputError, StoreError
 from indknn.ledger import SHARED
 from indknn.settings import Settings
 from indknn.store import Store, chain
-from indknn.store.paid import earlier_counts, pay_for_counts, price_of
+from indknn.store.table_counts import earlier_counts, pay_for_counts, price_of
 from indknn.store.verify import problems
 from indknn.tables import Category, Ignored, Number, infer
 from indknn.tables import counts as grid
@@ -135,9 +134,11 @@ def test_the_first_queries_are_public_rows_also_after_counts(store):
         again.predict(asked, "ann")
         assert len(again.engine.predictor.model.public)
         assert not again.engine.ledger.house  # analysts keep ledgers of their own: all have seen the counts
-        again.purge()  # from here on queries may tell of earlier answers, so all spend from one ledger
+        rounds = again.engine.predictor.model.rounds
+        again.purge()  # it begins the next round itself, so later queries, which may tell of answers, shape nothing
         again.predict({name: values[100:200] for name, values in features(rows).items()})
-        assert again.engine.ledger.house
+        assert again.engine.predictor.model.rounds == rounds == 1
+        assert not again.engine.ledger.house
 
 
 def test_nothing_of_the_table_is_in_the_file_but_noisy_counts(store):
@@ -167,7 +168,7 @@ def test_a_failure_to_write_leaves_neither_counts_nor_charges(store, monkeypatch
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as patched:
-        patched.setattr("indknn.store.paid.chain.append", broken)
+        patched.setattr("indknn.store.table_counts.chain.append", broken)
         with pytest.raises(StoreError, match="the disk is gone"):
             pay_for_counts(store, features(rows), rows["patient"])
     assert earlier_counts(store) is None
@@ -222,27 +223,25 @@ def test_from_the_command_line(tmp_path):
     visits = tmp_path / "visits.jsonl"
     visits.write_text("\n".join(json.dumps(dict(zip(rows, row, strict=True))) for row in zip(*rows.values())))  # noqa: B905
 
-    def run(*words, given=None, code=0):
-        result = CliRunner().invoke(app, [str(word) for word in words], input=given)
-        assert result.exit_code == code, result.output
-        return result.output
+    def told(*words, given=None, code=0):
+        return run(*words, given=given, code=code).output
 
-    run("init", path, "--epsilon", 4)
+    told("init", path, "--epsilon", 4)
     roles = ("--paid", path, "--label", "y", "--classes", "ill,well")
-    assert "--paid needs --owner" in run("schema", "infer", visits, *roles, "--yes", code=2)
+    assert "--paid needs --owner" in told("schema", "infer", visits, *roles, "--yes", code=2)
     roles = (*roles, "--owner", "patient")
-    told = run("schema", "infer", visits, *roles, "-o", tmp_path / "no.yaml", given="n\n", code=1)
-    assert "5% of the part" in told
+    said = told("schema", "infer", visits, *roles, "-o", tmp_path / "no.yaml", given="n\n", code=1)
+    assert "5% of the part" in said
     with Store(path) as store:
         assert not store.engine.ledger.anything_spent()
-    run("schema", "infer", visits, *roles, "-o", tmp_path / "a.yaml", "--yes")
+    told("schema", "infer", visits, *roles, "-o", tmp_path / "a.yaml", "--yes")
     with Store(path) as store:
         spent = units(store, *rows["patient"])
     assert min(spent) > 0
-    assert "nobody is charged again" in run("schema", "infer", visits, *roles, "-o", tmp_path / "b.yaml")
+    assert "nobody is charged again" in told("schema", "infer", visits, *roles, "-o", tmp_path / "b.yaml")
     assert (tmp_path / "a.yaml").read_text() == (tmp_path / "b.yaml").read_text()
-    run("schema", "adopt", path, tmp_path / "a.yaml")
-    run("add", path, visits)
+    told("schema", "adopt", path, tmp_path / "a.yaml")
+    told("add", path, visits)
     with Store(path) as store:
         assert units(store, *rows["patient"]) == spent
-    assert "all is well" in run("verify", path)
+    assert "all is well" in told("verify", path)

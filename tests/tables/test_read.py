@@ -9,12 +9,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import feather
 
-from indknn.cli.app import app
+from helpers.commands import run
 from indknn.errors import InvalidInputError
 from indknn.store import Store
 from indknn.tables import read
@@ -158,10 +157,6 @@ def write(path, rows):
     else:
         feather.write_feather(table, path)
     return path
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.mark.parametrize("name", NAMES)

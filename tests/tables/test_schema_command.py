@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
-from indknn.cli.app import app
+from helpers.commands import run
 from indknn.errors import InvalidInputError
 from indknn.tables import Category, Number, Schema, infer, read_schema
 from indknn.tables.infer import TEMPLATE, check
@@ -28,12 +27,6 @@ TABLE = pd.DataFrame(
         "owner": [f"p{i}" for i in range(300)],
     }
 )
-
-
-def run(*words):
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 @pytest.fixture

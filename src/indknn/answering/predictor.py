@@ -341,6 +341,8 @@ class Predictor:
         if self.plan is None:
             settings = self.settings
             self.plan = plan_from_queries(settings.kernel_, settings.plan, settings.near_share, queries)
+            if self.journal is not None:
+                self.journal.tau = self.plan.tau
         return self.plan
 
     def _analysts_plan(self, plan: Plan, analyst: Scope) -> Plan:
@@ -459,7 +461,7 @@ class Predictor:
         assert self.model is not None
         if self._trainer is None:
             self._trainer = Trainer(self.model, self.shard, self.noise, self._released)
-        progress = self._trainer.piece()
+        progress = self._trainer.piece(whole=self.journal is None or not self.journal.background)
         if self.model.due() is None:
             self._trainer = None  # it holds values of every record
         return progress

@@ -40,10 +40,11 @@ class Journal(Protocol):
     """Where answers and their charges are written down before they leave (rule 2).
 
     `background` means that answers do not wait for training. Then the caller runs the pieces of `Predictor.training`
-    between answers.
+    between answers. `tau` is a threshold that the first queries chose, to be written with their answers.
     """
 
     background: bool
+    tau: float | None
 
     def note(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None) -> None:
         """Note an answer that was just charged. A sum over records has no query, and its label is -1."""

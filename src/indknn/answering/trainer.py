@@ -45,8 +45,11 @@ class Trainer:
         self._derived: tuple[Due, Cohort, Filled] | None = None
         self._full: tuple[Due, Cohort, int] | None = None  # the step for which everything is there
 
-    def piece(self) -> Progress | None:
-        """Do some milliseconds of work. Returns None if nothing is due. The caller must hold all locks."""
+    def piece(self, *, whole: bool = False) -> Progress | None:
+        """Do some milliseconds of work, or make the `whole` release that is due because nobody waits.
+
+        Returns None if nothing is due. The caller must hold all locks.
+        """
         model, due = self._model, self._model.due()
         if due is None:
             self._derived = None
@@ -57,10 +60,10 @@ class Trainer:
             self._released(self._headcount())
         elif due == "step" and not model.mapped:
             self._make_map()
-        elif self._filled(due):
+        elif whole or self._filled(due):
             if due == "card":
                 self._released(self._card())
-            elif not self._shard.prepare_gradient(self._rows(due), self._step, SHARED):
+            elif whole or not self._shard.prepare_gradient(self._rows(due), self._step, SHARED):
                 self._released(self._gradient())
         return Progress(model.step, model.follow)
 

@@ -19,8 +19,7 @@ from indknn.models.forecast import Forecast, forecast
 from indknn.place import Address, Place
 from indknn.store import Store
 from indknn.store.chain import entries
-from indknn.store.outlook import stream
-from indknn.store.reports import status
+from indknn.store.reports import status, stream
 from indknn.store.verify import problems
 
 _DAYS = {"hour": 1 / 24, "day": 1.0, "week": 7.0, "month": 365.25 / 12, "year": 365.25}

@@ -11,7 +11,7 @@ from indknn.cli.options import JSON, STORE, show
 from indknn.errors import InvalidInputError, StoreLockedError
 from indknn.place import Place, place_of
 from indknn.store import Store, keyfile
-from indknn.store.analysts import read_given_less
+from indknn.store.analysts import read_limits
 
 
 @click.group("keys")
@@ -70,7 +70,7 @@ def rotate(store: Place, key: str, in_json: bool) -> None:
 def show_keys(store: Place, in_json: bool) -> None:
     """List all keys, also revoked ones. Only the facts about them: nobody but its holder knows a key."""
     _refuse_missing(store)
-    found, given = keyfile.read_key_file(keyfile.keys_path(store)), read_given_less(store)
+    found, given = keyfile.read_key_file(keyfile.keys_path(store)), read_limits(store)
     rows = [{k: v for k, v in vars(key).items() if k != "digest"} for key in found.keys]
     for row in rows:
         row["epsilon"] = given.get(row["name"]) if given is not None and row["role"] in keyfile.ASKING else None
@@ -105,7 +105,7 @@ def _give_less(store: Place, role: str, name: str, epsilon: float) -> None:
     keyfile.check_may_ask(role)
     try:
         with Store(store) as opened:
-            opened.give_less(name, epsilon)
+            opened.limit_analyst(name, epsilon)
             settings = opened.settings
     except StoreLockedError as error:
         raise StoreLockedError(f"{error}; while a server has it, give an epsilon in its console or API") from None

@@ -12,7 +12,7 @@ from indknn.cli.options import JSON, STORE, WITNESS, StorePlace, class_names, sh
 from indknn.errors import IndKNNError, InvalidInputError
 from indknn.place import Place
 from indknn.store import Store
-from indknn.store.paid import SHARE, earlier_counts, pay_for_counts, price_of, refuse_if_late
+from indknn.store.table_counts import SHARE, earlier_counts, pay_for_counts, price_of, refuse_if_late
 from indknn.tables.counts import schema_from
 from indknn.tables.infer import TEMPLATE, Inferred, check, infer
 from indknn.tables.read import Columns, read_table

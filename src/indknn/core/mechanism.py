@@ -165,7 +165,7 @@ def group(owners: IntArray, label: IntArray, kappa: IntArray, plan: Plan) -> Gro
 def count(group: Group, remaining: IntArray, plan: Plan) -> Count:
     """Lines 4 and 7: an owner takes part if their budget covers m²/(2σ1²), and is charged exactly that."""
     if _votes is not None:
-        charges, per_square = np.empty_like(remaining), _per_square(plan.scale1)
+        charges, per_square = np.empty_like(remaining), charge_rate(plan.scale1)
         given = map(native.whole, (group.m, remaining))
         able, total = _votes.count(*given, charges, GRID, per_square, MAX_UNITS)
         if able:
@@ -226,11 +226,12 @@ def charge_units(squared_shift: FloatArray, scale: int) -> IntArray:
     >>> charge_units(np.array([0.0, 1.0]), 1).tolist() == [0, UNIT // 2 + 2**17]
     True
     """
-    units = np.ceil(squared_shift * _per_square(scale))
+    units = np.ceil(squared_shift * charge_rate(scale))
     return np.minimum(units, float(MAX_UNITS)).astype(np.int64)
 
 
-def _per_square(scale: int) -> float:
+def charge_rate(scale: int) -> float:
+    """Units of the ledger for a squared shift of 1, with the slack."""
     return UNIT / (2.0 * float(scale) * float(scale)) * _CHARGE_SLACK
 
 
@@ -281,7 +282,7 @@ def _settle_in_one_pass(group: Group, remaining: IntArray, scale: int, plan: Pla
     """The same result as `settle`, to the bit, computed in C."""
     votes, charges = np.zeros(plan.n_classes, dtype=np.int64), np.zeros(len(remaining), dtype=np.int64)
     who = native.whole(group.entry_owner) if len(group.entry_vote) != len(group.owners) else b""
-    rates = _per_square(scale), 2.0 * float(scale) * float(scale) / UNIT, _CHARGE_SLACK * _CHARGE_SLACK
+    rates = charge_rate(scale), 2.0 * float(scale) * float(scale) / UNIT, _CHARGE_SLACK * _CHARGE_SLACK
     given = map(native.whole, (group.entry_label, group.entry_vote, remaining))
     _votes.settle(who, *given, votes, charges, plan.contrast, *rates, MAX_UNITS)
     return Settlement(votes, charges)

@@ -15,7 +15,6 @@ An owner sees their own figures, rounded up to 1/50 of B. The exact figures woul
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -41,12 +40,17 @@ _NO_BOUND = (
 )
 
 
-class Served(Protocol):
-    """The engine: settings, people and records. `earlier` are settings under which these people spent something."""
+class Ledgers(Protocol):
+    """Settings and people. `earlier` are settings under which these people spent something."""
 
     settings: Settings
     earlier: tuple[Settings, ...]
     ledger: MemoryLedger
+
+
+class Served(Ledgers, Protocol):
+    """The engine: settings, people and records."""
+
     shard: Any
 
 
@@ -93,7 +97,8 @@ def guarantee(settings: Settings, analyst: str | None = None, earlier: Sequence[
 
     For an analyst who was given less, it is their own promise. `earlier` is as for `promise`.
     """
-    advised, settings, less = settings.advised, settings.seen_by(analyst), analyst in settings.analysts
+    advised, less, settings = settings.advised, analyst in settings.analysts, settings.seen_by(analyst)
+    apart = advised and not settings.advised
     together = settings.global_budget is not None
     found = promise(settings, TOGETHER if together else ONE, earlier)
     if found.epsilon is None:
@@ -105,7 +110,7 @@ def guarantee(settings: Settings, analyst: str | None = None, earlier: Sequence[
         f"epsilon = {found.epsilon:g}, except with probability delta = {found.delta:g} (by the filter {found.filter})."
     )
     rest = "" if together else " Analysts who pool their answers are not bounded together."
-    if advised and not settings.advised:
+    if apart:
         rest += " This analyst sees nothing of the shared model, which may cost more than that: votes alone answer."
     return {**asdict(found), "words": words + rest + given_less_words(settings)}
 
@@ -186,9 +191,9 @@ def statement(engine: Served, owner: OwnerId) -> dict[str, Any]:
     It leaves out in how many answers they took part, because that would count queries.
     """
     ledger, settings, earlier = engine.ledger, engine.settings, engine.earlier
-    with engine.shard.lock:
+    with ledger.lock:
         records = engine.shard.slots_of_owners([owner])
-        spent = by_observer(ledger, {scope: ledger.spent([owner], scope) for scope in ledger.scopes})
+        spent = by_observer(ledger, ledger.spent_by_scope(owner))
     one, together = (
         asdict(account(settings, who, int(units[0]), rounded=True, earlier=earlier)) for who, units in spent.items()
     )
@@ -203,33 +208,30 @@ def statement(engine: Served, owner: OwnerId) -> dict[str, Any]:
     }
 
 
-def exact(engine: Served) -> Iterator[dict[str, Any]]:
+def exact(engine: Ledgers) -> Iterator[dict[str, Any]]:
     """The exact spending of every person who has records, by observer and by analyst. Only for the curator."""
     ledger = engine.ledger
-    with engine.shard.lock:
+    with ledger.lock:
         names, table = ledger.owners(), {scope: ledger.column(scope)[ledger.taken()] for scope in ledger.scopes}
         queries = ledger.participation[ledger.taken()].tolist()
     found = {who: accounting.from_units(units).tolist() for who, units in by_observer(ledger, table).items()}
     one, together = (promise(engine.settings, who, engine.earlier).budget for who in (ONE, TOGETHER))
     for i, name in enumerate(names):
-        by_analyst: dict[str, float] = defaultdict(float)  # an old store may have an analyst "" beside the unnamed one
-        for scope, units in table.items():
-            if units[i] and scope != SHARED:
-                by_analyst[scope or ""] += float(accounting.from_units(units[i]))
+        own = {scope or "": units[i] for scope, units in table.items() if units[i] and scope != SHARED}
         yield {
             "owner": name,
             "queries": queries[i],
             "one_analyst": {"observer": ONE, "spent": found[ONE][i], "budget": one},
             "together": {"observer": TOGETHER, "spent": found[TOGETHER][i], "budget": together},
             "shared": float(accounting.from_units(table[SHARED][i])) if SHARED in table else 0.0,
-            "by_analyst": dict(by_analyst),
+            "by_analyst": {name: float(accounting.from_units(units)) for name, units in own.items()},
         }
 
 
-def status(engine: Served, answers: int) -> dict[str, Any]:
+def status(engine: Ledgers, answers: int) -> dict[str, Any]:
     """The curator's view of all people. `answers` is how many answers were given."""
     settings, ledger = engine.settings, engine.ledger
-    with engine.shard.lock:
+    with ledger.lock:
         taken, scopes = ledger.taken(), ledger.scopes
         table = {scope: ledger.column(scope)[taken] for scope in scopes}
         graves = {

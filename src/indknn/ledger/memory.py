@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from math import isqrt
 from threading import RLock
 from typing import Any
 
@@ -16,13 +15,15 @@ import numpy.typing as npt
 
 from indknn.core import native
 from indknn.core.accounting import MAX_UNITS
-from indknn.core.inputs import Numbered, number_in
+from indknn.core.inputs import EACH_ROW_PREFIX, Numbered, number_in, picked
 from indknn.errors import InvalidInputError, LedgerError, UnknownOwnerError
-from indknn.ledger.old_names import old_forms
-from indknn.ledger.roster import Roster
 from indknn.types import SHARED, IntArray, OwnerId, Scope
 
 _votes = native.load("indknn.core._votes")
+_FREE, _NUMBER, _EACH_ROW, _NAMED = range(4)  # the kinds of names that a byte can stand for
+_PREFIX = {_NUMBER: "", _EACH_ROW: EACH_ROW_PREFIX}
+_KINDS = {prefix: kind for kind, prefix in _PREFIX.items()}
+_FIRST = "0123456789" + EACH_ROW_PREFIX[0]  # the first letters of such names
 
 
 @dataclass(frozen=True)
@@ -32,23 +33,13 @@ class Tombstone:
     spent: dict[Scope, int]
     queries: int
 
-    def joined(self, other: Tombstone) -> Tombstone:
-        """What is kept if two owners turn out to be one person."""
-        spent = {s: joint_units(self.spent.get(s, 0), other.spent.get(s, 0)) for s in {**self.spent, **other.spent}}
-        return Tombstone(spent, self.queries + other.queries)
 
+@dataclass
+class Arrivals:
+    """Who came with the last `enrol`, and whose tombstones, by keyed hash, they took up."""
 
-def joint_units(one: int, other: int) -> int:
-    """What a person has spent who was counted as two: the sum of both, and what their contributions cost together.
-
-    A release in which both took part was shifted by up to |v| + |w|. Over all releases this costs at most (sqrt(a) +
-    sqrt(b))² if a and b were charged.
-
-    >>> joint_units(9, 16), joint_units(9, 0)
-    (49, 9)
-    """
-    across = isqrt(4 * one * other - 1) + 1 if one and other else 0  # rounded up
-    return min(one + other + across, MAX_UNITS)
+    names: Sequence[OwnerId]
+    tombstones: list[bytes]
 
 
 def checked_analyst(name: Scope) -> Scope:
@@ -86,7 +77,6 @@ class MemoryLedger:
         self.house = False  # whether all analysts spend from one ledger
         self.used = False  # whether anything was ever released, to anybody; whether anybody had to pay does not matter
         self.next_number = 0  # above every number that was ever an owner's name
-        self.old_names = False  # whether tombstones may be stored under the hash of a number or of bytes
         self._key = secrets.token_bytes(32) if key is None else key
         self.lock = RLock()  # here, because the ledger lives longer than any store of records
         self._roster = Roster()
@@ -95,6 +85,7 @@ class MemoryLedger:
         self._tombstones: dict[bytes, Tombstone] = {}
         # Charges by scope, for the journal that writes them down.
         self.log: dict[Scope, list[tuple[IntArray, IntArray]]] | None = None
+        self._arrivals: Arrivals | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "lock"}
@@ -107,7 +98,8 @@ class MemoryLedger:
     def copy(self, *, names: bool = True) -> MemoryLedger:
         """A copy that can be read while this ledger goes on. Without `names` it is enough for counts over everybody."""
         other = MemoryLedger(self.budget, self.global_budget, shared_budget=self.shared_budget, key=self._key)
-        held = {name: value for name, value in self.__dict__.items() if name not in {"lock", "log", "_roster"}}
+        others = {"lock", "log", "_roster", "_arrivals"}
+        held = {name: value for name, value in self.__dict__.items() if name not in others}
         other.__setstate__({**held, "budgets": dict(self.budgets), "_tombstones": dict(self._tombstones), "log": None})
         other._roster = self._roster.copy(names=names)
         return other
@@ -119,7 +111,6 @@ class MemoryLedger:
         queries: IntArray,
         tombstones: dict[bytes, Tombstone],
         next_number: int,
-        old_names: bool = False,
     ) -> None:
         """Continue where an earlier process stopped, from slots and names, and arrays over at least these slots."""
         self._roster.restore(names)
@@ -130,7 +121,7 @@ class MemoryLedger:
             self._spent[scope][:n] = units[:n]
         self._queries[:n] = queries[:n]
         self._tombstones = tombstones
-        self.next_number, self.old_names = next_number, old_names
+        self.next_number = next_number
 
     def column(self, scope: Scope) -> IntArray:
         """What every slot has spent in this scope, by slot. For the code that writes it down."""
@@ -178,6 +169,7 @@ class MemoryLedger:
     def enrol(self, owners: Sequence[OwnerId]) -> IntArray:
         """The slot of each owner, new or returning."""
         newcomers = self._roster.strangers(owners)
+        self._arrivals = None if self.log is None else Arrivals(newcomers, [])
         if self._tombstones:  # most stores have none, and hashing a million newcomers takes a second
             for owner in newcomers:
                 self._enrol_returning(owner)
@@ -186,6 +178,11 @@ class MemoryLedger:
             self._roster.add_all(newcomers)
         self._pass_numbers(newcomers)
         return self._roster.slots_of(owners)
+
+    def take_arrivals(self) -> Arrivals:
+        """Who came with the last `enrol`, for the code that writes them down. They are told once."""
+        arrivals, self._arrivals = self._arrivals, None
+        return Arrivals([], []) if arrivals is None else arrivals
 
     def retire(self, slots: IntArray) -> None:
         """Remove the names, and keep what was spent under a keyed hash."""
@@ -206,7 +203,7 @@ class MemoryLedger:
         """The slot of each owner. -1 for forgotten owners."""
         slots = self.find(owners)
         for i in np.flatnonzero(slots < 0).tolist():
-            if not self.graves(owners[i]):
+            if self.tombstone(owners[i]) is None:
                 raise UnknownOwnerError(f"unknown owner {owners[i]!r}: no record of theirs was ever added here")
         return slots
 
@@ -288,7 +285,7 @@ class MemoryLedger:
         slots = self.slots_of(owners)
         return np.array(
             [
-                self._queries[slot] if slot >= 0 else self._tombstone(owner).queries
+                self._queries[slot] if slot >= 0 else self._tombstones[self.digest(owner)].queries
                 for slot, owner in zip(slots.tolist(), owners, strict=True)
             ],
             dtype=np.int64,
@@ -300,8 +297,12 @@ class MemoryLedger:
         column = self._spent.get(scope) if self._roster.capacity else None  # reading must not create a scope
         spent = np.zeros(len(slots), dtype=np.int64) if column is None else column[slots]
         for i in np.flatnonzero(slots < 0).tolist():
-            spent[i] = self._tombstone(owners[i]).spent.get(scope, 0)
+            spent[i] = self._tombstones[self.digest(owners[i])].spent.get(scope, 0)
         return spent
+
+    def spent_by_scope(self, owner: OwnerId) -> dict[Scope, IntArray]:
+        """What one owner has spent, by scope."""
+        return {scope: self.spent([owner], scope) for scope in list(self._spent)}
 
     def total_spent(self, owners: Sequence[OwnerId]) -> IntArray:
         """The sum over all scopes for each owner, including forgotten ones."""
@@ -314,12 +315,14 @@ class MemoryLedger:
         """Give a slot to an owner who has none and may have been here before."""
         slot = self._roster.next_slot
         self._grow(slot + 1)
-        graves = self.graves(owner)
-        if graves:  # first resume the spending, then take the name, then remove the tombstone
-            self._resume(slot, self._tombstone(owner))
+        tombstone = self.tombstone(owner)
+        if tombstone is not None:  # first resume the spending, then take the name, then remove the tombstone
+            self._resume(slot, tombstone)
         self._roster.add(owner)
-        for digest in graves:
-            del self._tombstones[digest]
+        if tombstone is not None:
+            del self._tombstones[self.digest(owner)]
+            if self._arrivals is not None:
+                self._arrivals.tombstones.append(self.digest(owner))
 
     def _pass_numbers(self, names: Sequence[OwnerId]) -> None:
         """Make sure that no name that is made up later is one of these."""
@@ -375,17 +378,9 @@ class MemoryLedger:
         body = b"".join(bytes(16) if text is None else self._hashed(text)[:16] for text in texts)
         return np.frombuffer(body, dtype="<u8").astype(np.uint64).reshape(-1, 2)
 
-    def graves(self, owner: OwnerId) -> list[bytes]:
-        """The hashes under which something is kept about this owner.
-
-        None for an unknown owner, several in an older store.
-        """
-        forms = old_forms(owner) if self.old_names else ()
-        digests = [self.digest(owner), *map(self._hashed, forms)]
-        return [digest for digest in digests if digest in self._tombstones]
-
-    def _tombstone(self, owner: OwnerId) -> Tombstone:
-        return reduce(Tombstone.joined, (self._tombstones[digest] for digest in self.graves(owner)))
+    def tombstone(self, owner: OwnerId) -> Tombstone | None:
+        """What is kept about an owner who was forgotten. None if nobody with this name was."""
+        return self._tombstones.get(self.digest(owner))
 
     def _hashed(self, body: bytes) -> bytes:
         return hashlib.blake2b(body, key=self._key, digest_size=32).digest()
@@ -396,3 +391,162 @@ def _longer(old: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     new = np.zeros(size, dtype=old.dtype)
     new[: len(old)] = old
     return new
+
+
+class Roster:
+    """A small and fast two-way table of names and slots. Freed slots are used again.
+
+    Many stores number their owners 0, 1, 2, ... as they come. The text of such a number follows from the slot, and so
+    does the name that is made for the owner of a row without one. Such names take one byte here, where dict entries and
+    a Python str would take two hundred. Other names are kept in two dicts.
+
+    >>> roster = Roster()
+    >>> [roster.add(name) for name in ("0", "ann", "2")]
+    [0, 1, 2]
+    >>> roster.remove(1)
+    'ann'
+    >>> roster.add("bob"), list(roster), roster.slot("ann")
+    (1, ['0', 'bob', '2'], -1)
+    """
+
+    def __init__(self) -> None:
+        self._taken = bytearray()
+        self._free: list[int] = []
+        self._slot: dict[OwnerId, int] = {}  # names that do not follow from their slots
+        self._name: dict[int, OwnerId] = {}
+
+    def copy(self, *, names: bool = True) -> Roster:
+        """A copy. Without `names`, which take longest, it knows only which slots are taken."""
+        other = Roster()
+        other._taken, other._free = self._taken.copy(), self._free.copy()
+        if names:
+            other._slot, other._name = self._slot.copy(), self._name.copy()
+        return other
+
+    @property
+    def capacity(self) -> int:
+        """All slots below this have been used."""
+        return len(self._taken)
+
+    @property
+    def next_slot(self) -> int:
+        """The slot that the next name will get."""
+        return self._free[-1] if self._free else len(self._taken)
+
+    def __len__(self) -> int:
+        return len(self._taken) - len(self._free)
+
+    def __iter__(self) -> Iterator[OwnerId]:
+        """The names, by slot."""
+        return (self.name(slot) for slot, kind in enumerate(self._taken) if kind)
+
+    def restore(self, names: Iterable[tuple[int, OwnerId]]) -> None:
+        """Restore the given slots and their names. The slots between them are free."""
+        self._taken, self._slot, self._name = bytearray(), {}, {}
+        for slot, name in names:
+            if slot >= len(self._taken):
+                self._taken.extend(bytes(slot + 1 - len(self._taken)))
+            self._name_slot(slot, name)
+        self._free = [slot for slot, kind in enumerate(self._taken) if not kind]
+
+    def name(self, slot: int) -> OwnerId:
+        """The name of the owner in this slot."""
+        kind = self._taken[slot]
+        return self._name[slot] if kind == _NAMED else f"{_PREFIX[kind]}{slot}"
+
+    def slot(self, name: OwnerId) -> int:
+        """The slot of this name, or -1."""
+        found = self._slot.get(name, -1)
+        if found >= 0:
+            return found
+        kind, number = _kind_of(name)
+        return number if 0 <= number < len(self._taken) and self._taken[number] == kind else -1
+
+    def slots_of(self, names: Sequence[OwnerId]) -> IntArray:
+        """The slot of each name, or -1."""
+        known = self._slot.get
+        if not isinstance(names, Numbered):
+            found = [known(name, -1) for name in names]
+            slots = np.array(found, dtype=np.int64)
+            rest = [i for i in np.flatnonzero(slots < 0).tolist() if names[i][:1] in _FIRST]
+            slots[rest] = [self.slot(names[i]) for i in rest]
+            return slots
+        numbers, taken = names.numbers, np.frombuffer(self._taken, dtype=np.uint8)
+        own = numbers < len(taken)
+        if len(taken):
+            own &= taken[np.where(own, numbers, 0)] == _KINDS[names.prefix]
+        slots = np.where(own, numbers, -1)
+        if self._slot and not own.all():
+            rest_of = np.flatnonzero(~own)
+            slots[rest_of] = [known(name, -1) for name in names[rest_of]]
+        return slots
+
+    def strangers(self, names: Sequence[OwnerId]) -> Sequence[OwnerId]:
+        """The names without a slot, each once, in order."""
+        new = picked(names, np.flatnonzero(self.slots_of(names) < 0))
+        if not isinstance(new, Numbered):
+            return list(dict.fromkeys(new))
+        if (new.numbers[1:] > new.numbers[:-1]).all():  # usually they are in order, and so all different
+            return new
+        return new[np.sort(np.unique(new.numbers, return_index=True)[1])]
+
+    def add_all(self, names: Sequence[OwnerId]) -> None:
+        """Give a slot to each of these different new names, the same slots that `add` would give one by one."""
+        recycled = [self._free.pop() for _ in range(min(len(names), len(self._free)))]
+        first, fresh = len(self._taken), len(names) - len(recycled)
+        self._taken.extend(bytes(fresh))
+        slots = np.append(np.array(recycled, dtype=np.int64), np.arange(first, first + fresh))
+        rest = np.arange(len(names))
+        if isinstance(names, Numbered):
+            own = names.numbers == slots
+            np.frombuffer(self._taken, dtype=np.uint8)[slots[own]] = _KINDS[names.prefix]
+            rest = rest[~own]
+        for slot, name in zip(slots[rest].tolist(), picked(names, rest), strict=True):
+            self._name_slot(slot, name)
+
+    def taken(self) -> IntArray:
+        """The slots in use, in ascending order."""
+        return np.flatnonzero(np.frombuffer(bytes(self._taken), dtype=np.uint8))
+
+    def add(self, name: OwnerId) -> int:
+        """Give a slot to a new name."""
+        slot = self._free.pop() if self._free else len(self._taken)
+        if slot == len(self._taken):
+            self._taken.append(_FREE)
+        self._set(slot, name)
+        return slot
+
+    def remove(self, slot: int) -> OwnerId:
+        """Free the slot, and return the name that had it."""
+        if not (0 <= slot < len(self._taken) and self._taken[slot]):
+            raise KeyError(slot)
+        name = self.name(slot)
+        self._name.pop(slot, None)
+        self._slot.pop(name, None)
+        self._taken[slot] = _FREE
+        self._free.append(slot)
+        if not len(self):  # start over, so that a refilled store numbers its owners in order
+            self._taken.clear()
+            self._free.clear()
+        return name
+
+    def _name_slot(self, slot: int, name: OwnerId) -> None:
+        if name[:1] in _FIRST:
+            self._set(slot, name)
+        else:  # the usual case, in half the time
+            self._taken[slot], self._slot[name], self._name[slot] = _NAMED, slot, name
+
+    def _set(self, slot: int, name: OwnerId) -> None:
+        kind, number = _kind_of(name)
+        if number == slot:
+            self._taken[slot] = kind
+        else:
+            self._taken[slot] = _NAMED
+            self._slot[name], self._name[slot] = slot, name
+
+
+def _kind_of(name: OwnerId) -> tuple[int, int]:
+    """The kind and the slot of a name that follows from its slot. The slot is -1 for all other names."""
+    if name.startswith(EACH_ROW_PREFIX):
+        return _EACH_ROW, number_in(name.removeprefix(EACH_ROW_PREFIX))
+    return _NUMBER, number_in(name)

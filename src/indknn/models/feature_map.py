@@ -42,7 +42,7 @@ SHARPNESS = 3.5
 _TURN = 1 << 12  # entries of the table of cosines
 _FREQUENCY = 1 << 14
 _STRETCH = float(1 << 11)
-_BLOCK = 2048
+_BLOCK = 256
 _LEAST_SPREAD = 1e-3  # of a column, so that frequencies stay small
 
 
@@ -65,11 +65,14 @@ class FeatureMap:
         found = np.empty((len(values), self.width), dtype=np.int8)
         for first in range(0, len(values), _BLOCK):
             here = slice(first, first + _BLOCK)
-            rows = _expanded(values[here], self.frequencies, self.phases) - self.centre
+            rows = _expanded(values[here], self.frequencies, self.phases)
+            rows -= self.centre
             if self.stretch is not None:
                 rows = whole_product(rows, self.stretch)
-            largest = np.maximum(np.abs(rows).max(axis=1, initial=0.0), 1.0)
-            found[here] = np.rint(rows / largest[:, None] * np.float32(LEVELS))
+            largest = np.maximum(rows.max(axis=1, initial=0.0), -rows.min(axis=1, initial=0.0))
+            rows /= np.maximum(largest, 1.0)[:, None]
+            rows *= np.float32(LEVELS)
+            found[here] = np.rint(rows, out=rows)
         return found
 
 
@@ -133,9 +136,10 @@ def _merged(width: int, numbers: Spans) -> FloatArray:
 
 def _expanded(values: Int8Array, frequencies: FloatArray | None, phases: FloatArray) -> Float32Array:
     """Unit vectors in units of 1/ROW, rounded towards zero, and their Fourier features."""
-    wide = values.astype(np.float64)
-    root = np.maximum(np.sqrt(np.einsum("ij,ij->i", wide, wide)), 1.0)  # sums of integers: exact
-    unit = np.trunc(wide * (ROW / root)[:, None])
+    unit = values.astype(np.float64)
+    root = np.maximum(np.sqrt(np.einsum("ij,ij->i", unit, unit)), 1.0)  # sums of integers: exact
+    unit *= (ROW / root)[:, None]
+    np.trunc(unit, out=unit)
     if frequencies is None:
         return np.asarray(unit, dtype=np.float32)
     turns = ((unit @ frequencies + phases) * (_TURN / (_FREQUENCY * ROW))).astype(np.int64) & (_TURN - 1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from indknn.core.training import Weights, probabilities, rows_of
+from indknn.core.training import Weights, predicted
 from indknn.models.card import cells
 from indknn.models.feature_map import FeatureMap
 from indknn.models.neighbours import Neighbours
@@ -44,12 +44,12 @@ class CardRule:
 
     def plain(self, values: Int8Array) -> FloatArray:
         """The model's probabilities for each row."""
-        return probabilities(*rows_of(self.map.apply(values)), self.weights)
+        return predicted(self.map.apply(values), self.weights)
 
     def other(self, plain: FloatArray, values: Int8Array) -> FloatArray:
         """The probabilities of the other model. `plain` are the model's own."""
         if self.start is not None:
-            return probabilities(*rows_of(self.map.apply(values)), self.start)
+            return predicted(self.map.apply(values), self.start)
         if self.neighbours is None:
             return plain
         return np.asarray(0.5 * (plain + self.neighbours.average(values)), dtype=np.float64)

@@ -7,11 +7,14 @@ take as much memory as the store itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
+from indknn.records.indexes.scan import cores
 from indknn.types import Cohort, Int8Array, IntArray
 
 if TYPE_CHECKING:
@@ -46,7 +49,8 @@ class Derived:
         if not len(self._todo):
             self._todo = self._missing(self._shard.taking_part(self.cohort))
         slots, self._todo = self._todo[:most], self._todo[most:]
-        self._look_at(self._missing(slots[self._shard.owners_of(slots) >= 0]))  # some may be gone, or known by now
+        missing = self._missing(slots[self._shard.owners_of(slots) >= 0])  # some may be gone, or known by now
+        self._keep(missing, self._computed(missing))
         return bool(len(slots))
 
     def _too_many(self) -> bool:
@@ -54,15 +58,26 @@ class Derived:
         return self._shard.used * sample.itemsize * int(np.prod(sample.shape[1:])) > MOST_KEPT
 
     def of(self, slots: IntArray) -> npt.NDArray[Any]:
-        """The values of these records."""
+        """The values of these records: a view if their slots follow each other. It is valid until records change."""
         if self._too_many():
             parts = [self._computed(slots[low : low + PORTION]) for low in range(0, max(len(slots), 1), PORTION)]
             return np.concatenate(parts)
         missing = self._missing(slots)
-        for first in range(0, max(len(missing), 1), PORTION):
-            self._look_at(missing[first : first + PORTION])
+        if len(missing) <= PORTION:
+            self._keep(missing, self._computed(missing))
+        else:
+            self._fill_on_all_cores([missing[low : low + PORTION] for low in range(0, len(missing), PORTION)])
         assert self._values is not None
+        if len(slots) and (slots[1:] - slots[:-1] == 1).all():
+            return self._values[slots[0] : slots[-1] + 1]
         return np.asarray(self._values[slots])
+
+    def _fill_on_all_cores(self, portions: list[IntArray]) -> None:
+        """Each core takes portions. Products within a portion use one core: several would wait for each other."""
+        workers = self._shard.index.threads or cores()
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(workers) as threads:
+            for slots, found in zip(portions, threads.map(self._computed, portions), strict=True):
+                self._keep(slots, found)
 
     def _computed(self, slots: IntArray) -> npt.NDArray[Any]:
         return self._rule(self._shard.values_of(slots), self._shard.labels_of(slots))
@@ -74,8 +89,7 @@ class Derived:
         stale = self._known[slots] != self._shard.generations(slots)
         return np.asarray(slots[stale], dtype=np.int64)
 
-    def _look_at(self, slots: IntArray) -> None:
-        found = self._computed(slots)
+    def _keep(self, slots: IntArray, found: npt.NDArray[Any]) -> None:
         if self._values is None or len(self._values) < len(self._known):
             room = len(self._known)
             if self._values is not None:

@@ -18,6 +18,7 @@ from indknn.core import training
 from indknn.core.mechanism import charge_units
 from indknn.core.statistics import Contribution
 from indknn.core.training import STEP_GRID, Weights
+from indknn.records.indexes.scan import cores
 from indknn.types import Cohort, IntArray
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 RECORDS = 1024
 """How many records a slice has, unless one person has more: a few milliseconds of work."""
+AT_ONCE = 1 << 16
+"""How many records a slice has if nobody waits."""
 _SLOT = (1 << 32) - 1  # of the number of a record
 _KEPT = 128 << 20  # the most bytes of sums that are kept; large models have larger slices
 
@@ -87,18 +90,18 @@ class GradientSlices:
         if self._stale:
             self._renew(self._stale.pop())
             return True
-        if self._extend():
+        if self._extend(self._records):
             return True
         if self._stale is not None:
             return False
         self._stale = self._changed()
-        return bool(self._stale) or self._extend()
+        return bool(self._stale) or self._extend(self._records)
 
     def contribution(self) -> Contribution:
-        """The sum over all records as they are now, who pays for it, and how much."""
+        """The sum over all records as they are now, who pays for it, and how much. All cores compute what is left."""
         for i in self._changed():
             self._renew(i)
-        while self._extend():
+        while self._extend(max(self._records, AT_ONCE), self._shard.index.threads or cores()):
             pass
         total = np.zeros(self.step.weights.whole.shape, dtype=np.int64)
         for _, part in self._done:
@@ -120,28 +123,28 @@ class GradientSlices:
     def _renew(self, i: int) -> None:
         self._done[i] = self._slice(self._ends[i], self._ends[i + 1])
 
-    def _extend(self) -> bool:
-        """Compute the next slice. Returns whether there was one."""
+    def _extend(self, records: int, threads: int = 1) -> bool:
+        """Compute the next slice, of about so many records. Returns whether there was one."""
         owners, first = self._now.owners, self._ends[-1]
         start = int(np.searchsorted(owners, first))
         if start == len(owners):
             return False
-        stop = start + self._records
+        stop = start + records
         end = int(owners[stop]) if stop < len(owners) else int(owners[-1]) + 1
         end = max(end, int(owners[start]) + 1)  # one person may have more records than that
-        self._done.append(self._slice(first, end))
+        self._done.append(self._slice(first, end, threads))
         self._ends.append(end)
         return True
 
-    def _slice(self, first: int, end: int) -> tuple[_Inputs, Contribution]:
+    def _slice(self, first: int, end: int, threads: int = 1) -> tuple[_Inputs, Contribution]:
         inputs = self._now.between(first, end)
         if not np.array_equal(self._shard.ids_at(inputs.ids & _SLOT), inputs.ids):
             self._now = self._look()  # some of these records are gone
             inputs = self._now.between(first, end)
         slots, step = inputs.ids & _SLOT, self.step
         values, labels = self._rows.of(slots), self._shard.labels_of(slots)
-        given = training.gradient(values, labels, inputs.owners, inputs.limits, step.weights, step.clip, step.scale)
-        return inputs, given
+        people = labels, inputs.owners, inputs.limits
+        return inputs, training.gradient(values, *people, step.weights, step.clip, step.scale, threads)
 
     def _look(self) -> _Inputs:
         """All records that take part, as they are now, by owner."""

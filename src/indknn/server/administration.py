@@ -43,7 +43,7 @@ async def create_key(request: Request, service: Served, body: RequestBody) -> di
     epsilon, path = wanted.pop("epsilon"), _key_file(service)
     if epsilon is not None:  # first, because a key must not exist if its limit could not be written
         keyfile.check_may_ask(wanted["role"])
-        await service.worker.run(lambda: service.store.give_less(wanted["name"], epsilon))
+        await service.worker.run(lambda: service.store.limit_analyst(wanted["name"], epsilon))
     return _made(service, *await asyncio.to_thread(lambda: keyfile.create(path, **wanted)))
 
 

@@ -29,8 +29,8 @@ from indknn.server.schemas import Batch, read_deletion, read_upload, record_vect
 from indknn.server.service import Embed, Service
 from indknn.settings import ServerOptions
 from indknn.store import Store
+from indknn.store.journal import Upload as Once
 from indknn.store.keyfile import Key
-from indknn.store.requests import Upload as Once
 
 _CONSOLE = Path(__file__).parent / "console"
 _CONSOLE_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

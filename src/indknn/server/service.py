@@ -26,9 +26,9 @@ from indknn.server.worker import Worker
 from indknn.settings import ServerOptions
 from indknn.store import Store
 from indknn.store.chain import entries, last
+from indknn.store.journal import today
 from indknn.store.keyfile import Key, is_keyed, keys_path, mark_keyed
-from indknn.store.reports import Moment
-from indknn.store.requests import prune, today
+from indknn.store.reports import Figures
 from indknn.types import FloatArray
 
 _HOUR = 3600.0
@@ -136,7 +136,7 @@ class Service:
 
     def _prune(self, day: int) -> None:
         with suppress(StoreError), self.store.changing() as change:  # a full disk: tomorrow it is tried again
-            prune(change, self.options.keep_requests, day)
+            change.prune(self.options.keep_requests, day)
 
     def look(self) -> None:
         """Remember what every request needs to know, because reading it from the store may have to reload the store."""
@@ -197,7 +197,7 @@ class Reports:
 
         The store may go on before the function is called.
         """
-        now, over_time = Moment(self.store, answers), self.answers_over_time()
+        now, over_time = Figures(self.store, answers), self.answers_over_time()
 
         def status() -> dict[str, Any]:
             facts = {name: fact for name, fact in now.status().items() if name != "store"}

@@ -29,9 +29,8 @@ from indknn.server.metrics import Metrics
 from indknn.server.problems import Problem, log_error
 from indknn.settings import Settings
 from indknn.store import Store
-from indknn.store.batches import Batch
+from indknn.store.journal import Batch
 from indknn.store.reports import answers_by_analyst
-from indknn.store.rounds import go_on, train
 from indknn.types import FloatArray, Vectors
 
 _REST = 1.0  # seconds after training has failed
@@ -132,11 +131,11 @@ class Training:
         if (model := self._model) is None:
             return None
         if model.due() is not None:
-            return go_on(self._store, self.overdue) if self.overdue() or model.due() != "show" else None
+            return self._store.go_on(self.overdue) if self.overdue() or model.due() != "show" else None
         if struck := time.monotonic() >= self._next:
             self._next = time.monotonic() + self._every
         declared = self._store.engine.predictor.public is not None
-        return train(self._store, self.overdue) if (struck if model.started else declared) else None
+        return self._store.train(self.overdue) if (struck if model.started else declared) else None
 
 
 Item: TypeAlias = Job | Task | None

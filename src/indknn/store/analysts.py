@@ -26,12 +26,13 @@ from indknn.ledger.figures import epsilon_of
 from indknn.place import Place
 from indknn.settings import Settings
 from indknn.store import chain, database
-from indknn.store.home import Connection, home_of
+from indknn.store.connection import Connection
+from indknn.store.home import home_of
 from indknn.store.keyfile import check_name
 from indknn.store.opening import State
 
 
-def settings_with_less(state: State, analyst: str, epsilon: float) -> Settings | None:
+def settings_with_limit(state: State, analyst: str, epsilon: float) -> Settings | None:
     """The settings in which this analyst has this ε. None if that is so already. The journal must be written before."""
     check_name(analyst)
     settings, ledger = state.engine.settings, state.engine.ledger
@@ -67,22 +68,15 @@ def has_paid_schema(db: Connection) -> bool:
     return any(entry.kind == "answers" and "schema" in entry.facts for entry in early)
 
 
-def read_given_less(place: Place) -> dict[str, float] | None:
+def read_limits(place: Place) -> dict[str, float] | None:
     """The ε of analysts who were given less, without reading the rest of a store.
 
     None while another process has it open.
     """
-    home, read_only = home_of(place), not isinstance(place, Path)  # a database can be read beside its server
+    beside = not isinstance(place, Path)  # a database can be read beside its server
     try:
-        home.hold(read_only=read_only)
+        with home_of(place).opened(read_only=beside) as db:
+            limits: dict[str, float] = json.loads(database.get_meta(db, "settings"))["analysts"]
+            return limits
     except StoreLockedError:
         return None
-    try:
-        db = home.connect(read_only=read_only)
-        try:
-            given: dict[str, float] = json.loads(database.get_meta(db, "settings")).get("analysts", {})
-            return given
-        finally:
-            home.close(db)
-    finally:
-        home.release()

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import apsw
 
-from indknn.core.files import copy_private, sync_file
+from indknn.core.files import copy_private
 from indknn.errors import InvalidInputError, StoreError
 from indknn.place import keys_path, place_of
 from indknn.store import chain
-from indknn.store.database import connect
-from indknn.store.filehome import FileHome
-from indknn.store.opening import checked_books
-from indknn.store.schema import APPLICATION_ID
+from indknn.store.filehome import FileHome, new_file
+from indknn.store.opening import check_books
+from indknn.store.sqlite import APPLICATION_ID, connect
 from indknn.store.store import Store
 
 _PAGES = 1024
@@ -35,25 +33,17 @@ def backup(store: Store, target: str | Path) -> dict[str, Any]:
     for there in (path, keys):
         if there.exists():
             raise StoreError(f"{there} exists already; a backup overwrites nothing")
-    draft = path.with_name(path.name + ".new")
     try:
-        draft.unlink(missing_ok=True)
-        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))  # only this user may read it
-        _copy(store, draft)
-        sync_file(draft)
-        with closing(connect(draft, read_only=True)) as copy:
-            checked_books(copy, FileHome(draft))
-            entry = chain.last(copy)
-        for end in ("-wal", "-journal", "-head"):  # of a file that is gone
-            path.with_name(path.name + end).unlink(missing_ok=True)
-        if store.home.keys.exists():
-            copy_private(store.home.keys, keys)
-        draft.rename(path)
-        sync_file(path.parent)
-    except (apsw.Error, OSError) as error:
-        raise StoreError(f"{path} cannot be made: {error}") from error
-    finally:
-        draft.unlink(missing_ok=True)
+        with new_file(path) as draft:
+            _copy(store, draft)
+            with closing(connect(draft, read_only=True)) as copy:
+                check_books(copy, FileHome(draft))
+                entry = chain.last(copy)
+            if store.home.keys.exists():
+                copy_private(store.home.keys, keys)
+    except BaseException:
+        keys.unlink(missing_ok=True)
+        raise
     facts = {"store": str(store.path), "backup": str(path), "keys": str(keys) if keys.exists() else None}
     return {**facts, "audit_entries": entry.position, "at": entry.at, "audit_hash": entry.hash.hex()}
 

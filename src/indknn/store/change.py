@@ -1,6 +1,6 @@
 """One transaction on records and people, in memory and in the file together: adding, erasing, folding.
 
-There is only one way to erase. `Store.forget`, `Store.upsert` and `Store.replace_all` all use it.
+There is one way to add and one way to erase, whoever calls.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ import numpy.typing as npt
 
 from indknn.core.advice import about_labels
 from indknn.core.inputs import EACH_ROW_PREFIX, as_classes, as_labels
-from indknn.core.noise import Noise
 from indknn.core.releases import PublicRows
 from indknn.errors import InvalidInputError
-from indknn.records.keys import KeyArray, Match
+from indknn.records.keys import KeyArray
 from indknn.settings import Settings
 from indknn.store import chain, database
-from indknn.store.codec import BLOCK
+from indknn.store.intake import Ready
+from indknn.store.journal import Upload, today
 from indknn.store.keyfile import forget_names
-from indknn.store.opening import State, journaled_engine
-from indknn.store.renaming import note_if_above
-from indknn.store.requests import Upload
+from indknn.store.opening import State
 from indknn.tables.schema import Schema, to_plain
 from indknn.types import IntArray, OwnerId, Vectors
 
 _SLOT = 0xFFFFFFFF
+_DATED = ("requests", "additions")
 
 
 @dataclass
@@ -38,14 +37,10 @@ class Change:
     """What can be done in the transaction. If it fails, memory is discarded and read again from the file."""
 
     state: State
-    noise: Noise
     added: int = 0
     erased: int = 0
-    noted: bool = False
     copies: int = 0
     """How many rows their owner already had."""
-    extra: int = 0
-    """The extra charge for people who turned out to be one person, beyond the sum of what each was charged."""
     slots: list[IntArray] = field(default_factory=list)
     """The slots of the records that were added."""
     advice: list[Warning] = field(default_factory=list)
@@ -69,7 +64,7 @@ class Change:
         if public is not None and public.values.shape[1] != settings.n_features:
             wanted = f"{public.values.shape[1]} features, as the public rows have"
             raise InvalidInputError(f"X must have {wanted}, got {X.shape[1]}")
-        state.engine = journaled_engine(settings, self.noise, state.journal, public, state.make_shard)
+        state.begin_with(settings, public)
         state.draft = False
 
     def adopt(self, schema: Schema) -> None:
@@ -84,15 +79,15 @@ class Change:
         state.draft, state.schema = not classes, schema
         database.set_meta(state.db, "settings", json.dumps(settings.stored(draft=state.draft)))
         chain.append(state.db, "settings", n_features=width, classes=list(classes), schema=True)
-        state.engine = journaled_engine(settings, self.noise, state.journal, make_shard=state.make_shard)
+        state.begin_with(settings)
 
-    def give_less(self, settings: Settings, analyst: str) -> None:
-        """Use these settings from now on. They give this analyst less (`analysts.py`)."""
+    def limit_analyst(self, settings: Settings, analyst: str) -> None:
+        """Use these settings from now on. They give this analyst a smaller ε (`analysts.py`)."""
         state, epsilon = self.state, settings.analysts[analyst]
         stored = json.loads(database.get_meta(state.db, "settings"))  # τ may be open there, and chosen in memory
         database.set_meta(state.db, "settings", json.dumps({**stored, "analysts": settings.analysts}))
         chain.append(state.db, "budget", epsilon=epsilon, was=state.engine.settings.analysts.get(analyst))
-        state.engine.give_less(settings, analyst)
+        state.engine.limit_analyst(settings, analyst)
 
     def declare_public(self, public: PublicRows) -> None:
         """Keep public rows, and write their digest into the audit trail. Only before the first answer."""
@@ -107,29 +102,21 @@ class Change:
         if not state.draft:
             state.engine.predictor.public = public
 
-    def put(
-        self,
-        vectors: Vectors,
-        labels: IntArray,
-        owners: Sequence[OwnerId] | None,
-        record_ids: Sequence[str | None] | None = None,
-        match: Match | None = None,
-        replaced: IntArray | None = None,
-    ) -> IntArray:
+    def put(self, ready: Ready) -> IntArray:
         """Add records and return their numbers. People who come back start with what they had spent.
 
         Without owners, each row is a new person. Rows replace the records that have their record ids, and those in the
         `replaced` slots. New records are added first, so that nobody is without records in between.
         """
-        engine, ledger = self.state.engine, self.state.engine.ledger
-        names = ledger.new_names(len(vectors), EACH_ROW_PREFIX) if owners is None else owners
-        match = match or engine.match(vectors, labels, names, record_ids)
+        engine, vectors, labels = self.state.engine, ready.vectors, ready.labels
+        names = engine.ledger.new_names(len(labels), EACH_ROW_PREFIX) if ready.owners is None else ready.owners
+        match = ready.match or engine.match(vectors, labels, names, ready.record_ids)
         kept = match.ids[match.ids >= 0] & _SLOT
         if len(held := np.union1d(kept, match.stale)) and np.isin(held, np.concatenate([held[:0], *self.slots])).any():
             raise InvalidInputError("a record id must not be given twice")
-        stale = match.stale if replaced is None else np.setdiff1d(np.union1d(match.stale, replaced), kept)
-        if len(match.fresh):
-            match.ids[match.fresh] = self._add(*match.pick(vectors, labels, names))
+        if len(fresh := match.fresh):
+            match.ids[fresh] = self._add(*match.pick(vectors, labels, names))
+        stale = np.setdiff1d(np.union1d(match.stale, ready.replaced), kept) if len(ready.replaced) else match.stale
         if len(stale):
             self.erase(stale)
         self.copies += match.copies
@@ -138,37 +125,26 @@ class Change:
 
     def _add(self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId], keys: KeyArray) -> IntArray:
         db, shard, ledger = self.state.db, self.state.engine.shard, self.state.engine.ledger
-        newcomers = ledger.strangers(owners)
-        back = {name: graves for name in newcomers if (graves := ledger.graves(name))} if ledger.tombstones else {}
-        spent = {digest: ledger.tombstones[digest].spent for graves in back.values() for digest in graves}
         ids = shard.add(vectors, labels, owners, keys)
-        slots = ledger.slots_of(newcomers).tolist()
+        newcomers = ledger.take_arrivals()
+        slots = ledger.find(newcomers.names).tolist()
         database.write_records(db, shard, ids & _SLOT, vectors, labels)
         database.write_record_keys(db, shard, ids & _SLOT)
-        database.write_owners(db, zip(slots, newcomers, strict=True))
-        for name in (name for name, graves in back.items() if len(graves) > 1):
-            now = {scope: int(ledger.spent([name], scope)[0]) for scope in ledger.scopes}
-            self.extra += sum(now.values()) - sum(sum(spent[digest].values()) for digest in back[name])
-            note_if_above(db, ledger, name, now)
-        if back:  # what they had spent moves from the tombstones to the balances
-            db.executemany("DELETE FROM tombstones WHERE digest = ?", ((digest,) for digest in spent))
-            self._touch(slots)
-            self.fold()
+        database.write_owners(db, zip(slots, newcomers.names, strict=True))
+        if newcomers.tombstones:  # what they had spent moves from the tombstones to the balances
+            db.delete("tombstones", ((digest,) for digest in newcomers.tombstones))
+            self.fold(slots)
         self.added += len(ids)
         return ids
 
-    def note_upload(self, upload: Upload | None, numbers: IntArray) -> None:
-        """Remember the result of an upload, if it may be repeated."""
-        if upload is not None:
-            upload.note(self.state.db, numbers)
-            self.noted = True
-
-    def note_added(self) -> None:
-        """Write into the audit trail how many records were added, if any."""
+    def note_added(self, upload: Upload | None = None, numbers: IntArray | None = None) -> None:
+        """Write how many records were added, if any, into the audit trail. Remember an upload that may be repeated."""
         db = self.state.db
-        if self.added or self.noted:
-            database.set_meta(db, "next_number", str(self.state.engine.ledger.next_number))  # may exceed 63 bits
-            chain.append(db, "add", records=self.added, **({"extra": str(self.extra)} if self.extra else {}))
+        if upload is not None and numbers is not None:
+            upload.note(db, numbers)
+        if self.added or upload is not None:
+            db.upsert("meta", [("next_number", str(self.state.engine.ledger.next_number))])  # may exceed 63 bits
+            chain.append(db, "add", records=self.added)
 
     def erase(self, slots: IntArray, staying: Iterable[OwnerId] = ()) -> dict[int, OwnerId]:
         """Erase the records in these slots, and forget owners who have none left. Returns their names, by owner slot.
@@ -182,8 +158,7 @@ class Change:
         database.write_record_keys(db, shard, slots)
         database.blank_owners(db, gone)
         database.write_tombstones(db, {d: ledger.tombstones[d] for d in map(ledger.digest, gone.values())})
-        self._touch(gone)
-        self.fold()
+        self.fold(gone)
         self.erased += len(slots)
         chain.append(db, "forget", records=len(slots), owners=len(gone))
         forget_names(self.state.home.keys, set(gone.values()).difference(staying))
@@ -199,6 +174,21 @@ class Change:
         state.journal.forget_requests()
         self._write_beginning(state.engine.predictor.purge())
 
+    def prune(self, days: int, day: int | None = None) -> int:
+        """Delete requests and uploads that are older than this many days. Returns how many.
+
+        Only time decides, never what was asked or answered.
+        """
+        db, before = self.state.db, ((today() if day is None else day) - days,)
+        old = {table: list(db.execute(f"SELECT id FROM {table} WHERE day < ?", before)) for table in _DATED}
+        count = sum(map(len, old.values()))
+        if count:
+            for table, names in old.items():
+                db.delete(table, names)
+            chain.append(db, "prune", requests=count)
+            self.state.journal.forget_requests(name for (name,) in old["requests"])
+        return count
+
     def begin_round(self) -> None:
         """Begin a round of training, because all records were replaced, if there is a shared model (rule 17)."""
         predictor = self.state.engine.predictor
@@ -213,17 +203,9 @@ class Change:
             database.write_sum(self.state.db, seq, release)
             chain.append(self.state.db, "answers", first=seq, last=seq, count=1, sums=1, charged="0")
 
-    def fold(self) -> None:
-        """Replace debits by balances."""
-        journal, blocks = self.state.journal, sorted(self.state.journal.touched, key=str)
-        balances = database.snapshot(self.state.engine.ledger, blocks)
-        database.write_balances(self.state.db, balances, journal.last_noted)
-        journal.touched.clear()
-        journal.unfolded_bytes = 0
-
-    def _touch(self, owner_slots: Iterable[int]) -> None:
-        blocks = {slot // BLOCK for slot in owner_slots}
-        self.state.journal.touched |= {(scope, b) for scope in self.state.engine.ledger.scopes for b in blocks}
+    def fold(self, owner_slots: Iterable[int] = ()) -> None:
+        """Replace debits by balances, and write the balances of these owners."""
+        self.state.journal.fold(owner_slots)
 
 
 ERASED = {
@@ -238,13 +220,3 @@ PURGED = {
     "kept": "what was spent, and the public rows with which the next round of training has begun",
     "public": "everybody who asks again can see that a purge happened, so it must not be tied to one person's erasure",
 }
-
-
-def receipt_of(state: State, what: str, **facts: Any) -> dict[str, Any]:
-    """The receipt of an erasure or a purge. An entry of the audit trail has the same hash.
-
-    The receipt leaves out the position of the entry. It would count what happened to other people, which is private
-    (rule 14).
-    """
-    entry = chain.last(state.db)
-    return {"receipt": what, "store": state.store_id, "at": entry.at, **facts, "audit_hash": entry.hash.hex()}

@@ -1,16 +1,13 @@
-"""The connection to a store file, and all functions that read or write its tables."""
+"""All functions that read and write the rows of a store, but those of the audit trail (`chain.py`)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from typing import Any, Self
-from urllib.parse import quote
+from typing import Any
+from zlib import crc32
 
-import apsw
 import numpy as np
 import numpy.typing as npt
 
@@ -18,89 +15,15 @@ from indknn.core.quantise import root_norms
 from indknn.core.releases import PublicRows, Release, decode, encode
 from indknn.errors import StoreError
 from indknn.ledger import SHARED, Scope
-from indknn.ledger.memory import MemoryLedger, Tombstone
+from indknn.ledger.memory import Tombstone
 from indknn.records.protocol import AnyShard
-from indknn.store.codec import BLOCK, Debits, decode_name, encode_name, pack_label, record_type, unpack_label
-from indknn.store.head import Head, has_log, log_path
-from indknn.store.home import Connection, scan
-from indknn.store.schema import check, migrate
+from indknn.store.connection import Connection
 from indknn.types import IntArray, OwnerId, Vectors
 
-_ROWS = 4096
+_ROWS, _LABEL_BITS = 4096, 16
 _SHARED = "*"  # the scope for what every analyst sees; the names of analysts begin with "="
 PURGED = -2
 """The label of a purged answer. A sum over records has -1."""
-
-
-@dataclass(frozen=True)
-class Balance:
-    """What the owners of one block had spent in a scope, and in how many queries they had taken part."""
-
-    scope: Scope
-    block: int
-    spent: bytes
-    queries: bytes
-
-
-class FileConnection(apsw.Connection):
-    """An open file. When `with` ends, a transaction is durable, and its head is written."""
-
-    head: Head | None = None
-    """The head, once the file was found to be complete and may be written."""
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> bool:
-        done = super().__exit__(*error)
-        if self.head is not None and error[0] is None and not self.in_transaction:
-            self.head.follow(*newest(self))
-        return done
-
-
-def connect(
-    path: Path, *, create: bool = False, synchronous: str = "FULL", vfs: str | None = None, read_only: bool = False
-) -> FileConnection:
-    """Open, check and migrate a file. It uses WAL, syncs every commit, and overwrites deleted content.
-
-    Closing the connection leaves the log as it is.
-    """
-    name, flags = str(path), apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
-    if read_only:
-        if has_log(path):
-            raise StoreError(
-                f"{log_path(path)} holds changes that are not in the store yet: open it where it can be written"
-            )
-        # with "immutable" SQLite writes nothing at all, not even a lock
-        name, flags = f"file:{quote(name)}?immutable=1", apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    try:
-        db = FileConnection(name, flags=flags, vfs=vfs)
-    except apsw.Error as error:
-        raise StoreError(f"{path} cannot be opened as a store: {error}") from error
-    try:
-        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a log that is refused must stay as it was
-        db.pragma("locking_mode", "EXCLUSIVE")  # one writer; keeps the WAL index out of a shared file
-        check(db, str(path), empty=create)  # check first, because the file may belong to somebody else
-        db.pragma("journal_mode", "WAL")
-        db.pragma("synchronous", synchronous)
-        db.pragma("secure_delete", 1)
-        db.pragma("temp_store", "MEMORY")
-        db.pragma("foreign_keys", 1)
-        migrate(db)
-    except apsw.Error as error:
-        db.close(True)
-        raise StoreError(f"{path} cannot be opened as a store: {error}") from error
-    except BaseException:
-        db.close(True)
-        raise
-    return db
-
-
-def newest(db: Connection) -> tuple[int, bytes]:
-    """The position and hash of the newest entry of the audit trail."""
-    position, digest = db.execute("SELECT position, hash FROM audit ORDER BY position DESC LIMIT 1").fetchone()
-    return int(position), bytes(digest)
 
 
 def get_meta(db: Connection, name: str) -> Any:
@@ -110,7 +33,7 @@ def get_meta(db: Connection, name: str) -> Any:
 
 def set_meta(db: Connection, name: str, value: Any) -> None:
     """Set a value by name."""
-    db.execute("INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value", (name, value))
+    db.upsert("meta", [(name, value)])
 
 
 def read_public(db: Connection) -> PublicRows | None:
@@ -145,15 +68,15 @@ def _blank(shard: AnyShard, slots: IntArray, n_features: int) -> npt.NDArray[np.
 
 def _overwrite(db: Connection, slots: IntArray, body: npt.NDArray[np.void]) -> None:
     text, size = body.tobytes(), body.dtype.itemsize
-    rows = zip(slots.tolist(), (text[i : i + size] for i in range(0, len(text), size)), strict=True)
-    db.executemany("INSERT INTO records VALUES (?, ?) ON CONFLICT (slot) DO UPDATE SET body = excluded.body", rows)
+    bodies = [text[i : i + size] for i in range(0, len(text), size)]
+    db.upsert("records", zip(slots.tolist(), bodies, strict=True))
 
 
 def read_records(db: Connection, n_features: int, shard: AnyShard) -> None:
     """Fill an empty shard, slot by slot, in pieces, so that there is never a second copy of all records in memory."""
     kind, free = record_type(n_features), [np.zeros(0, dtype=np.int64)]
     shard.expect(int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM records").get))
-    rows, done = scan(db, "SELECT slot, body FROM records ORDER BY slot"), 0
+    rows, done = db.scan("SELECT slot, body FROM records ORDER BY slot"), 0
     while part := list(islice(rows, _ROWS)):
         slots, bodies = zip(*part, strict=True)
         if slots != tuple(range(done, done + len(part))) or set(map(len, bodies)) != {kind.itemsize}:
@@ -176,43 +99,20 @@ def scope_id(db: Connection, scope: Scope) -> int:
     name = "" if scope is None else _SHARED if scope == SHARED else "=" + scope
     found = db.execute("SELECT id FROM scopes WHERE name = ?", (name,)).get
     if found is None:
-        found = db.execute("INSERT INTO scopes (name) VALUES (?) RETURNING id", (name,)).get
+        found = _next(db, "scopes", "id")
+        db.insert("scopes", [(found, name)])
     return int(found)
+
+
+def _next(db: Connection, table: str, column: str) -> int:
+    """The number of the next row."""
+    return int(db.execute(f"SELECT coalesce(max({column}), 0) + 1 FROM {table}").get)
 
 
 def read_scopes(db: Connection) -> dict[int, Scope]:
     """Analysts by number."""
     rows = db.execute("SELECT id, name FROM scopes ORDER BY id")
     return {number: SHARED if name == _SHARED else name[1:] if name else None for number, name in rows}
-
-
-@dataclass(frozen=True)
-class Accounts:
-    """What every slot had spent in each scope, its number of queries, and which blocks have debits."""
-
-    spent: dict[Scope, IntArray]
-    queries: IntArray
-    touched: set[tuple[Scope, int]]
-
-
-def read_accounts(db: Connection) -> Accounts:
-    """Read the balances, then apply the debits that came later."""
-    scopes, capacity = read_scopes(db), int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM owners").get)
-    size = -(-capacity // BLOCK) * BLOCK
-    spent = {scope: np.zeros(size, dtype=np.int64) for scope in scopes.values()}
-    queries = np.zeros(size, dtype=np.int64)
-    for number, block, body in db.execute("SELECT scope, block, spent FROM balances"):
-        _fill(spent[scopes[number]], block, np.frombuffer(body, "<i8"))
-    for block, body in db.execute("SELECT block, queries FROM participation"):
-        _fill(queries, block, np.frombuffer(body, "<i4"))
-    touched: set[tuple[Scope, int]] = set()
-    replay = "SELECT a.scope, d.body FROM debits d JOIN answers a USING (seq) ORDER BY d.seq"
-    for number, body in db.execute(replay):
-        debits = Debits.decode(body)
-        spent[scopes[number]][debits.slots] += debits.units
-        queries[debits.slots] += 1
-        touched |= {(scopes[number], block) for block in debits.blocks}
-    return Accounts(spent, queries, touched)
 
 
 def read_tombstones(db: Connection) -> dict[bytes, Tombstone]:
@@ -231,87 +131,39 @@ def read_names(db: Connection) -> Iterator[tuple[int, OwnerId]]:
             yield slot, decode_name(name, slot)
 
 
-def read_ledger(db: Connection, ledger: MemoryLedger) -> set[tuple[Scope, int]]:
-    """Fill an empty ledger. Returns the blocks that debits have touched since the last balances."""
-    accounts, number = read_accounts(db), int(get_meta(db, "next_number") or 0)
-    old_names = get_meta(db, "old_names") is not None
-    ledger.restore(read_names(db), accounts.spent, accounts.queries, read_tombstones(db), number, old_names)
-    return accounts.touched
-
-
-def snapshot(ledger: MemoryLedger, blocks: Iterable[tuple[Scope, int]]) -> list[Balance]:
-    """The balances of these blocks as they are now."""
-    parts = [(scope, block, slice(block * BLOCK, (block + 1) * BLOCK)) for scope, block in blocks]
-    return [
-        Balance(
-            scope,
-            block,
-            ledger.column(scope)[p].astype("<i8").tobytes(),
-            ledger.participation[p].astype("<i4").tobytes(),
-        )
-        for scope, block, p in parts
-    ]
-
-
-def write_balances(db: Connection, balances: Iterable[Balance], last: int) -> None:
-    """Write balances in place of all debits up to answer number `last`."""
-    for b in balances:
-        db.execute(
-            "INSERT INTO balances VALUES (?, ?, ?) ON CONFLICT (scope, block) DO UPDATE SET spent = excluded.spent",
-            (scope_id(db, b.scope), b.block, b.spent),
-        )
-        db.execute(
-            "INSERT INTO participation VALUES (?, ?) ON CONFLICT (block) DO UPDATE SET queries = excluded.queries",
-            (b.block, b.queries),
-        )
-    db.execute("DELETE FROM debits")
-    set_meta(db, "folded", last)
-
-
 def write_owners(db: Connection, named: Iterable[tuple[int, Any]]) -> None:
     """Write owners who have just come, by slot."""
-    rows = ((slot, encode_name(name, slot)) for slot, name in named)
-    db.executemany("INSERT INTO owners (slot, name) VALUES (?, ?)", rows)
+    left = enumerate(named, _next(db, "owners", "number"))
+    while some := [(number, slot, encode_name(name, slot)) for number, (slot, name) in islice(left, _ROWS)]:
+        db.insert("owners", some)
 
 
 def blank_owners(db: Connection, slots: Iterable[int]) -> None:
     """Overwrite the names in these slots. Only the newest row of a slot can still have one."""
-    blank = """UPDATE owners SET name = zeroblob(length(name))
-               WHERE number = (SELECT max(number) FROM owners WHERE slot = ?)"""
-    db.executemany(blank, ((slot,) for slot in slots))
+    left = iter(slots)
+    while some := list(islice(left, 500)):
+        which = ", ".join("?" * len(some))
+        found = db.execute(f"SELECT number, slot, name FROM owners WHERE slot IN ({which}) ORDER BY number", some)
+        newest = {slot: (number, slot, bytes(len(name))) for number, slot, name in found}
+        db.upsert("owners", newest.values())
 
 
 def write_record_keys(db: Connection, shard: AnyShard, slots: IntArray) -> None:
     """Overwrite the hashes of record ids in the blocks of these slots."""
-    write = "INSERT INTO record_keys VALUES (?, ?) ON CONFLICT (block) DO UPDATE SET digests = excluded.digests"
-    db.executemany(write, shard.keys.blocks_of(slots).items())
-
-
-def read_joined(db: Connection) -> dict[bytes, dict[Scope, int]]:
-    """What people who were counted as two had spent when that was found, if above a budget. By keyed hash."""
-    scopes = read_scopes(db)
-    rows = db.execute("SELECT digest, spent FROM joined")
-    return {digest: {scopes[int(n)]: units for n, units in json.loads(body).items()} for digest, body in rows}
-
-
-def write_joined(db: Connection, digest: bytes, spent: dict[Scope, int]) -> None:
-    """Remember what a person who was counted as two had spent when that was found."""
-    body = {str(scope_id(db, scope)): units for scope, units in spent.items() if units}
-    write = "INSERT INTO joined VALUES (?, ?) ON CONFLICT (digest) DO UPDATE SET spent = excluded.spent"
-    db.execute(write, (digest, json.dumps(body)))
+    if blocks := shard.keys.blocks_of(slots):
+        db.upsert("record_keys", blocks.items())
 
 
 def write_tombstones(db: Connection, tombstones: dict[bytes, Tombstone]) -> None:
     """Write what is kept about forgotten people, by keyed hash."""
     scopes = {scope for tombstone in tombstones.values() for scope, units in tombstone.spent.items() if units}
     numbers = {scope: str(scope_id(db, scope)) for scope in sorted(scopes, key=str)}
-    update = "spent = excluded.spent, queries = excluded.queries"
-    db.executemany(
-        f"INSERT INTO tombstones VALUES (?, ?, ?) ON CONFLICT (digest) DO UPDATE SET {update}",
-        (
+    db.upsert(
+        "tombstones",
+        [
             (digest, json.dumps({numbers[scope]: units for scope, units in t.spent.items() if units}), t.queries)
             for digest, t in tombstones.items()
-        ),
+        ],
     )
 
 
@@ -335,19 +187,64 @@ def write_sum(db: Connection, seq: int, release: Release, charged: int = 0) -> N
 
     If anybody was charged for it, the same transaction must also write balances.
     """
-    row = (seq, scope_id(db, SHARED), b"", 0.0, -1, str(charged), encode(release))
-    db.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    db.insert("answers", [(seq, scope_id(db, SHARED), b"", 0.0, -1, str(charged), encode(release))])
     if not charged:
-        db.execute("INSERT INTO debits VALUES (?, ?)", (seq, Debits.merge([]).encode()))
+        db.insert("debits", [(seq, b"")])
 
 
 def purge_answers(db: Connection) -> None:
     """Overwrite all queries and everything that was released. Who was charged how much stays."""
-    db.execute("UPDATE answers SET query = zeroblob(length(query)), scale = 0.0, release = zeroblob(length(release))")
-    db.execute("UPDATE answers SET label = ?, release = NULL", (PURGED,))
-    db.execute("DELETE FROM requests")
+    done = 0
+    some = "SELECT seq, scope, length(query), charged, length(release) FROM answers WHERE seq > ? ORDER BY seq LIMIT ?"
+    while rows := db.execute(some, (done, _ROWS)).fetchall():
+        blank = [(*row[:2], bytes(row[2]), 0.0, PURGED, row[3]) for row in rows]
+        # Zeros of the same length overwrite what was there. Only then the row may become shorter.
+        db.upsert("answers", [(*new, bytes(row[4] or 0)) for new, row in zip(blank, rows, strict=True)])
+        db.upsert("answers", [(*new, None) for new in blank])
+        done = rows[-1][0]
+    db.clear("requests")
 
 
-def _fill(column: IntArray, block: int, part: IntArray) -> None:
-    here = column[block * BLOCK : (block + 1) * BLOCK]  # shorter, or empty, if the last owners are gone
-    here[: len(part)] = part[: len(here)]
+# How records and names are packed
+
+
+def record_type(n_features: int) -> np.dtype[np.void]:
+    """How a record is written: 20 bytes and the features. Owner -1 marks a free slot."""
+    head = [("generation", "<i4"), ("owner", "<i4"), ("label", "<i4"), ("scale", "<f8")]
+    return np.dtype([*head, ("features", "i1", (n_features,))])
+
+
+def pack_label(labels: IntArray, epochs: IntArray) -> IntArray:
+    """A label, and how many rounds of training had begun when its record came, in the 32 bits of the label.
+
+    >>> packed = pack_label(np.array([3]), np.array([2]))
+    >>> [part.tolist() for part in unpack_label(packed)]
+    [[3], [2]]
+    """
+    return labels | epochs << _LABEL_BITS
+
+
+def unpack_label(packed: IntArray) -> tuple[IntArray, IntArray]:
+    """The values that `pack_label` packed. A free slot has label -1."""
+    free = packed < 0
+    return np.where(free, -1, packed & ((1 << _LABEL_BITS) - 1)), np.where(free, 0, packed >> _LABEL_BITS)
+
+
+def encode_name(name: OwnerId, slot: int) -> bytes:
+    """A letter, the name, and a checksum over both and the slot. A damaged name would be a lost ledger.
+
+    The letter keeps every name apart from zeros, which mark a name that was overwritten.
+
+    >>> encode_name("ann", 5)[:-4], decode_name(encode_name("7", 5), 5)
+    (b'sann', '7')
+    """
+    body = b"s" + name.encode(errors="surrogatepass")
+    return body + crc32(body, slot).to_bytes(4, "little")
+
+
+def decode_name(text: bytes, slot: int) -> OwnerId:
+    """The name that `encode_name` wrote."""
+    body = text[:-4]
+    if crc32(body, slot) != int.from_bytes(text[-4:], "little"):
+        raise StoreError(f"the name of the owner in slot {slot} is damaged")
+    return str(body[1:], "utf-8", "surrogatepass")

@@ -48,11 +48,11 @@ class Mark:
     @staticmethod
     def unpacked(body: bytes, key: bytes) -> Mark | None:
         """The mark in these bytes. None if it is damaged, torn, empty or of another store."""
-        text, told = body[: _FIELDS.size], body[_FIELDS.size : _FIELDS.size + _SUM]
-        if len(text) < _FIELDS.size or told != _sum(text, key):
+        text, digest = body[: _FIELDS.size], body[_FIELDS.size : _FIELDS.size + _SUM]
+        if len(text) < _FIELDS.size or digest != _sum(text, key):
             return None
-        what, count, position, digest = _FIELDS.unpack(text)
-        return Mark(count, position, digest) if what == _WHAT else None
+        what, count, position, entry = _FIELDS.unpack(text)
+        return Mark(count, position, entry) if what == _WHAT else None
 
 
 def head_path(store: Path) -> Path:

@@ -1,190 +1,129 @@
-"""What a store needs from the place where it is kept: a connection that runs SQL, and a home that opens and locks.
+"""The home of a store: the place where it is kept, how it is opened there, and who has it.
 
-The SQL of the store is the same everywhere. What differs is in one class each: `filehome.FileHome` for a SQLite file,
-`postgres.home.DatabaseHome` for PostgreSQL.
+What differs between places is in one class each: `filehome.FileHome` for a SQLite file, `postgres.home.DatabaseHome`
+for PostgreSQL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from indknn.errors import StoreError, to_install
-from indknn.place import Address, Place, place_of
+from indknn.place import Address, Place, keys_path, place_of
+from indknn.store.connection import Connection
 
 if TYPE_CHECKING:
     from indknn.engine import Engine
 
 
-class Rows(Protocol):
-    """The result of a statement. It is read once."""
-
-    @property
-    def get(self) -> Any:
-        """The only value of the first row. None if there is no row."""
-        ...
-
-    def fetchone(self) -> Any:
-        """The next row as a tuple. None after the last."""
-        ...
-
-    def fetchall(self) -> list[Any]:
-        """All remaining rows."""
-        ...
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-    def __next__(self) -> Any: ...
-
-
-class Connection(Protocol):
-    """An open store. `with` is a transaction: either everything in it is written, durably, or nothing.
-
-    Statements use only what every engine knows: `?` for values, INSERT ... VALUES with ON CONFLICT (key) DO UPDATE,
-    UPDATE ... SET ... WHERE, DELETE ... WHERE, SELECT. Only statements inside a transaction may write.
-    """
-
-    def execute(self, sql: str, values: Sequence[Any] | None = None, /) -> Rows:
-        """Run one statement."""
-        ...
-
-    def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> Any:
-        """Run a statement once for each row."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: Any) -> bool | None: ...
-
-    def readonly(self, name: str, /) -> bool:
-        """Whether nothing can be written."""
-        ...
-
-
-@runtime_checkable
-class BookedConnection(Connection, Protocol):
-    """A connection that itself reports to the books which rows it writes."""
-
-    def keep(self, books: Any, /) -> None:
-        """Report to these books from now on. `SELECT books_digest()` returns their digest."""
-        ...
-
-    def scan(self, sql: str, /) -> Iterator[Any]:
-        """The rows of a large table, without holding them all. No other statement may run meanwhile."""
-        ...
-
-
-class Copy(Protocol):
-    """A copy of a store that is made piece by piece, while the store is used."""
-
-    def step(self) -> bool:
-        """Copy some more, in about a millisecond, while nobody writes. Returns whether the copy is complete."""
-        ...
-
-    def opened(self) -> AbstractContextManager[Connection]:
-        """The copy, for reading in any thread. It is deleted afterwards."""
-        ...
-
-
-class Home(Protocol):
+class Home(ABC):
     """The place of a store. One process holds it at a time. Processes that only read may share it."""
 
     doubt: str
     """What may have happened if rows do not agree with the audit trail."""
 
-    @property
-    def place(self) -> Place:
+    def __init__(self, place: Place):
+        self.place = place
         """Where it is, in a form that can be shown."""
-        ...
+        self.keys = keys_path(place)
+        """The file of API keys: beside a file, or in a folder of this user."""
 
-    @property
-    def keys(self) -> Path:
-        """The file of API keys."""
-        ...
-
+    @abstractmethod
     def exists(self) -> bool:
         """Whether there is a store, or anything else in its place."""
-        ...
 
+    @abstractmethod
     def create(self, fill: Callable[[Connection], None]) -> None:
         """Make an empty store, completely or not at all.
 
         `fill` writes its first rows. An existing store is never overwritten.
         """
-        ...
 
+    @abstractmethod
     def hold(self, *, read_only: bool = False) -> None:
         """Take the store, or raise an error that says who has it. It must exist."""
-        ...
 
+    @abstractmethod
     def release(self) -> None:
         """Release the store."""
-        ...
 
+    @abstractmethod
     def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> Connection:
-        """An open, checked and migrated store. Everything that it shows is durable."""
-        ...
+        """An open store of this version. Everything that it shows is durable."""
 
+    @abstractmethod
     def close(self, db: Connection) -> None:
         """Close, even if the disk or the server fails."""
-        ...
 
-    def refuse_if_moved(self) -> None:
+    @contextmanager
+    def opened(self, *, read_only: bool = False) -> Iterator[Connection]:
+        """The store, held and open for a moment."""
+        self.hold(read_only=read_only)
+        try:
+            db = self.connect(read_only=read_only)
+            try:
+                yield db
+            finally:
+                self.close(db)
+        finally:
+            self.release()
+
+    @abstractmethod
+    def copy(self, db: Connection) -> Iterator[Connection | None]:
+        """Copy the open store, some more with each step, in about a millisecond and while nobody writes.
+
+        A step gives None, or the copy once it is complete. It can be read in any thread while the store is used.
+        """
+
+    @abstractmethod
+    def take_over(self) -> str:
+        """Take the store away from the process that has it. Returns who that was."""
+
+    # What only one of the places needs
+
+    def refuse_if_moved(self) -> None:  # noqa: B027
         """Refuse if this is no longer the store that was opened. Called before writing, and before reading again."""
-        ...
 
     def still_held(self, db: Connection) -> bool:
         """Whether this process still has the store, or somebody took it over. A short read, in no transaction.
 
         StoreError if that cannot be known now.
         """
-        ...
+        return True
 
-    def keep_room(self, engine: Engine, debits: int, *, only_if_grown: bool = False) -> None:
+    def keep_room(self, engine: Engine, debits: int) -> None:  # noqa: B027
         """Reserve space so that people can be forgotten on a full disk, if this process can do that."""
-        ...
 
     def give_room(self) -> bool:
         """Give up the reserved space. Returns whether there was any."""
-        ...
+        return False
 
     def empty_log(self, db: Connection) -> bool:
         """Overwrite erased bytes in the log too, if that is possible at once. Returns the same as `give_room`."""
-        ...
-
-    def copy(self, db: Connection) -> Copy:
-        """Begin a copy of the open store, which can be checked while the store is used."""
-        ...
+        return False
 
     def defects(self, db: Connection) -> Iterator[str]:
-        """Errors that the database itself finds in its storage."""
-        ...
-
-    def take_over(self) -> str:
-        """Take the store away from the process that has it. Returns who that was."""
-        ...
+        """Errors that the place itself finds in its storage."""
+        return iter(())
 
     def rewrite(self) -> Any:
         """Write tables anew that still hold old bytes.
 
         Returns `postgres.erasure.Rewritten`, or None if nothing was needed.
         """
-        ...
+        return None
 
     def old_bytes(self, db: Connection) -> list[str]:
         """Why bytes of erased people may still be there. Empty if they are known to be gone."""
-        ...
+        return []
 
     def erasure(self, db: Connection) -> dict[str, Any]:
         """What a receipt says about old bytes."""
-        ...
-
-
-def scan(db: Connection, sql: str) -> Iterator[Any]:
-    """The rows of a large table, without holding them all in memory."""
-    return db.scan(sql) if isinstance(db, BookedConnection) else iter(db.execute(sql))
+        return {}
 
 
 def home_of(where: str | Path | Address) -> Home:

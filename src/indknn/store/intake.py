@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 from unicodedata import is_normalized
 
 import numpy as np
@@ -29,8 +29,6 @@ from indknn.types import IntArray, OwnerId, Vectors
 _WHOLE = re.compile(r"[+-]?[0-9]+\.0*|\+[0-9]+")
 _UNSAYABLE = re.compile("[\n\r\ud800-\udfff]")  # no request over HTTP can name such a person
 _ODD = f"no space at an end, no 17.0 for 17, one line in Unicode NFC, not {EACH_ROW_PREFIX}..."
-Ready: TypeAlias = tuple[Vectors, IntArray, Sequence[OwnerId] | None, list[str] | None, Match | None]
-"""Features, labels, owners (None for new people), record ids, and which rows are here already, if that is known."""
 
 
 @dataclass(frozen=True)
@@ -55,31 +53,71 @@ class Added:
     advice: list[Warning]
 
 
-def is_vacant(engine: Engine) -> bool:
-    """Whether nobody is here, and nobody who was here has spent anything."""
-    return not engine.ledger.n_owners and not engine.ledger.anything_spent()
+@dataclass(frozen=True)
+class NewRows:
+    """Records as a caller gives them. `prepared` rows are vectors and class numbers already.
+
+    `items` say whose rows they are, one by one, instead of `y`, `owners` and `record_ids`.
+    """
+
+    X: Any
+    y: Any
+    owners: Any = None
+    record_ids: Any = None
+    prepared: bool = False
+    items: Sequence[Item] | None = None
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Records in the form in which they are kept."""
+
+    vectors: Vectors
+    labels: IntArray
+    owners: Sequence[OwnerId] | None
+    """None if each row is a new person."""
+    record_ids: Sequence[str | None] | None
+    match: Match | None
+    """Which rows are here already, if that is known."""
+    replaced: IntArray
+    """The slots of records that rows replace because they name them by number."""
 
 
 class Intake:
-    """Prepares rows that come in batches. `profile` has seen all of them."""
+    """Prepares rows that come in batches. `people` were here before, and `profile` has seen all rows.
 
-    def __init__(self, engine: Engine):
-        self.profile = Profile()
-        self._rows = 0
-        self._vacant = is_vacant(engine)  # apart from new people in earlier batches
+    Each row may be a new person only if nobody is here, or with `instead`, when all earlier records go, if nobody has
+    spent anything.
+    """
 
-    def __call__(self, engine: Engine, X: Any, y: Any, owners: Any = None, record_ids: Any = None) -> Ready:
+    def __init__(self, ledger: MemoryLedger, *, instead: bool = False):
+        self.profile, self.people = Profile(), ledger.n_owners
+        self._rows, self._instead = 0, instead
+        self._vacant = (instead or not self.people) and not ledger.anything_spent()
+
+    def ready(self, engine: Engine, rows: NewRows) -> Ready:
         """Records in the form in which they are kept, or an error that names the row, counted over all batches."""
         try:
-            vectors, labels = engine.settings.prepare(X, y, self.profile.see)
-            names = people_of(owners, len(vectors), engine.ledger, self._vacant)
-            chosen = as_record_ids(record_ids, len(vectors))
-            match = engine.match(vectors, labels, names, chosen) if names is not None and not self._rows else None
+            vectors, labels = rows.X, rows.y
+            if not rows.prepared:
+                vectors, labels = engine.settings.prepare(vectors, labels, self.profile.see)
+            replaced = np.zeros(0, dtype=np.int64)
+            if rows.items is None:
+                names = people_of(rows.owners, len(labels), engine.ledger, self._vacant)
+                chosen: Sequence[str | None] | None = as_record_ids(rows.record_ids, len(labels))
+            else:
+                names, replaced = people_of_items(rows, engine, self._vacant)
+                chosen = record_ids_of(rows.items)
+            match = None
+            if names is not None and not self._rows and not self._instead:
+                match = engine.match(vectors, labels, names, chosen)
         except InvalidInputError as error:
-            raise InvalidInputError(f"{error}, counting from row {self._rows}" if self._rows else str(error)) from None
-        self._rows += len(vectors)
+            if not self._rows:
+                raise
+            raise InvalidInputError(f"{error}, counting from row {self._rows}") from None
+        self._rows += len(labels)
         self._vacant &= names is None
-        return vectors, labels, names, chosen, match
+        return Ready(vectors, labels, names, chosen, match, replaced)
 
 
 def people_of(owners: Any, n: int, ledger: MemoryLedger, vacant: bool) -> Sequence[OwnerId] | None:
@@ -99,8 +137,9 @@ def people_of(owners: Any, n: int, ledger: MemoryLedger, vacant: bool) -> Sequen
     names = as_owners(owners, length=n)
     if isinstance(names, Numbered):
         return names
-    for name in ledger.strangers([name for name in names if _is_odd(name)]):
-        if not ledger.graves(name):
+    odd = [name for name in names if _is_odd(name)]
+    for name in ledger.strangers(odd) if odd else ():
+        if ledger.tombstone(name) is None:
             raise InvalidInputError(f"owner {name!r} is new here, and must have a name of another form: {_ODD}")
     return names
 
@@ -114,30 +153,34 @@ def _is_odd(name: OwnerId) -> bool:
     return bool(alike or _UNSAYABLE.search(name)) or name.startswith(EACH_ROW_PREFIX)
 
 
-def people_of_items(items: Sequence[Item], engine: Engine, each_row: bool) -> Sequence[OwnerId] | None:
-    """The same for items that come one by one."""
-    vacant = is_vacant(engine)
-    if each_row:
+def people_of_items(rows: NewRows, engine: Engine, vacant: bool) -> tuple[Sequence[OwnerId] | None, IntArray]:
+    """The same for items that come one by one, and the slots of the records that they replace by number.
+
+    `rows.owners` may say that each row is a new person.
+    """
+    items, shard = rows.items or (), engine.shard
+    replaced = shard.slots_of_records([item.id for item in items if item.id is not None])
+    if says_each_row(rows.owners):
         if any(item.owner is not None or item.id is not None for item in items):
             raise InvalidInputError("each_row is for new people: a record must name neither an owner nor an id")
-        return people_of(EACH_ROW, len(items), engine.ledger, vacant)
+        return people_of(EACH_ROW, len(items), engine.ledger, vacant), replaced
     owners: list[Any] = [item.owner for item in items]
-    held: dict[int, OwnerId] = {}
+    known: dict[int, OwnerId] = {}
     for i, item in enumerate(items):
         if item.id is not None:
-            (slot,) = engine.shard.owners_of(engine.shard.slots_of_records([item.id])).tolist()
-            held[i] = engine.ledger.name_of(slot)
-            owners[i] = held[i] if item.owner is None else item.owner
+            (slot,) = shard.owners_of(shard.slots_of_records([item.id])).tolist()
+            known[i] = engine.ledger.name_of(slot)
+            owners[i] = known[i] if item.owner is None else item.owner
         elif item.owner is None:
             raise InvalidInputError(f"record {i} must name its owner; use each_row if every record is a new person")
     names = people_of(owners, len(items), engine.ledger, vacant)
-    for i, owner in held.items():
+    for i, owner in known.items():
         if names is not None and names[i] != owner:
             raise InvalidInputError(
                 f"record {i} has the id {items[i].id} of a record of another owner: a record never changes its owner, "
                 "who has paid for what was released about it; forget it first, then add it without the id"
             )
-    return names
+    return names, replaced
 
 
 def record_ids_of(items: Sequence[Item]) -> list[str | None] | None:

@@ -14,7 +14,7 @@ import math
 import os
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,9 @@ from indknn.errors import InvalidInputError, StoreError, StoreLockedError
 from indknn.place import Place
 from indknn.store import chain, database
 from indknn.store.chain import now
-from indknn.store.home import Connection, home_of
-from indknn.store.opening import checked_books
+from indknn.store.connection import Connection
+from indknn.store.home import home_of
+from indknn.store.opening import check_books
 from indknn.types import OwnerId
 
 ROLES = ("analyst", "curator", "owner", "auditor", "admin")
@@ -65,8 +66,7 @@ def read_key_file(path: Path) -> KeyFile:
     """The keys in a file. Without a file, no keys and no secret."""
     try:
         body = json.loads(path.read_text())
-        told = body.pop("sum")
-        if told != _sum(body):
+        if body.pop("sum") != _sum(body):
             raise ValueError("it was changed or damaged")
         return KeyFile(bytes.fromhex(body["secret"]), tuple(Key(**entry) for entry in body["keys"]))
     except FileNotFoundError:
@@ -167,21 +167,11 @@ def mark_keyed(db: Connection) -> None:
 def remember_keys(store: Place) -> None:
     """Let a store that nobody has open remember that it has keys. A server does this by itself."""
     home = home_of(store)
-    try:
-        home.hold()
-    except StoreLockedError:
-        return
-    try:
-        db = home.connect()
-        try:
-            if not is_keyed(db):
-                checked_books(db, home)
-                with db:
-                    mark_keyed(db)
-        finally:
-            home.close(db)
-    finally:
-        home.release()
+    with suppress(StoreLockedError), home.opened() as db:
+        if not is_keyed(db):
+            check_books(db, home)
+            with db:
+                mark_keyed(db)
 
 
 def _check(role: str, name: str, owner: OwnerId | int | None, rate: float | None, max_queries: int | None) -> None:
@@ -228,7 +218,7 @@ def _locked(path: Path) -> Iterator[KeyFile]:
 
 def _write(path: Path, file: KeyFile) -> None:
     """Replace the file, atomically and durably. Only its owner may read it."""
-    body: dict[str, Any] = {"version": 2, "secret": file.secret.hex(), "keys": [asdict(k) for k in file.keys]}
+    body: dict[str, Any] = {"version": 1, "secret": file.secret.hex(), "keys": [asdict(k) for k in file.keys]}
     with private_file(path) as stream:
         json.dump({**body, "sum": _sum(body)}, stream, indent=1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +20,9 @@ from indknn.records.protocol import AnyShard
 from indknn.records.shard import Shard, new_index
 from indknn.settings import Settings
 from indknn.store import chain, database
-from indknn.store.books import Books
-from indknn.store.codec import Debits
-from indknn.store.home import Connection, Home
+from indknn.store.connection import Books, Connection
+from indknn.store.home import Home
+from indknn.store.journal import Debits, read_ledger
 from indknn.store.keyfile import read_key_file
 from indknn.store.store import Store
 from indknn.types import IntArray
@@ -45,7 +46,9 @@ class Memory:
         """The state now."""
         ids = shard.record_ids()
         slots = ids & _SLOT
-        return Memory(settings, ledger, ids, shard.owners_of(slots), shard.keys.blocks_of(slots))
+        # A block without any key may be in memory and not in the file: it came with keys of later slots.
+        keys = {block: body for block, body in shard.keys.blocks_of(slots).items() if any(body)}
+        return Memory(settings, ledger, ids, shard.owners_of(slots), keys)
 
 
 class Snapshot:
@@ -57,8 +60,8 @@ class Snapshot:
     def __init__(self, store: Store):
         self._store, self._generation = store, store.generation
         with store.reading() as db:  # another thread may be committing
-            self._copy = store.home.copy(db)
-        self._memory: Memory | None = None
+            self._steps = store.home.copy(db)
+        self._copy: Connection | None = None
 
     def copy_some(self) -> bool:
         """Copy some pages, in about a millisecond. Returns whether that was all."""
@@ -67,17 +70,16 @@ class Snapshot:
             if store.generation != self._generation:
                 raise StoreError("the store was read again during the check; check it again")
             store.flush()
-            if self._copy.step():
-                ledger = store.engine.ledger
-                self._memory = Memory.of(store.settings, ledger.copy(), store.engine.shard)
-        return self._memory is not None
+            self._copy = next(self._steps)
+            if self._copy is not None:
+                self._memory = Memory.of(store.settings, store.engine.ledger.copy(), store.engine.shard)
+        return self._copy is not None
 
     def problems(self) -> tuple[list[str], int]:
         """What is wrong, and the length of the audit trail. In any thread."""
-        assert self._memory is not None
-        with self._copy.opened() as db:
-            books = Books(db, database.get_meta(db, "key"))
-            found = list(_all(self._store.home, db, books, self._memory))
+        assert self._copy is not None
+        with closing(self._copy) as db:
+            found = list(_all(self._store.home, db, self._memory))
             return found, chain.last(db).position
 
 
@@ -86,26 +88,26 @@ def problems(store: Store) -> Iterator[str]:
     with store.reading() as db:
         store.flush()
         memory = Memory.of(store.settings, store.engine.ledger, store.engine.shard)
-        found = list(_all(store.home, db, store.books, memory))
+        found = list(_all(store.home, db, memory))
     yield from found
 
 
-def _all(home: Home, db: Connection, books: Books, memory: Memory) -> Iterator[str]:
+def _all(home: Home, db: Connection, memory: Memory) -> Iterator[str]:
     try:
-        yield from _each(home, db, books, memory)
+        yield from _each(home, db, memory)
     except (apsw.Error, StoreError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         yield f"file: it cannot be read to the end: {error!r}"
 
 
-def _each(home: Home, db: Connection, books: Books, memory: Memory) -> Iterator[str]:
+def _each(home: Home, db: Connection, memory: Memory) -> Iterator[str]:
     yield from home.defects(db)
     yield from _keys(home)
     yield from chain.breaks(db)
-    if books.read() != chain.last(db).facts.get("books"):
+    if Books(database.get_meta(db, "key")).read(db) != chain.last(db).facts.get("books"):
         yield "rows of the file are not as the audit trail has them"
     yield from _answers(db)
     yield from _records(db, memory)
-    yield from _given_less(db, memory)
+    yield from _limits(db, memory)
     yield from _budgets(db, memory)
     yield from _memory(db, memory)
 
@@ -145,81 +147,67 @@ def _answers(db: Connection) -> Iterator[str]:
 def _records(db: Connection, memory: Memory) -> Iterator[str]:
     """The number of records is what was added minus what was forgotten, and each belongs to an owner who is here."""
     came = {"add": 1, "forget": -1}
-    told = sum(came[entry.kind] * int(entry.facts["records"]) for entry in chain.entries(db) if entry.kind in came)
-    if told != len(memory.ids):
-        yield f"there are {len(memory.ids)} records, but {told} by the audit trail"
+    count = sum(came[entry.kind] * int(entry.facts["records"]) for entry in chain.entries(db) if entry.kind in came)
+    if count != len(memory.ids):
+        yield f"there are {len(memory.ids)} records, but {count} by the audit trail"
     if not np.array_equal(np.unique(memory.owners), np.sort(memory.ledger.slots_of(memory.ledger.owners()))):
         yield "there are records of nobody, or people without records"
 
 
-def _given_less(db: Connection, memory: Memory) -> Iterator[str]:
+def _limits(db: Connection, memory: Memory) -> Iterator[str]:
     """Analysts have the ε that they were given, in the audit trail, in the file and in memory."""
-    told: list[float] = []
+    given: list[float] = []
     for entry in chain.entries(db):
         if entry.kind == "budget":
-            told += [entry.facts["epsilon"]]
+            given += [entry.facts["epsilon"]]
             if entry.facts["was"] is not None:
-                told.remove(entry.facts["was"])
-    stored = json.loads(database.get_meta(db, "settings")).get("analysts", {})
-    if sorted(stored.values()) != sorted(told):
+                given.remove(entry.facts["was"])
+    stored = json.loads(database.get_meta(db, "settings"))["analysts"]
+    if sorted(stored.values()) != sorted(given):
         yield "what analysts were given is not as the audit trail has it"
     if stored != memory.settings.analysts or new_ledger(memory.settings).budgets != memory.ledger.budgets:
         yield "memory and disk disagree about what analysts were given"
 
 
 def _budgets(db: Connection, memory: Memory) -> Iterator[str]:
-    """Nobody is above their budget, and what people have spent equals what answers were charged.
-
-    A person who was counted as two until names became text may be above it, by what both had spent until then.
-    """
-    ledger, joined, settings = memory.ledger, database.read_joined(db), memory.settings
+    """Nobody is above their budget, and what people have spent equals what answers were charged."""
+    ledger, settings = memory.ledger, memory.settings
     columns = {scope: ledger.column(scope) for scope in ledger.scopes}
+    graves = ledger.tombstones.values()
     for scope, column in columns.items():
-        graves = {digest: t.spent.get(scope, 0) for digest, t in ledger.tombstones.items()}
-        if min(column.min(initial=0), min(graves.values(), default=0)) < 0:
+        spent = [0, *(t.spent.get(scope, 0) for t in graves)]
+        if min(column.min(initial=0), *spent) < 0:
             yield f"what somebody has spent with analyst {scope!r} is below zero"
         most = ledger.shared_budget
         if scope != SHARED:
             view = settings.seen_by(scope)
             most = to_units(view.budget) - (ledger.shared_budget if view.advised else 0)
-        above = _above(ledger, column, graves, most)
-        if any(units > joined.get(digest, {}).get(scope, 0) for digest, units in above.items()):
+        if max(column.max(initial=0), *spent) > most:
             yield f"somebody has spent more than their budget with analyst {scope!r}"
     if ledger.global_budget is not None:
         together = np.sum(list(columns.values()), axis=0)
-        graves = {digest: sum(t.spent.values()) for digest, t in ledger.tombstones.items()}
-        above = _above(ledger, together, graves, ledger.global_budget)
-        if any(units > sum(joined.get(digest, {}).values()) for digest, units in above.items()):
+        if max(together.max(initial=0), *(sum(t.spent.values()) for t in graves), 0) > ledger.global_budget:
             yield "somebody has spent more than the global budget"
-    total = sum(sum(column.tolist()) for column in columns.values())
-    total += sum(sum(t.spent.values()) for t in ledger.tombstones.values())
+    total = sum(sum(column.tolist()) for column in columns.values()) + sum(sum(t.spent.values()) for t in graves)
     charged = sum(int(c) for (c,) in db.execute("SELECT charged FROM answers"))
-    charged += sum(int(entry.facts.get("extra", 0)) for entry in chain.entries(db))  # of people counted as two
     if total != charged:
         yield f"people have spent {total} units in all, but answers were charged {charged}"
 
 
-def _above(ledger: MemoryLedger, column: IntArray, graves: dict[bytes, int], limit: int) -> dict[bytes, int]:
-    """Who has spent more than this, by keyed hash."""
-    slots = np.flatnonzero(column > limit).tolist()
-    here = {ledger.digest(ledger.name_of(slot)): int(column[slot]) for slot in slots}
-    return {**{digest: units for digest, units in graves.items() if units > limit}, **here}
-
-
 def _memory(db: Connection, memory: Memory) -> Iterator[str]:
     """Memory agrees with the file, to the bit."""
-    settings, held = memory.settings, memory.ledger
+    settings, live = memory.settings, memory.ledger
     ledger = new_ledger(settings, key=database.get_meta(db, "key"))
-    database.read_ledger(db, ledger)
-    if ledger.owners() != held.owners():
+    read_ledger(db, ledger)
+    if ledger.owners() != live.owners():
         yield "memory and disk disagree about who is here"
         return
-    for scope in held.scopes:
-        if not _same(ledger.column(scope), held.column(scope)):
+    for scope in live.scopes:
+        if not _same(ledger.column(scope), live.column(scope)):
             yield f"memory and disk disagree about what was spent with analyst {scope!r}"
-    if not _same(ledger.participation, held.participation):
+    if not _same(ledger.participation, live.participation):
         yield "memory and disk disagree about who took part how often"
-    if ledger.tombstones != held.tombstones:
+    if ledger.tombstones != live.tombstones:
         yield "memory and disk disagree about the forgotten"
     shard = Shard(new_index(settings), ledger)
     database.read_records(db, settings.n_features, shard)

@@ -284,9 +284,9 @@ class Outside:
         return found
 
 
-def about_queries(schema: Schema | None, table: Any) -> list[Warning]:
-    """The warnings for one table. The list is empty if there is no schema, or if the queries are vectors."""
-    if schema is None or not is_table(table):
+def about_queries(schema: Schema, table: Any) -> list[Warning]:
+    """The warnings for one table. The list is empty if the queries are vectors."""
+    if not is_table(table):
         return []
     outside = Outside(schema)
     outside.see(schema.split(table).features)

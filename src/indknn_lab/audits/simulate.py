@@ -1,8 +1,8 @@
 """Many transcripts at once, for bounds that need a million trials.
 
 The target is alone. Admission uses the mechanism's own `count`. Settling is written again here, because K differs in
-every trial, and `settle` of the mechanism handles one query at a time. `tests/audits` runs both with the same noise. It
-checks that charges and labels are exactly the same, and losses the same up to rounding.
+every trial, and `settle` of the mechanism handles one query at a time. `tests/lab/audits` runs both with the same
+noise. It checks that charges and labels are exactly the same, and losses the same up to rounding.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from golden.transcripts import Replayed
 from indknn.errors import StoreError
 from indknn.settings import Settings
 from indknn.store import Store, keyfile
-from indknn.store.books import TABLES
-from indknn.store.sqlitelog import empty_log
+from indknn.store.sqlite import empty_log
+from indknn.store.tables import TABLES
 from indknn.store.verify import problems
 from store.faults import law
 
@@ -81,7 +81,7 @@ def lay_out(path, files):
 def held(store):
     """What the store holds, and who has keys."""
     keys = keyfile.read_key_file(store.home.keys)
-    return {table: sorted(map(repr, store.db.execute(f"SELECT * FROM {table}"))) for table in (*TABLES, "audit")}, keys
+    return {table: sorted(map(repr, store.db.execute(f"SELECT * FROM {table}"))) for table in TABLES}, keys
 
 
 def held_and_done(store):

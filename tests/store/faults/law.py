@@ -16,7 +16,7 @@ import numpy as np
 
 from indknn.core.quantise import quantise
 from indknn.settings import Settings
-from indknn.store import Store, files, journal
+from indknn.store import Store, filehome, journal
 from indknn.store.journal import StoreJournal
 from indknn.store.verify import problems
 
@@ -225,12 +225,12 @@ def body_of(file):
     return file.read_bytes() if file.exists() else b""
 
 
-REAL_FILL = files.Ballast.fill
+REAL_FILL = filehome.Ballast.fill
 
 
 def no_ballast():
     """Images are opened by the thousand, and the ballast plays no part in them."""
-    files.Ballast.fill = lambda self, need: None
+    filehome.Ballast.fill = lambda self, need: None
 
 
 @contextmanager

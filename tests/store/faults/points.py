@@ -3,9 +3,9 @@
 import os
 import signal
 
-from indknn.store import chain, database, files
+from indknn.store import chain, database, journal
+from indknn.store.filehome import FileHome
 from indknn.store.journal import StoreJournal
-from indknn.store.space import Space
 
 
 def _targets():
@@ -14,17 +14,17 @@ def _targets():
         "in the transaction": (chain, "append", "after"),
         "after the commit": (StoreJournal, "_write", "after"),
         "before the answer leaves": (StoreJournal, "commit", "after"),
-        "reading the ledger": (database, "read_ledger", "after"),
+        "reading the ledger": (journal, "read_ledger", "after"),
         "adding records": (database, "write_records", "after"),
         "adding owners": (database, "write_owners", "before"),
-        "folding": (database, "write_balances", "before"),
-        "folded, not committed": (database, "write_balances", "after"),
+        "folding": (StoreJournal, "_write_balances", "before"),
+        "folded, not committed": (StoreJournal, "_write_balances", "after"),
         "clearing records": (database, "clear_records", "after"),
         "writing a tombstone": (database, "write_tombstones", "after"),
-        "before the log is emptied": (Space, "empty_log", "before"),
-        "after the log is emptied": (Space, "empty_log", "after"),
-        "before the witness": (files.Witness, "write", "before"),
-        "after the witness": (files.Witness, "write", "after"),
+        "before the log is emptied": (FileHome, "empty_log", "before"),
+        "after the log is emptied": (FileHome, "empty_log", "after"),
+        "before the witness": (chain.Witness, "write", "before"),
+        "after the witness": (chain.Witness, "write", "after"),
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 from indknn.errors import StaleStoreError, StoreError, StoreLockedError
 from indknn.store import Store
 from indknn.store.head import head_path
-from indknn.store.sqlitelog import empty_log
+from indknn.store.sqlite import empty_log
 from indknn.store.verify import problems
 from store.faults import law
 from store.faults.killing import context

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from indknn.errors import StoreError
-from indknn.store import Store, files, journal
+from indknn.store import Store, filehome, journal
 from indknn.store.verify import problems
 from store.faults import law
 from store.faults.killing import context
@@ -26,7 +26,7 @@ def small_disk(tmp_path, monkeypatch):
     )
     if mounted.returncode:
         pytest.skip(f"a small tmpfs cannot be mounted here: {mounted.stderr.strip()}")
-    monkeypatch.setattr(files.Ballast, "fill", law.REAL_FILL)
+    monkeypatch.setattr(filehome.Ballast, "fill", law.REAL_FILL)
     monkeypatch.setattr(journal, "FOLD_BYTES", 2 << 20)
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
@@ -109,9 +109,9 @@ def test_another_process_opens_on_a_full_disk_and_forgets(small_disk):
 def test_the_ballast_grows_with_the_store_and_holds_what_a_forget_needs(small_disk):
     path = small_disk / "a.store"
     with Store.create(path, law.settings()) as store:
-        before = store.home._space._ballast.size
+        before = store.home._ballast.size
         store.add(law.rows("x", 3000), ["a"] * 3000, ["one"] * 1500 + [f"x{i}" for i in range(1500)])
-        assert store.home._space._ballast.size > before + 1000 * 4096
+        assert store.home._ballast.size > before + 1000 * 4096
         store.predict(law.rows("q", 200))
         fill_up(small_disk)
         assert store.forget(["one"])["records"] == 1500

@@ -256,7 +256,8 @@ def test_a_backup_that_fails_leaves_nothing(path, tmp_path, monkeypatch):
     def broken(*_):
         raise OSError("no space")
 
-    monkeypatch.setattr("indknn.store.backup.sync_file", broken)
+    create(keys_path(path), "analyst", "alice")
+    monkeypatch.setattr("indknn.store.filehome.sync_file", broken)
     with Store(path) as store, pytest.raises(StoreError, match="cannot be made: no space"):
         backup(store, tmp_path / "backup.store")
     assert not list(tmp_path.glob("backup*"))

@@ -10,7 +10,8 @@ import pytest
 
 from indknn.errors import IndKNNError, InvalidInputError, StoreError
 from indknn.settings import Settings
-from indknn.store import Store, database
+from indknn.store import Store, database, filehome
+from indknn.store.tables import VERSION
 from indknn.store.verify import problems
 from store.faults import law
 
@@ -55,23 +56,28 @@ def test_what_is_not_a_store_is_refused_and_left_as_it_was(tmp_path, make):
         Store.create(file, law.settings())
 
 
-def test_a_folder_a_missing_file_and_a_newer_schema_are_refused(tmp_path, path):
+def test_a_folder_and_a_missing_file_are_refused(tmp_path):
     with pytest.raises(StoreError, match="does not exist"):
         Store(tmp_path / "nothing")
     with pytest.raises(StoreError):
         Store(tmp_path)
+
+
+@pytest.mark.parametrize("version", [0, VERSION + 1])
+def test_a_file_of_another_version_is_refused_in_one_line(path, version):
     db = apsw.Connection(str(path))
-    db.pragma("user_version", 99)
+    db.pragma("user_version", version)
     db.close()
-    with pytest.raises(StoreError, match="99"):
-        Store(path)
+    for read_only in (False, True):
+        with pytest.raises(StoreError, match=f"has version {version} of .* supports version {VERSION}$"):
+            Store(path, read_only=read_only)
 
 
 def test_creation_that_dies_leaves_no_store_and_can_be_done_again(tmp_path, monkeypatch):
     path = tmp_path / "a.store"
-    for name in ("connect", "set_meta"):
+    for module, name in ((filehome, "connect"), (database, "set_meta")):
         with monkeypatch.context() as patch:
-            patch.setattr(database, name, lambda *_, **__: (_ for _ in ()).throw(MemoryError))
+            patch.setattr(module, name, lambda *_, **__: (_ for _ in ()).throw(MemoryError))
             with pytest.raises(MemoryError):
                 Store.create(path, law.settings())
         assert not path.exists()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 
-from indknn.store import head, sqlitelog
+from indknn.store import head, sqlite
 
 SECTOR = 512
 _numbers = itertools.count()
@@ -41,7 +41,7 @@ class Disk:
         self.vfs = _VFS(self)
         # What does not go through SQLite: the syncs of a log by its name, and all of the head.
         self._real = {
-            (sqlitelog, "sync_file"): self._sync,
+            (sqlite, "sync_file"): self._sync,
             (head, "_write"): self._write,
             (head, "_sync"): self._sync_open,
         }
@@ -66,7 +66,7 @@ class Disk:
 
     def _sync(self, path):
         self.note("sync", path)
-        self._real[sqlitelog, "sync_file"](path)
+        self._real[sqlite, "sync_file"](path)
 
     def _write(self, handle, path, body, at):
         self.note("write", path, at, body)

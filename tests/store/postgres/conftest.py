@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import postgres_server
+from helpers import postgres_server
 from indknn.place import Address, place_of
-from indknn.store import Store, held, keyfile
+from indknn.store import Store, keyfile
 from indknn.store import home as homes
 from indknn.store import store as stores
 from store.postgres.people import NAMES, SETTINGS, X, Y
@@ -66,17 +66,13 @@ def in_database(server, monkeypatch):
             schema = "f" + hashlib.sha256(str(path).encode()).hexdigest()[:20]
             options = {"host": str(server.folder), "port": str(server.port), "user": postgres_server.USER}
             super().__init__(Address("postgres", schema, tuple(sorted(options.items()))))
-            self.place = path
-
-        @property
-        def keys(self):
-            return self.path.with_name(self.path.name + ".keys")
+            self.place, self.keys = path, path.with_name(path.name + ".keys")
 
     def home_of(where):
         found = place_of(where)
         return Mapped(found) if isinstance(found, Path) else DatabaseHome(found)
 
-    for module in (homes, held, stores, keyfile):
+    for module in (homes, stores, keyfile):
         monkeypatch.setattr(module, "home_of", home_of)
 
 

@@ -10,7 +10,7 @@ import tempfile
 import time
 from dataclasses import asdict
 
-import postgres_server
+from helpers import postgres_server
 from store.faults.killing import random_kills
 from store.postgres.killing import ClientKills, ServerKills
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-import postgres_server
+from helpers import postgres_server
 from store.faults import law
 from store.faults.killing import random_kills
 from store.postgres.killing import ClientKills, ServerKills

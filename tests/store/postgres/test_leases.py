@@ -119,7 +119,7 @@ def late_commit(store, server, lock, monkeypatch):
     if lock:  # whoever takes over waits for the transaction: let it end once they do
         threading.Thread(target=_when_somebody_waits, args=(server, go_on)).start()
     successor = home_of(store.path)
-    session = successor.opened()
+    session = successor._connected()
     epoch = session.execute("SELECT epoch FROM leases").get
     session.pg.execute("UPDATE leases SET epoch = epoch + 1 WHERE id = 0 AND epoch = %s", (epoch,))
     seen = session.execute("SELECT count(*) FROM answers").get

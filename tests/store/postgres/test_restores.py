@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-import postgres_server
+from helpers import postgres_server
 from indknn.errors import FencedError, StaleStoreError, StoreError
 from indknn.place import place_of
 from indknn.store import Store

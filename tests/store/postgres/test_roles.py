@@ -10,11 +10,11 @@ import psycopg
 import pytest
 from psycopg import errors
 
-import postgres_server
+from helpers import postgres_server
 from indknn.errors import FencedError, StoreError, StoreLockedError
 from indknn.store import Store
 from indknn.store.home import home_of
-from indknn.store.postgres.schema import COLUMNS
+from indknn.store.tables import TABLES as STORED
 from indknn.store.verify import problems
 from store.postgres.people import NAMES, SETTINGS, X, Y
 from store.postgres.test_served import ask
@@ -63,7 +63,7 @@ def test_each_role_can_do_its_work_and_no_more(addresses):
         assert store.rewrite()["stage"].startswith("rewritten")
 
 
-TABLES = (*COLUMNS, "audit", "leases", "schema_version")
+TABLES = (*STORED, "leases", "schema_version")
 READ = ("SELECT * FROM {}",)
 CHANGE = ("INSERT INTO {} SELECT * FROM {} LIMIT 0", "DELETE FROM {} WHERE false")
 LOCK = ("SELECT * FROM {} FOR SHARE", "BEGIN; LOCK TABLE {}", "BEGIN; LOCK TABLE {} IN SHARE UPDATE EXCLUSIVE MODE")
@@ -73,7 +73,7 @@ OWN = ("TRUNCATE {}", "DROP TABLE {}", "ALTER TABLE {} ADD COLUMN x int", "VACUU
 def done(address, statements):
     """The statements, of each table, that somebody can carry out. Nothing remains of them."""
     home, able = home_of(address), set()
-    session = home.opened()
+    session = home._connected()
     for table in TABLES:
         for statement in statements:
             noticed = []
@@ -103,7 +103,7 @@ def test_the_reader_only_reads_and_the_writer_owns_nothing(addresses):
     assert done(addresses["read"], READ + CHANGE + LOCK + OWN) == {(table, READ[0]) for table in TABLES}
     assert done(addresses["write"], OWN) == set()
     able = done(addresses["write"], CHANGE)
-    assert {table for table, _ in able} == {*COLUMNS, "audit"}
+    assert {table for table, _ in able} == set(STORED)
     assert ("audit", CHANGE[1]) not in able
 
 

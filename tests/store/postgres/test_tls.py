@@ -7,7 +7,7 @@ import subprocess
 import psycopg
 import pytest
 
-import postgres_server
+from helpers import postgres_server
 from indknn.errors import StoreError
 from indknn.store import Store
 from indknn.store.verify import problems

@@ -27,6 +27,11 @@ class Index(Protocol):
         """The records themselves, by slot."""
         ...
 
+    @property
+    def threads(self) -> int | None:
+        """How many cores may be used for these records, None for all."""
+        ...
+
     def add(self, vectors: Vectors) -> IntArray:
         """Store the records and return the slot of each. Freed slots are taken first."""
         ...

@@ -29,7 +29,7 @@ class ExactIndex:
     def __init__(self, kernel: Kernel, n_features: int, *, scanner: str = "auto", threads: int | None = None):
         self.kernel = kernel
         self.n_features = n_features
-        self.scanner = make_scanner(scanner, threads)
+        self.scanner, self.threads = make_scanner(scanner, threads), threads
         self.slots = Slots(n_features, with_scale=kernel.uses_lengths)
 
     def __len__(self) -> int:

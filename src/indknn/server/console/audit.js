@@ -105,12 +105,10 @@ function words({ kind, body }) {
     case "purge": return "Purged all answers and the shared model. Everybody who asks again can see it.";
     case "budget": return `Limited an analyst to ε = ${figure(facts.epsilon)}${facts.was === null ? "" : ` (${figure(facts.was)} before)`}.`;
     case "keys": return "First key made.";
-    case "names": return `All names became text: ${many(facts.renamed, "name")} renamed, ${many(facts.joined, "person", "people")} with two names joined.`;
     case "prune": return `Deleted the ids of ${many(facts.requests, "old request")}.`;
     case "repeats": return `Repeated ${many(facts.requests, "request")}, at no charge.`;
     case "fold": return "Added earlier charges to the balances.";
     case "witness": return "A witness was used for the first time.";
-    case "upgrade": return `The file was upgraded to version ${facts.schema}.`;
     default: return `${kind} ${JSON.stringify(facts)}`;
   }
 }

@@ -15,8 +15,8 @@ from typing import Any
 import psycopg
 
 from indknn.store import chain
-from indknn.store.home import Connection
-from indknn.store.postgres.schema import COLUMNS
+from indknn.store.connection import Connection
+from indknn.store.tables import SUMMED
 
 ERASING = ("forget", "purge", "prune")
 _PATIENCE = "2s"
@@ -70,12 +70,12 @@ def rewrite(pg: psycopg.Connection) -> Rewritten:
     pg.execute("SET client_min_messages = info")
     pg.execute("SELECT set_config('lock_timeout', %s, false)", (_PATIENCE,))  # answers wait behind a waiting lock
     try:
-        for table in COLUMNS:
-            pg.execute(f"VACUUM (FULL, VERBOSE) {table}".encode())
+        for table in SUMMED:
+            pg.execute(f"VACUUM (FULL, VERBOSE) {table.name}".encode())
     except psycopg.errors.LockNotAvailable:
         return Rewritten(files_of(pg), 0.0, "another session reads the tables: rewrite again when it has ended")
     files = files_of(pg)
-    if any(files[table] == before[table] for table in COLUMNS):  # the server only warns
+    if any(files[table.name] == before[table.name] for table in SUMMED):  # the server only warns
         return Rewritten(
             files, 0.0, "this role may not rewrite the tables: indknn rewrite needs the role that owns them"
         )
@@ -134,7 +134,7 @@ def files_of(pg: psycopg.Connection) -> dict[str, int]:
     rows = pg.execute(
         "SELECT relname, pg_relation_filenode(oid) FROM pg_class WHERE relname = ANY(%s) AND relkind = 'r' "
         "AND relnamespace = current_schema()::regnamespace ORDER BY relname",
-        (list(COLUMNS),),
+        ([table.name for table in SUMMED],),
     )
     return dict(rows.fetchall())
 

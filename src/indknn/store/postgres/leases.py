@@ -61,7 +61,7 @@ class Lease:
 
 
 @dataclass(frozen=True)
-class Held:
+class Holding:
     """A lease of this process, and the database it is in. A copy of the database is another one."""
 
     lease: Lease
@@ -74,14 +74,14 @@ def look(pg: psycopg.Connection) -> Lease | None:
     return None if row is None else Lease(*row)
 
 
-def take(pg: psycopg.Connection, place: str, holder: str, earlier: Held | None = None) -> Held:
+def take(pg: psycopg.Connection, place: str, holder: str, earlier: Holding | None = None) -> Holding:
     """Take the lease of the store.
 
     `earlier` is what this process held before. Then it is refused if anybody has written the lease since.
     """
     database, found = _database(pg), _current(pg, place)
     if earlier is not None:
-        if Held(found, database) != earlier:
+        if Holding(found, database) != earlier:
             raise FencedError(
                 f"{place} was taken over by {found.who}, or restored; stop this process, and open the store again"
             )
@@ -95,7 +95,7 @@ def take(pg: psycopg.Connection, place: str, holder: str, earlier: Held | None =
     taken = _write(pg, found, f"{holder} (lease {secrets.token_hex(16)}, session {pid} {role} {start or ''})")
     if taken is None:
         raise StoreLockedError(f"{place}: another process was quicker to open it")
-    return Held(taken, database)
+    return Holding(taken, database)
 
 
 def take_over(pg: psycopg.Connection, place: str, holder: str) -> str:

@@ -15,7 +15,7 @@ from indknn.ledger import SHARED
 from indknn.records.derived import Derived
 from indknn.records.shard import Shard
 from indknn.store import Store
-from indknn.store.paid import pay_for_counts
+from indknn.store.table_counts import pay_for_counts
 from indknn.types import Cohort
 from indknn_lab.audits.checks.shared import price_of
 from indknn_lab.audits.scenarios import ENDLESS, MODEL, around, near

@@ -14,7 +14,7 @@ from indknn.engine import Engine
 from indknn.ledger import MemoryLedger, Scope
 from indknn.models.adviser import Adviser
 from indknn.records.derived import Derived
-from indknn.store import Store, paid
+from indknn.store import Store, table_counts
 from indknn.types import IntArray
 from indknn_lab.audits.patches import Mutant, Replacement, patched
 
@@ -66,13 +66,13 @@ def _counted_free() -> list[Replacement]:
 
 
 def _free_schema() -> list[Replacement]:
-    original = paid._released
+    original = table_counts._released
 
     def released(*arguments: Any) -> Any:
         with patched([(MemoryLedger, "charge", lambda *_, **__: None)]):
             return original(*arguments)
 
-    return [(paid, "_released", released)]
+    return [(table_counts, "_released", released)]
 
 
 def _adds_begin() -> list[Replacement]:

@@ -13,9 +13,8 @@ from indknn.answering.requests import Reply, Request
 from indknn.ledger import MemoryLedger, Scope
 from indknn.server.worker import Worker
 from indknn.store import database
-from indknn.store.batches import Batch
 from indknn.store.change import Change
-from indknn.store.journal import StoreJournal
+from indknn.store.journal import Batch, StoreJournal
 from indknn.types import IntArray
 from indknn_lab.audits.patches import Mutant, Replacement
 

@@ -37,7 +37,7 @@ def _gradient(change: Callable[..., Contribution]) -> Callable[[], list[Replacem
 
 
 def _unclipped(original: Any, values: Any, labels: Any, owners: Any, limits: Any, *rest: Any) -> Contribution:
-    weights, _, scale = rest
+    weights, _, scale, *_ = rest
     given: Contribution = original(values, labels, owners, limits, *rest)
     with np.errstate(over="ignore"):  # it overflows for a person whom the model gets right
         whole = original(values, labels, owners, _ENDLESS + 0 * limits, weights, _NO_CLIP, scale)
@@ -66,7 +66,15 @@ def _record_by_record(original: Any, values: Any, labels: Any, owners: Any, limi
 
 
 def _in_floats(
-    original: Any, values: Int8Array, labels: Any, owners: Any, limits: Any, weights: Weights, clip: float, scale: int
+    original: Any,
+    values: Int8Array,
+    labels: Any,
+    owners: Any,
+    limits: Any,
+    weights: Weights,
+    clip: float,
+    scale: int,
+    threads: int = 1,
 ) -> Contribution:
     """Softmax, gradient, clip and sum in floating point, as in a linear algebra library. Only the sum is rounded."""
     rows, lengths = rows_of(values)
