@@ -15,7 +15,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from conftest import blobs
 from indknn import IndKNNClassifier, PrivacyError, PrivacyWarning, UnknownOwnerError, budget
 from indknn.core.calibrate import DEFAULT_TAU
-from indknn.errors import LedgerError
+from indknn.errors import InvalidInputError, LedgerError
+from indknn.tables import infer
+from indknn_lab.baselines import public_rows_only
 
 CANNOT_HOLD = {
     "check_fit_idempotent": "fitting again refunds nothing, so the second model has less to spend",
@@ -559,3 +561,26 @@ def test_threads_share_one_ledger():
     assert not failures
     assert model.privacy_spent().max() <= model.budget_
     assert len(model.record_ids_) == 500
+
+
+def test_the_model_starts_from_labelled_public_rows():
+    """Given as a pair, or as a table with the label column of the schema. A pair of rows has no labels."""
+    X, y = blobs(700, 3, 6, seed=3)
+    names = [f"c{i}" for i in range(6)]
+    table = {name: X[:, i] for i, name in enumerate(names)}
+    sample = {**{name: column[:200] for name, column in table.items()}, "kind": y[:200]}
+    schema = infer(sample, label="kind").schema
+    private = {**{name: column[200:400] for name, column in table.items()}, "kind": y[200:400]}
+    made = {
+        "pair": IndKNNClassifier(0.1, public=(X[:200], y[:200]), random_state=1).fit(X[200:400], y[200:400]),
+        "table": IndKNNClassifier(0.1, schema=schema, public=sample, random_state=1).fit(private),
+        "without": IndKNNClassifier(0.1, public=X[:200], random_state=1).fit(X[200:400], y[200:400]),
+    }
+    starts = {name: one.warm_up()._engine.predictor.model.shown.rule.start for name, one in made.items()}
+    assert [name for name, start in starts.items() if start is not None] == ["pair", "table"]
+    alone = public_rows_only(X[:200], y[:200]).score(X[400:], y[400:])
+    assert (made["pair"].predict(X[400:]) == y[400:]).mean() > alone - 0.05
+    two = IndKNNClassifier(8.0, public=(X[0], X[1]), random_state=1).fit(X[200:400], y[200:400])
+    assert two._engine.predictor.public.labels is None
+    with pytest.raises(InvalidInputError, match="one label per row"):
+        IndKNNClassifier(1.0, public=(X[:200], y[:100]), random_state=1).fit(X[200:400], y[200:400])

@@ -17,20 +17,20 @@ ROOT = Path(__file__).parents[1]
 PASSAGE = 8
 LIMITS: dict[str, tuple[int, int, int]] = {
     # package: lines, files, the longest function
-    "indknn": (22186, 122, 55),
-    "indknn/*.py": (1748, 9, 35),
-    "indknn/answering": (835, 5, 28),
-    "indknn/cli": (1642, 9, 55),
+    "indknn": (22457, 124, 55),
+    "indknn/*.py": (1761, 9, 35),
+    "indknn/answering": (839, 5, 28),
+    "indknn/cli": (1647, 9, 55),
     "indknn/cluster": (1011, 6, 25),
-    "indknn/core": (2351, 15, 43),
+    "indknn/core": (2359, 15, 43),
     "indknn/features": (285, 4, 19),
     "indknn/ledger": (853, 3, 35),
-    "indknn/models": (1349, 11, 28),
+    "indknn/models": (1585, 13, 29),
     "indknn/records": (1833, 12, 30),
     "indknn/server": (3459, 15, 53),
-    "indknn/store": (4741, 25, 42),
+    "indknn/store": (4746, 25, 42),
     "indknn/tables": (2079, 8, 36),
-    "indknn_lab": (10193, 79, 70),
+    "indknn_lab": (10222, 80, 70),
 }
 DUPLICATES = 0
 """How many passages of eight lines may stand twice."""

@@ -20,6 +20,7 @@ from indknn.core import accounting
 from indknn.core.advice import about_copies, tell
 from indknn.core.inputs import as_owner_list, as_owners, as_record_ids, says_each_row
 from indknn.core.noise import Noise
+from indknn.core.releases import PublicRows
 from indknn.core.statistics import MAX_RECORDS
 from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger import SHARED, MemoryLedger, Scope, checked_analyst
@@ -63,7 +64,7 @@ class Engine:
         noise: Noise,
         ledger: MemoryLedger | None = None,
         journal: Journal | None = None,
-        public: Int8Array | None = None,
+        public: PublicRows | None = None,
         make_shard: MakeShard | None = None,
     ):
         self.settings = settings
@@ -125,9 +126,10 @@ class Engine:
             self.shard.forget(slots)
         return len(slots)
 
-    def declare_public(self, X: npt.ArrayLike) -> None:
-        """Unlabelled public rows that the shared model may use."""
-        self.predictor.public = self.settings.quantise(X, "public").values
+    def declare_public(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None) -> None:
+        """Public rows that the shared model may use, with their labels if they are known."""
+        vectors, labels = self.settings.prepare_public(X, y)
+        self.predictor.public = PublicRows(False, 0, vectors.values, labels)
 
     def train(self) -> Iterator[Progress]:
         """Train the shared model, or train it again if there are enough newcomers, piece by piece.

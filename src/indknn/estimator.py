@@ -53,10 +53,10 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         A file, or the address of a PostgreSQL database, that keeps records, ledgers and answers durably. The first
         ``fit`` or ``partial_fit`` makes it. Later ones open it, in this process or another, and its parameters must
         agree with these. None: everything is kept in memory.
-    public : array-like or None
-        Unlabelled public rows that resemble the records but belong to nobody in the private data. A thousand are
-        enough. They make the shared model better and cost no budget. None: the queries of the first ``predict`` are
-        used.
+    public : array-like, a pair (X, y), or None
+        Public rows that resemble the records but belong to nobody in the private data. A thousand are enough. They
+        make the shared model better and cost no budget. With labels y, or a table with the label column of the schema,
+        the model starts from what they say. None: the queries of the first ``predict`` are used.
     schema : Schema, dict, path or None
         A description of the columns of a table (`indknn.tables`). Then X may be a pandas, polars or Arrow frame, and
         columns are found by name. In ``fit``, X may also hold label, owner and record id. None: X holds vectors.
@@ -119,7 +119,7 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         n_bits: int | None = None,
         index_seed: int = 0,
         store: str | Path | None = None,
-        public: npt.ArrayLike | None = None,
+        public: Any = None,
         schema: Any = None,
         shards: Any = None,
     ):
@@ -380,7 +380,9 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _with_public(self, made: Engine | Store) -> Engine | Store:
         if self.public is not None:
-            made.declare_public(vectors_of(self.public, self._schema()))
+            X, y = self.public if _is_pair(self.public) else (self.public, None)
+            rows, labels, _, _ = records_of(self._schema(), X, y)
+            made.declare_public(rows, labels)
         return made
 
     def _first_classes(self, classes: npt.ArrayLike | None) -> npt.NDArray[Any]:
@@ -388,6 +390,11 @@ class IndKNNClassifier(ClassifierMixin, BaseEstimator):
         if given is None:
             raise InvalidInputError("classes must be passed on the first call to partial_fit, got None")
         return inputs.as_classes(given)
+
+
+def _is_pair(public: Any) -> bool:
+    """Whether this is rows and labels. A pair of two rows is not."""
+    return isinstance(public, tuple) and len(public) == 2 and np.ndim(public[0]) != 1 and np.ndim(public[1]) == 1
 
 
 def _check_records(X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

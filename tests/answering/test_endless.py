@@ -219,6 +219,7 @@ def test_releases_survive_being_written():
         Votes(5 << 20, 7, 0, 0.25, 0.5, np.array([3, -1, -2])),
         PublicRows(True, 3, np.array([[1, -2], [3, 4]], dtype=np.int8)),
         PublicRows(False, 1, np.zeros((0, 5), dtype=np.int8)),
+        PublicRows(True, 3, np.array([[1, -2], [3, 4]], dtype=np.int8), np.array([1, 0])),
         Gradient(3, 28, 99, np.array([5, -6])),
         ModelShown(),
         TallyRelease(1, 9, np.arange(20)),
@@ -226,6 +227,7 @@ def test_releases_survive_being_written():
         again = decode(encode(release))
         assert type(again) is type(release)
         assert encode(again) == encode(release)
+        assert repr(again) == repr(release)
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, ASKING], ids=["the model alone", "with votes"])

@@ -12,11 +12,13 @@ from indknn.core.noise import SeededNoise
 from indknn.core.quantise import quantise
 from indknn.core.releases import Gradient, ModelOnly, ModelShown, PublicRows, TallyRelease, decode, encode
 from indknn.core.statistics import headcount, noisy_tally, tally, tally_scale
-from indknn.core.training import gradient, noisy_gradient
+from indknn.core.training import Weights, gradient, noisy_gradient
 from indknn.errors import StoreError
 from indknn.models import SharedModel
 from indknn.models.card import SURE
-from indknn.models.shared_model import CLIP, COUNT_PRICE, RECOUNT_PRICE, STEPS, Terms
+from indknn.models.feature_map import LEAST_ROWS
+from indknn.models.public_start import fitted
+from indknn.models.shared_model import CLIP, COUNT_PRICE, MOST_CLIP, RECOUNT_PRICE, STEPS, Terms
 from indknn.types import GRID
 
 D, C, B = 8, 3, 0.5
@@ -31,7 +33,8 @@ def data(n, seed=0):
 
 def trained(values, labels, public, noise, budget=B):
     """A first round over these records by the book, and its releases."""
-    model, told = SharedModel(Terms(D, C, budget)), [PublicRows(False, 1, public)]
+    model = SharedModel(Terms(D, C, budget))
+    told = [public if isinstance(public, PublicRows) else PublicRows(False, 1, public)]
     model.absorb(told[0])
     who, rich = np.arange(len(values)), np.full(len(values), to_units(budget))
     for step in count():
@@ -41,7 +44,7 @@ def trained(values, labels, public, noise, budget=B):
         if due == "show":
             told.append(ModelShown())
         elif due == "step":
-            sums = gradient(model.map.apply(values), labels, who, rich, model.weights, CLIP, model.scale).sums
+            sums = gradient(model.map.apply(values), labels, who, rich, model.weights, model.clip, model.scale).sums
             noisy = noisy_gradient(sums, model.scale, noise).ravel()
             told.append(Gradient(model.step, model.follow - 1, model.scale, noisy))
         else:
@@ -177,3 +180,70 @@ def test_few_and_unbalanced_records_do_not_fall_below_the_commonest_label(seed):
     model, _ = trained(values[:400], labels[:400], values[400:600], SeededNoise(seed), budget=0.1)
     right = model.shown.scores(values[600:])[0].argmax(axis=1) == labels[600:]
     assert right.mean() > (labels[600:] == 0).mean() - 0.05
+
+
+# Labelled public rows, rare classes, much signal
+
+
+def hard(n, seed=0):
+    """Rows of three classes that overlap, in a random direction each."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(C, size=n)
+    return quantise(rng.normal(size=(n, D)) + np.random.default_rng(9).normal(size=(C, D))[labels]).values, labels
+
+
+@pytest.mark.parametrize(("n", "budget"), [(300, 0.001), (3000, 0.02)])
+def test_a_model_is_hardly_below_its_labelled_public_rows(n, budget):
+    values, labels = hard(n + 4500)
+    public, queries = values[n : n + 500], values[n + 500 :]
+    told = PublicRows(False, 1, public, labels[n : n + 500])
+    model, releases = trained(values[:n], labels[:n], told, SeededNoise(1), budget)
+    alone = fitted(model.map.apply(public), labels[n : n + 500], C)
+    rule = model.shown.rule
+    assert (rule.start.whole == Weights.of(alone).whole).all()
+    right = [
+        (scores.argmax(axis=1) == labels[n + 500 :]).mean()
+        for scores in (model.shown.scores(queries)[0], rule.other(rule.plain(queries), queries))
+    ]
+    assert right[0] > right[1] - 0.01
+    without, _ = trained(values[:n], labels[:n], public, SeededNoise(1), budget)
+    assert right[0] > (without.shown.scores(queries)[0].argmax(axis=1) == labels[n + 500 :]).mean()
+    again = SharedModel(model.terms)
+    for release in releases:
+        again.absorb(decode(encode(release)))
+    assert (again.weights.whole == model.weights.whole).all()
+
+
+def test_few_labelled_public_rows_and_those_that_lack_a_class_do_no_harm():
+    values, labels = hard(3000)
+    few = PublicRows(False, 1, values[: LEAST_ROWS - 1], labels[: LEAST_ROWS - 1])
+    assert trained(values[500:], labels[500:], few, SeededNoise(1))[0].shown.rule.start is None
+    two = labels[:500] < 2
+    lacking = PublicRows(False, 1, values[:500][two], labels[:500][two])
+    model, _ = trained(values[500:], labels[500:], lacking, SeededNoise(1))
+    found = model.shown.scores(values[:500])[0].argmax(axis=1)
+    assert (found == labels[:500])[~two].mean() > 0.5
+
+
+def test_a_rare_class_is_ranked_better_if_the_map_knows_that_it_is_rare(monkeypatch):
+    rng = np.random.default_rng(0)
+    labels = (rng.random(12000) < 0.03).astype(np.int64)
+    X = rng.normal(size=(12000, D)) * np.array([3.0, 3.0, 1, 1, 1, 1, 1, 1])
+    values = quantise(X + labels[:, None] * np.array([2.5, 2.5, 0, 0, 0, 0, 0, 0])).values
+
+    def ranked():
+        model, _ = trained(values[:6000], labels[:6000], values[6000:7000], SeededNoise(1), 0.002)
+        scores = model.shown.scores(values[7000:])[0][:, 1]
+        order = np.argsort(np.argsort(scores))
+        yes = labels[7000:] == 1
+        return (order[yes].mean() - (yes.sum() - 1) / 2.0) / (~yes).sum()
+
+    known = ranked()
+    monkeypatch.setattr(SharedModel, "_telling", 1.0)
+    assert known > ranked() + 0.02
+
+
+def test_the_clip_grows_with_the_signal_and_with_nothing_else():
+    few, many = (SharedModel(Terms(D, C, B), count=n) for n in (1e3, 1e7))
+    assert (few.clip, many.clip) == (CLIP, MOST_CLIP)
+    assert many.scale == pytest.approx(few.scale * MOST_CLIP / CLIP, rel=1e-6)  # a full gradient costs the same

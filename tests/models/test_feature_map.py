@@ -7,21 +7,24 @@ import numpy as np
 import pytest
 
 from conftest import blobs
+from indknn import tables
 from indknn.core.kernels import Cosine
 from indknn.core.noise import SeededNoise
 from indknn.core.quantise import EXACT_FEATURES, LEVELS, quantise
 from indknn.engine import Engine
 from indknn.ledger import MemoryLedger
 from indknn.models import feature_map as maps
-from indknn.models.card import BINS, CELLS, OPTIMISM, Card, bins, cells, edges, margins
+from indknn.models.card import BINS, CELLS, HOPE, OPTIMISM, Card, bins, cells, edges, margins
 from indknn.models.feature_map import FOURIER, LEAST_ROWS, FeatureMap, feature_map
 from indknn.models.neighbours import Neighbours
 from indknn.models.shared_model import MOST_ROWS, SharedModel
+from indknn.models.table_columns import numbers_in
 from indknn.records import derived as derived_module
 from indknn.records.derived import PORTION, Derived
 from indknn.records.indexes import make_index
 from indknn.records.shard import Shard
 from indknn.settings import MAX_FEATURES, Settings
+from indknn.tables.schema import to_plain
 from indknn.types import ROW, Cohort
 
 EXACT = 1 << 24  # whole numbers below this are exact in float32, and so are their sums
@@ -138,6 +141,17 @@ def test_far_from_all_public_rows_the_average_says_their_mean():
     assert near.average(np.zeros((1, 6), np.int8))[0] == pytest.approx(near._mean)
 
 
+def test_rows_agree_with_those_near_them_in_clumps_and_not_where_classes_are_mixed():
+    rng = np.random.default_rng(0)
+    clump = rng.integers(30, size=600)
+    values = quantise(rng.normal(size=(30, 8))[clump] + 0.1 * rng.normal(size=(600, 8))).values
+    assert Neighbours(values, np.eye(3)[clump % 3]).agreement() > 0.95
+    assert abs(Neighbours(values, np.eye(3)[rng.integers(3, size=600)]).agreement()) < 0.15
+    rare = (rng.random(600) < 0.05).astype(int)  # most rows agree here, by chance
+    assert abs(Neighbours(values, np.eye(2)[rare]).agreement()) < 0.15
+    assert Neighbours(values, np.eye(2)[np.zeros(600, int)]).agreement() == 0.0
+
+
 # The card
 
 
@@ -167,28 +181,36 @@ def counts(both_wrong, smooth_right, plain_right, both_right):
 
 
 def test_a_card_reads_counts():
-    card = Card.read(counts(50, 60, 10, 880), 1.0, smoothable=True)
-    assert card.smooth
+    card = Card.read(counts(50, 60, 10, 880), 1.0, hope=HOPE)
+    assert card.other
     assert card.right == pytest.approx([0.94] * BINS)
     assert card.overall == pytest.approx(0.94)
     assert (card.surely_right() < card.right).all()
-    assert not Card.read(counts(50, 60, 10, 880), 1.0, smoothable=False).smooth
-    worse = Card.read(counts(50, 10, 60 + 1000 * OPTIMISM, 880), 1.0, smoothable=True)
-    assert not worse.smooth
+    assert not Card.read(counts(50, 60, 10, 880), 1.0, hope=None).other
+    worse = Card.read(counts(50, 10, 60 + 1000 * OPTIMISM, 880), 1.0, hope=HOPE)
+    assert not worse.other
     assert worse.overall == pytest.approx(0.94, abs=0.005)
+
+
+def test_a_card_that_is_mostly_noise_changes_no_mind():
+    """A gain of .01 with an error of .003, and of .03: only the first is more than chance."""
+    better, worse = counts(50, 35, 25, 890), counts(50, 25, 35, 890)
+    for sigma, decided in ((4.0, True), (40.0, False)):
+        assert Card.read(better, sigma, hope=-HOPE).other == decided
+        assert Card.read(worse, sigma, hope=HOPE).other != decided
 
 
 def test_a_small_model_can_hardly_learn_its_records_by_heart():
     """So its card is taken at its word; that of a large one flatters the plain model by a little."""
     nearly_level = counts(50, 10, 10 + 500 * OPTIMISM, 930)
-    assert Card.read(nearly_level, 0.05, smoothable=True).smooth
-    assert Card.read(nearly_level, 0.05, smoothable=True, parameters=1000.0).smooth
-    assert not Card.read(nearly_level, 0.05, smoothable=True, parameters=10.0).smooth
+    assert Card.read(nearly_level, 0.05, hope=HOPE).other
+    assert Card.read(nearly_level, 0.05, hope=HOPE, parameters=1000.0).other
+    assert not Card.read(nearly_level, 0.05, hope=HOPE, parameters=10.0).other
 
 
 def test_noise_alone_never_looks_like_a_crowd_that_is_right():
     rng = np.random.default_rng(0)
-    cards = [Card.read(1e4 * rng.normal(size=CELLS), 1e4, smoothable=True) for _ in range(400)]
+    cards = [Card.read(1e4 * rng.normal(size=CELLS), 1e4, hope=HOPE) for _ in range(400)]
     assert not any((card.surely_right() >= 0.9).any() for card in cards)
     assert all(np.isfinite([*card.right, *card.error, card.overall, card.overall_error]).all() for card in cards)
 
@@ -262,3 +284,66 @@ def test_a_map_is_made_by_another_thread_while_answers_are_given(monkeypatch):
     (thread,) = made
     assert thread is not current_thread()
     assert engine.predictor.model.ready
+
+
+# Tables
+
+
+def test_the_numbers_of_a_table_are_where_the_schema_puts_them():
+    used = {
+        "job": tables.Category(values=("a", "b")),
+        "age": tables.Number(bounds=(0, 100)),
+        "skipped": tables.Ignored(),
+        "rank": tables.Ordered(values=("low", "middle", "high"), missing="refuse"),
+        "born": tables.Date(bounds=("2025-01-01", "2026-01-01"), knots=("2025-07-01",), missing="refuse"),
+        "text": tables.Text(extractor="some", width=7),
+        "owns": tables.YesNo(),
+        "paid": tables.Number(bounds=(1, 1000), scale="log", missing=3),
+        "one": tables.Number(bounds=(0, 1), knots=()),
+    }
+    schema = tables.Schema(used)
+    for plain in (to_plain(schema), {"columns": {**to_plain(schema)["columns"], "skipped": "ignored"}}):
+        expected = []
+        for name in ("age", "born", "paid", "one"):
+            part, pieces = schema.parts[name], len(used[name].edges) - 1
+            expected.append((part.start, part.start + pieces))
+        assert numbers_in(plain) == tuple(expected)
+    assert numbers_in(None) == ()
+    assert numbers_in({"columns": {"text": {"kind": "text", "extractor": "some"}}}) == ()
+
+
+def table(n, columns=12, pieces=12, seed=0):
+    """Rows of numeric columns as a schema encodes them, and where their pieces are."""
+    z = np.random.default_rng(seed).random((n, columns))
+    X = np.clip(z[:, :, None] * pieces - np.arange(pieces), 0.0, 1.0).reshape(n, -1) - 0.5
+    return (
+        z,
+        quantise(np.hstack([X, np.ones((n, 1))])).values,
+        tuple((i * pieces, (i + 1) * pieces) for i in range(columns)),
+    )
+
+
+def test_a_wide_table_of_numbers_gets_fourier_features_of_its_columns_if_the_signal_allows():
+    _, values, numbers = table(500)
+    strong = maps.TABLE_SIGNAL * 2
+    mapped = feature_map(values, 3, strong, 0, numbers)
+    assert mapped.width == values.shape[1] + FOURIER
+    assert (mapped.frequencies[0] == mapped.frequencies[11]).all()  # all pieces of a column count alike
+    assert (mapped.frequencies[0] != mapped.frequencies[12]).any()
+    assert (mapped.frequencies[-1] == 0.0).all()
+    for c, signal, spans in ((3, 0.9 * maps.TABLE_SIGNAL, numbers), (300, strong, numbers), (3, strong, numbers[:8])):
+        assert feature_map(values, c, signal, 0, spans).width == values.shape[1]
+    assert feature_map(values[:10], 3, strong, 0, numbers).width == values.shape[1]
+    one_by_one = np.concatenate([mapped.apply(values[i : i + 1]) for i in range(0, 500, 50)])
+    assert (one_by_one == mapped.apply(values)[::50]).all()
+    unit = ROW * np.abs(mapped.frequencies).sum(axis=0).max() + np.abs(mapped.phases).max()
+    assert unit < 2.0**53
+
+
+def test_with_little_signal_the_pieces_of_a_number_are_one_coordinate():
+    _, values, numbers = table(500)
+    weak = 0.9 * maps.PIECES_SIGNAL * len(numbers) * 3
+    merged, kept = (feature_map(values, 3, signal, 0, numbers).stretch for signal in (weak, 2.0 * weak))
+    assert np.linalg.matrix_rank(merged / maps._STRETCH, tol=0.02) <= len(numbers) + 1
+    assert np.linalg.matrix_rank(kept / maps._STRETCH, tol=0.02) > 2 * len(numbers)
+    assert np.linalg.norm(merged / maps._STRETCH, 2) < 1.01

@@ -238,7 +238,30 @@ def test_public_rows_of_a_new_store_are_in_the_audit_trail(folder, shared):
     (told,) = [entry for entry in trail if entry["kind"] == "public"]
     assert "sha256" in str(told)
     with Store(shared) as opened:
-        assert len(opened.engine.predictor.public) == 300
+        assert len(opened.engine.predictor.public.values) == 300
+
+
+def test_labels_of_public_rows_count_if_the_classes_are_known(folder):
+    X, y = blobs(300, 3, 5, seed=8)
+    np.savez(folder / "labelled.npz", X=X, y=y)
+    lines = [",".join(map(str, [*row, label])) for row, label in zip(X.tolist(), y.tolist(), strict=True)]
+    (folder / "labelled.csv").write_text("\n".join(["a,b,c,d,e,kind", *lines]))
+    ok("init", folder / "draft.store", "--public", folder / "labelled.npz")
+    ok("init", folder / "npz.store", "--public", folder / "labelled.npz", "--classes", "0,1,2")
+    ok("init", folder / "csv.store", "--public", folder / "labelled.csv", "--classes", "0,1,2", "--label", "kind")
+    ok("add", folder / "draft.store", folder / "records.npz")
+    found = []
+    for name in ("draft", "npz", "csv"):
+        with Store(folder / f"{name}.store") as opened:
+            found.append(opened.engine.predictor.public.labels)
+            if name == "draft":
+                assert len(opened.engine.predictor.public.values) == 300
+    assert found[0] is None
+    assert len(found[1]) == 300
+    with Store(folder / "npz.store") as opened:
+        opened.add(*blobs(200, 3, 5, seed=9), "each-row")
+        list(opened.train())
+        assert opened.engine.predictor.model.shown.rule.start is not None
 
 
 def test_what_cannot_be_trained_is_named(folder, store):

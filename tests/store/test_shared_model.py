@@ -1,6 +1,7 @@
 """The shared model of a durable store: it survives reopening, stops, failures and purges."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ class TestStore:
             assert (new.weights.whole == old.weights.whole).all()
             assert (new.count, new.since, new.rounds, new.due()) == (old.count, old.since, old.rounds, None)
             assert new.card.right.tolist() == old.card.right.tolist()
-            assert (new.card.smooth, new.card.overall) == (old.card.smooth, old.card.overall)
+            assert (new.card.other, new.card.overall) == (old.card.other, old.card.overall)
             assert again.engine.predictor.adviser().answered == adviser.answered == 200
             assert (again.predict(QUERIES[:200]) == told).all()
             assert (again.predict(QUERIES[200:400]) == TRUTH[200:400]).mean() > 0.85
@@ -222,6 +223,29 @@ class TestStore:
             again.predict(QUERIES[:60])
             assert (again.engine.predictor.model.public == rows).all()
             assert not list(problems(again))
+
+    def test_labels_of_public_rows_survive_reopening_and_a_purge(self, store):
+        store.declare_public(np.concatenate([X[3000:3100], X[3000:3001]]), np.append(Y[3000:3100], Y[3000]))
+        store.predict(QUERIES[:60])
+        old = store.engine.predictor.model
+        assert old.shown.rule.start is not None
+        store.close()
+        with indknn.open(store.path) as again:
+            new = again.engine.predictor.model
+            assert (new.weights.whole == old.weights.whole).all()
+            assert (new.shown.rule.start.whole == old.shown.rule.start.whole).all()
+            again.purge()
+            again.predict(QUERIES[:60])
+            start = again.engine.predictor.model.shown.rule.start
+            assert start is not None
+            assert not list(problems(again))
+
+    def test_public_rows_have_no_labels_before_the_classes_are_known(self, tmp_path):
+        with (
+            Store.create(tmp_path / "draft.store", replace(SETTINGS, classes=()), draft=True) as draft,
+            pytest.raises(InvalidInputError, match="labels only if the classes are known"),
+        ):
+            draft.declare_public(X[3000:3100], Y[3000:3100])
 
     def test_public_rows_come_too_late_after_the_first_answer(self, store):
         store.predict(QUERIES[:2])

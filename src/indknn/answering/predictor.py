@@ -64,7 +64,7 @@ def at_once() -> bool:
 class Predictor:
     """Answers queries from the records of a shard.
 
-    `journal` makes answers durable. None: everything is only in memory. `public` are unlabelled public rows.
+    `journal` makes answers durable. None: everything is only in memory. `public` are the declared public rows.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Predictor:
         settings: Settings,
         noise: Noise,
         journal: Journal | None = None,
-        public: Int8Array | None = None,
+        public: PublicRows | None = None,
     ):
         self.shard, self.settings, self.noise, self.journal, self.public = shard, settings, noise, journal, public
         self.plan: Plan | None = None  # if τ is not given and there is no model, the first queries choose it
@@ -432,11 +432,15 @@ class Predictor:
         The round is about the records that are here now (rule 17). The caller must hold all locks.
         """
         assert self.model is not None
-        given = self.public if rows is None else rows
+        declared = None if self.public is None else self.public.values[:MOST_ROWS]
+        given = declared if rows is None else rows[:MOST_ROWS]
         if given is None or (self.model.started and rows is None):
             given = np.zeros((0, self.model.terms.n_features), dtype=np.int8)
+        labels = None
+        if self.public is not None and self.public.labels is not None and np.array_equal(given, self.public.values):
+            labels = self.public.labels
         epoch = min(self.shard.epoch + 1, MAX_EPOCH)
-        release = PublicRows(by_queries, epoch, given[:MOST_ROWS])
+        release = PublicRows(by_queries, epoch, given, labels)
         self._absorb(release)
         return release
 

@@ -16,7 +16,7 @@ from indknn.core.releases import Gradient, ModelShown, Release, TallyRelease
 from indknn.ledger import SHARED
 from indknn.models import SharedModel
 from indknn.models.feature_map import FeatureMap
-from indknn.models.shared_model import CLIP, Due
+from indknn.models.shared_model import Due
 from indknn.records.protocol import AnyShard, Filled
 from indknn.records.slices import Arguments
 from indknn.types import Cohort
@@ -95,7 +95,7 @@ class Trainer:
     @property
     def _step(self) -> Arguments:
         model = self._model
-        return Arguments(model.weights, CLIP, model.scale, accounting.to_units(model.reserve), model.cohort)
+        return Arguments(model.weights, model.clip, model.scale, accounting.to_units(model.reserve), model.cohort)
 
     def _gradient(self) -> Gradient:
         model, step = self._model, self._step

@@ -62,9 +62,11 @@ _RECEIPT = click.option("--receipt", type=click.Path(path_type=Path), help="Writ
 @click.option(
     "--public",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="A file of unlabelled public rows that resemble the records but belong to nobody in the store. A thousand "
-    "rows make the shared model better. Without it: the queries of the first request are used.",
+    help="A file of public rows that resemble the records but belong to nobody in the store. A thousand rows make the "
+    "shared model better. If they have labels, and --classes or --schema lists the classes, the model starts from what "
+    "they say. Without it: the queries of the first request are used.",
 )
+@LABEL
 @FEATURES
 @JSON
 def init(
@@ -73,6 +75,7 @@ def init(
     classes: str | None,
     schema: Path | None,
     public: Path | None,
+    label: str,
     features: str | None,
     **values: Any,
 ) -> None:
@@ -92,10 +95,10 @@ def init(
         read = read_schema(schema)
         labels, width, values["schema"] = labels or list(read.classes), read.n_features, to_plain(read)
         draft = not labels
-    rows = None if public is None else _public_rows(public, columns(features=features), read)
+    rows = None if public is None else _public_rows(public, columns(label, features=features), read)
     with Store.create(store, Settings.of(width, labels, **values), draft=draft) as made:
         if rows is not None:
-            made.declare_public(rows)
+            made.declare_public(rows[0], rows[1] if labels else None)
         B, facts, promised = made.settings.budget, made.settings.stored(draft=draft), guarantee(made.settings)
     words = f"{store}: every person may spend B = {B:.6g} with each analyst"
     show({"store": str(store), "budget": B, "guarantee": promised, **facts}, in_json, words, promised["words"])
@@ -174,15 +177,17 @@ def _records(
         count(piece.first + len(piece))
 
 
-def _public_rows(file: Path, named: Named, schema: Schema | None) -> FloatArray:
-    """The first rows of a file as vectors, as many as the model can use."""
+def _public_rows(file: Path, named: Named, schema: Schema | None) -> tuple[FloatArray, list[Any] | None]:
+    """The first rows of a file as vectors, as many as the model can use, and their labels if the file has them."""
     rows: list[FloatArray] = []
+    labels: list[Any] = []
     for piece in _pieces(file, named, schema, MOST_ROWS):
         with naming(file, piece.first):
             rows.append(np.asarray(vectors_of(piece.features, schema), dtype=np.float64))
+        labels += [] if piece.y is None else list(piece.y)
         if sum(map(len, rows)) >= MOST_ROWS:
             break
-    return np.concatenate(rows)[:MOST_ROWS]
+    return np.concatenate(rows)[:MOST_ROWS], labels[:MOST_ROWS] or None
 
 
 @click.command("predict")
@@ -379,7 +384,7 @@ def train(store: Place, witness: Path | None, in_json: bool) -> None:
     if not steps:
         words = ["no step: too few newcomers since the last round, as far as a noisy count tells"]
     if card is not None:
-        facts |= {"accuracy": card.overall, "error": card.overall_error, "smoothed": card.smooth}
+        facts |= {"accuracy": card.overall, "error": card.overall_error, "smoothed": card.other}
         words.append(f"the model is right about {card.overall:.3f} of the time (± {2 * card.overall_error:.3f})")
     show(facts, in_json, *words)
 

@@ -81,8 +81,9 @@ class NoisyVotes:
 
 @dataclass(frozen=True)
 class PublicRows:
-    """The start of a round of the shared model, with these unlabelled public rows. Nobody is charged for it.
+    """The start of a round of the shared model, with these public rows. Nobody is charged for it.
 
+    `labels` are the numbers of the rows' classes, if the rows were declared with labels.
     `by_queries` means that the unnamed analyst's queries, or their number, started the round. From then on all analysts
     spend from one ledger (rule 11). Records of `epoch` and later came after the round began, and take no part in it.
     """
@@ -91,16 +92,23 @@ class PublicRows:
     by_queries: bool
     epoch: int
     values: Int8Array
+    labels: IntArray | None = None
 
     def body(self) -> bytes:
-        """As bytes."""
-        return pack("<?ii", self.by_queries, self.epoch, self.values.shape[1]) + self.values.tobytes()
+        """As bytes. The first byte has one bit for `by_queries`, and one that says whether labels follow the rows."""
+        labelled = self.labels is not None
+        head = pack("<Bii", self.by_queries + 2 * labelled, self.epoch, self.values.shape[1])
+        return head + self.values.tobytes() + (b"" if self.labels is None else _ints(self.labels))
 
     @staticmethod
     def read(body: bytes) -> PublicRows:
         """The release that `body` wrote."""
-        by_queries, epoch, width = unpack_from("<?ii", body)
-        return PublicRows(by_queries, epoch, np.frombuffer(body, np.int8, offset=calcsize("<?ii")).reshape(-1, width))
+        bits, epoch, width = unpack_from("<Bii", body)
+        start = calcsize("<Bii")
+        rows = (len(body) - start) // (width + 8 * (bits // 2))
+        values = np.frombuffer(body, np.int8, rows * width, start).reshape(rows, width)
+        labels = _array(body, start + rows * width) if bits & 2 else None
+        return PublicRows(bool(bits & 1), epoch, values, labels)
 
 
 @dataclass(frozen=True)

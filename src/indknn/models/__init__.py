@@ -11,6 +11,7 @@ from __future__ import annotations
 from indknn.models import adviser, shared_model
 from indknn.models.adviser import Adviser
 from indknn.models.shared_model import SharedModel
+from indknn.models.table_columns import numbers_in
 from indknn.settings import Settings
 from indknn.types import Scope
 
@@ -20,7 +21,9 @@ __all__ = ["SharedModel", "new_adviser", "new_model"]
 def new_model(settings: Settings) -> SharedModel:
     """The shared model as it is before any release."""
     classes, most = max(len(settings.class_array), 1), settings.max_records_per_round
-    return SharedModel(shared_model.Terms(settings.n_features, classes, settings.shared_budget, most_records=most))
+    numbers = numbers_in(settings.schema)
+    terms = shared_model.Terms(settings.n_features, classes, settings.shared_budget, most_records=most, numbers=numbers)
+    return SharedModel(terms)
 
 
 def new_adviser(settings: Settings, model: SharedModel, analyst: Scope = None) -> Adviser:

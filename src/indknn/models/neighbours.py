@@ -31,6 +31,21 @@ class Neighbours:
         pairs = sample[np.triu_indices(len(sample), 1)]
         self._near = max(float(np.quantile(pairs, 1.0 - NEAR)), 1.0 / _KAPPA)
 
+    def agreement(self) -> float:
+        """How often a public row has the likeliest class of the rows near it, beyond chance: 1 means always.
+
+        Where it is low, neighbours have other classes, and an average over them blurs. It costs nothing to know.
+        """
+        kappa = whole_product(self._rows, self._rows.T) / (_UNIT * _UNIT)
+        kappa *= kappa >= self._near
+        np.fill_diagonal(kappa, 0.0)
+        total, centred = kappa.sum(axis=1, dtype=np.float64), self._scores * self._size
+        averages = (kappa @ centred) / np.maximum(total, 1e-12)[:, None]
+        own, around = ((self._mean + scores).argmax(axis=1)[total > 0.0] for scores in (centred, averages))
+        shares = [np.bincount(classes, minlength=len(self._mean)) / max(len(own), 1) for classes in (own, around)]
+        alike, chance = float((own == around).sum()) / max(len(own), 1), float(shares[0] @ shares[1])
+        return (alike - chance) / (1.0 - chance) if chance < 1.0 else 0.0
+
     def average(self, values: Int8Array) -> FloatArray:
         """Σ κ·score / Σ κ over the public rows near each row, or over all public rows if none is near.
 

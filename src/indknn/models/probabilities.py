@@ -12,6 +12,9 @@ from indknn.types import FloatArray
 LEAST = 1e-3
 """The smallest probability that a class can get, as a share of 1/c."""
 _FLATTEST = 0.01
+_USUAL_MISS = 0.05
+"""By how much the mean of a model's largest probabilities usually misses its accuracy. A card with a larger error says
+less than that."""
 _BLURRED = 0.5
 """Votes smaller than this many standard deviations of their noise are treated almost as zero. Like the powers in
 `from_votes`, it was chosen on held-out training records of seven sets (`benchmarks/calibration.py`)."""
@@ -50,8 +53,15 @@ def sharpened(probabilities: FloatArray, power: float) -> FloatArray:
     return _scaled(proper(probabilities) ** power)
 
 
-def fitting_power(probabilities: FloatArray, right: float) -> float:
-    """The power at which the largest probability of a row is `right` on average."""
+def fitting_power(probabilities: FloatArray, right: float, error: float) -> float:
+    """The power at which the largest probability of a row is `right` on average, as far as its error allows.
+
+    >>> unsure = np.array([[0.6, 0.4]])
+    >>> [round(fitting_power(unsure, 0.9, error), 1) for error in (0.0, 0.05, 1.0)]
+    [5.4, 2.7, 1.0]
+    """
+    own = float(proper(probabilities).max(axis=-1).mean())
+    right = own + (right - own) * _USUAL_MISS**2 / (_USUAL_MISS**2 + error * error)
     low, high = 0.1, 10.0
     for _ in range(30):
         middle = float(np.sqrt(low * high))

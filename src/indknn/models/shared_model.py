@@ -9,7 +9,7 @@ file.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import sqrt
+from math import hypot, sqrt
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -17,11 +17,13 @@ import numpy as np
 from indknn.core.releases import Gradient, ModelShown, PublicRows, Release, TallyRelease
 from indknn.core.training import INTERCEPT, STEP_GRID, Weights, step_scale
 from indknn.errors import StoreError
-from indknn.models.card import BINS, CELLS, SURE, Card, bins, edges
+from indknn.models.card import BINS, CELLS, HOPE, SURE, Card, bins, edges
 from indknn.models.feature_map import LEAST_ROWS, FeatureMap, feature_map
 from indknn.models.neighbours import Neighbours
 from indknn.models.probabilities import fitting_power
+from indknn.models.public_start import fitted, worth
 from indknn.models.rules import CardRule, FeatureRule
+from indknn.models.table_columns import Spans
 from indknn.types import GRID, BoolArray, Cohort, FloatArray, Int8Array, IntArray
 
 Scores: TypeAlias = tuple[FloatArray, BoolArray]
@@ -30,6 +32,9 @@ Due: TypeAlias = Literal["count", "step", "card", "show"]
 
 STEPS = 32
 CLIP, MOMENTUM = 0.25, 0.5
+MOST_CLIP, MUCH_SIGNAL = 0.5, 6000.0
+"""With more signal per class than this, the clip grows, up to the most. A small clip lets less noise in, but it weighs
+large errors too little, which matters once there is little noise."""
 MOST_ROWS = 1024
 """How many public rows are kept."""
 RESERVE = 0.08
@@ -45,6 +50,13 @@ ENOUGH_SIGNAL = 8.0
 label."""
 LEAST_RATE, MOST_RATE = 0.5, 1.0
 """The learning rate of later rounds, as a share of the first: if nothing has changed, and if everything has."""
+CLUMPED, NOISE_CLUMPS = 0.88, 0.3
+"""If public rows agree with the rows near them at least this often beyond chance, an average over them should help.
+With little signal per class s, less agreement is enough, by the second number over sqrt(s). Both were chosen on
+held-out training records, see `feature_map`."""
+RARE = 0.4
+"""If less than this share of the records, compared with equally common classes, is outside the commonest class, only
+that share tells anything, and the map and the learning rate are made for less signal."""
 _LARGEST_RATE = 2000.0
 
 
@@ -52,7 +64,7 @@ _LARGEST_RATE = 2000.0
 class Terms:
     """Public and fixed terms. `budget` is the shared budget, as ρ. `seed` is the seed of the Fourier features.
 
-    At most `most_records` records of one person take part in a round.
+    At most `most_records` records of one person take part in a round. `numbers` are the numeric columns of a table.
     """
 
     n_features: int
@@ -60,6 +72,7 @@ class Terms:
     budget: float
     seed: int = 0
     most_records: int = 256
+    numbers: Spans = ()
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,7 @@ class ShownModel:
         if self.card is None:
             return plain, np.zeros(len(values), dtype=bool)
         sure = (self.card.surely_right() >= SURE)[bins(plain, self.rule.edges)]
-        return (self.rule.smoothed(plain, values) if self.card.smooth else plain), sure
+        return (self.rule.other(plain, values) if self.card.other else plain), sure
 
 
 @dataclass
@@ -112,6 +125,8 @@ class SharedModel:
     rounds: int = 0
     card: Card | None = None
     _map: FeatureMap | None = None
+    _labels: IntArray | None = None
+    _start: FloatArray | None = None
     _floats: FloatArray = field(default_factory=lambda: np.zeros(0))
     _common: FloatArray = field(default_factory=lambda: np.zeros(0))
     _velocity: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -119,7 +134,7 @@ class SharedModel:
     _weights: Weights | None = None
     _neighbours: Neighbours | None = None
     _edges: FloatArray = field(default_factory=lambda: np.arange(1, BINS) / BINS)
-    _offered: Int8Array = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int8))
+    _offered: PublicRows | None = None
     _counting: bool = False
     _card_due: bool = False
     _show_due: bool = False
@@ -170,7 +185,13 @@ class SharedModel:
     @property
     def scale(self) -> int:
         """The noise on gradients."""
-        return step_scale(CLIP, STEPS, (1.0 - RESERVE) * self.terms.budget)
+        return step_scale(self.clip, STEPS, (1.0 - RESERVE) * self.terms.budget)
+
+    @property
+    def clip(self) -> float:
+        """The longest gradient of a person. It follows from the count of this round."""
+        much = self._signal / (MUCH_SIGNAL * self.terms.n_classes)
+        return CLIP * min(max(much, 1.0), MOST_CLIP / CLIP)
 
     @property
     def map(self) -> FeatureMap:
@@ -185,13 +206,16 @@ class SharedModel:
     def make_map(self) -> FeatureMap:
         """Make the map. This is slow with many features. It changes nothing, so any thread may do it."""
         assert self.public is not None
-        return feature_map(self.public, self.terms.n_classes, self._signal, self.terms.seed)
+        signal = hypot(self._signal * self._telling, self._worth)
+        return feature_map(self.public, self.terms.n_classes, signal, self.terms.seed, self.terms.numbers)
 
     def take_map(self, made: FeatureMap) -> FeatureMap:
-        """Use this map from now on."""
-        self._map = made
+        """Use this map from now on. Training starts from labelled public rows, or from how common each label is."""
+        self._map, self._start = made, None
         self._floats = np.zeros((made.width + 1, self.terms.n_classes))
-        self._floats[-1] = self._common / INTERCEPT  # training starts from how common each label is
+        self._floats[-1] = self._common / INTERCEPT
+        if self._worth and self.public is not None and self._labels is not None:
+            self._floats = self._start = fitted(made.apply(self.public), self._labels, self.terms.n_classes)
         self._weights = Weights.of(self._floats)
         return made
 
@@ -215,7 +239,7 @@ class SharedModel:
             self._card_due, self._show_due = False, True
             sigma, counts = release.scale / GRID, release.cells / GRID
             free = self.map.width * (self.terms.n_classes - 1.0)
-            self.card = Card.read(counts, sigma, smoothable=self._neighbours is not None, parameters=free)
+            self.card = Card.read(counts, sigma, hope=self._hope, parameters=free)
         else:
             self._show()
 
@@ -236,17 +260,18 @@ class SharedModel:
 
     def _begin(self, release: PublicRows) -> None:
         """Begin a round, instead of one that was not finished if there is any."""
-        self._counting, self.before, self._offered = True, release.epoch, release.values[:MOST_ROWS]
+        self._counting, self.before, self._offered = True, release.epoch, release
         self.step, self.follow, self._card_due = 0, 0, False
-        if self.public is None or len(self._offered) >= max(2 * len(self.public), 1):
-            self._take_rows()  # new rows need a new card: only if there are many more, or in a new round
+        if self.public is None or len(release.values) >= max(2 * len(self.public), 1):
+            self._take_rows(release)  # new rows need a new card: only if there are many more, or in a new round
 
     def _show(self) -> None:
         self._show_due = False
         assert self.public is not None
         shown = ShownModel(self.rounds, self.count, self._card_rule, self.card, self.public)
         if self._neighbours is not None and self.card is not None:
-            shown = replace(shown, power=fitting_power(shown.scores(self.public)[0], self.card.overall))
+            right = self.card.overall, self.card.overall_error
+            shown = replace(shown, power=fitting_power(shown.scores(self.public)[0], *right))
         self.shown = shown
 
     def _absorb_count(self, release: TallyRelease) -> None:
@@ -263,11 +288,12 @@ class SharedModel:
         self.count, self.step, self.follow = max(known, 0.0) + max(new, sigma, 1.0), 0, STEPS
         if cells.shape[1] == self.terms.n_classes:
             self._common = _log_shares(cells[1], release.scale / GRID)
-        if len(self._offered):
-            self._take_rows()
+        if self._offered is not None and len(self._offered.values):
+            self._take_rows(self._offered)
 
-    def _take_rows(self) -> None:
-        self.public, self._card_due = self._offered, self.trained
+    def _take_rows(self, given: PublicRows) -> None:
+        self.public, self._card_due = given.values[:MOST_ROWS], self.trained
+        self._labels = None if given.labels is None else given.labels[:MOST_ROWS]
         self._refresh()
 
     def _absorb_gradient(self, release: Gradient) -> None:
@@ -288,17 +314,32 @@ class SharedModel:
         """How strong the records are compared with the noise of training."""
         return self.count * sqrt(2.0 * (1.0 - RESERVE) * self.terms.budget)
 
+    @property
+    def _telling(self) -> float:
+        """The share of the signal that is left if almost all records have the same label."""
+        if self.terms.n_classes < 2 or not len(self._common):
+            return 1.0
+        others = (1.0 - float(np.exp(self._common.max()))) * self.terms.n_classes / (self.terms.n_classes - 1.0)
+        return min(max(others, 0.0) / RARE, 1.0)
+
+    @property
+    def _worth(self) -> float:
+        """The signal of what labelled public rows say. 0 without labels."""
+        rows = 0 if self._labels is None else len(self._labels)
+        return worth(rows, self.terms.n_features, CLIP) if rows >= LEAST_ROWS else 0.0
+
     def _rate(self, sigma: float) -> FloatArray:
         """The learning rate for each class. It is larger with more signal, and with more classes.
 
         More classes are further away from 1/c at the start. In later rounds, a class moves more if the sum of its
         gradients in the round stands out more from their known noise.
         """
-        rate = (1.0 - MOMENTUM) * min(self._signal / (CLIP * STEPS), _LARGEST_RATE)
+        rate = (1.0 - MOMENTUM) * min(self._signal / (self.clip * STEPS), _LARGEST_RATE)
         rate *= float(np.clip(sqrt(self.terms.n_classes / 10.0), 0.8, 2.0))
-        rate *= min(self._signal / (ENOUGH_SIGNAL * self.terms.n_classes), 1.0)
+        rate *= min(self._signal / (ENOUGH_SIGNAL * self.terms.n_classes), 1.0) * sqrt(sqrt(self._telling))
         if not self.rounds:
-            return np.full(self.terms.n_classes, rate)
+            records = self._signal**2 / (self._signal**2 + self._worth**2)  # what they tell, beside public rows
+            return np.full(self.terms.n_classes, rate * records)
         steps, size = self.step + 1, len(self._sum)
         noise = steps * sigma * sigma * (size + 2.0 * sqrt(2.0 * size))  # plus two standard deviations
         above = np.maximum(1.0 - noise / np.maximum((self._sum * self._sum).sum(axis=0), 1e-300), 0.0)
@@ -331,7 +372,16 @@ class SharedModel:
 
     @property
     def _card_rule(self) -> CardRule:
-        return CardRule(self.map, self.weights, self._neighbours, self._edges)
+        start = None if self._start is None else Weights.of(self._start)
+        return CardRule(self.map, self.weights, self._neighbours, self._edges, start)
+
+    @property
+    def _hope(self) -> float | None:
+        """The gain that is expected from the other model of the card. None if there is no other."""
+        if self._neighbours is None:
+            return None
+        least = CLUMPED - NOISE_CLUMPS / sqrt(max(self._signal / self.terms.n_classes, 1.0))
+        return HOPE if self._start is None and self._neighbours.agreement() >= least else -HOPE
 
 
 def _log_shares(counts: FloatArray, sigma: float) -> FloatArray:

@@ -26,7 +26,7 @@ from indknn.store.journal import Upload, today
 from indknn.store.keyfile import forget_names
 from indknn.store.opening import State
 from indknn.tables.schema import Schema, to_plain
-from indknn.types import Int8Array, IntArray, OwnerId, Vectors
+from indknn.types import IntArray, OwnerId, Vectors
 
 _SLOT = 0xFFFFFFFF
 _DATED = ("requests", "additions")
@@ -61,10 +61,9 @@ class Change:
         database.set_meta(state.db, "settings", json.dumps(settings.stored()))
         chain.append(state.db, "settings", n_features=settings.n_features, classes=list(labels))
         public = database.read_public(state.db)
-        if public is not None and public.shape[1] != settings.n_features:
-            raise InvalidInputError(
-                f"X must have {public.shape[1]} features, as the public rows have, got {X.shape[1]}"
-            )
+        if public is not None and public.values.shape[1] != settings.n_features:
+            wanted = f"{public.values.shape[1]} features, as the public rows have"
+            raise InvalidInputError(f"X must have {wanted}, got {X.shape[1]}")
         state.begin_with(settings, public)
         state.draft = False
 
@@ -90,16 +89,18 @@ class Change:
         chain.append(state.db, "budget", epsilon=epsilon, was=state.engine.settings.analysts.get(analyst))
         state.engine.limit_analyst(settings, analyst)
 
-    def declare_public(self, values: Int8Array) -> None:
-        """Keep unlabelled public rows, and write their digest into the audit trail. Only before the first answer."""
+    def declare_public(self, public: PublicRows) -> None:
+        """Keep public rows, and write their digest into the audit trail. Only before the first answer."""
         state = self.state
         if database.get_meta(state.db, "public") is not None or state.journal.last_noted:
             raise InvalidInputError("public rows are declared once, before the first answer")
-        database.set_meta(state.db, "public", PublicRows(False, 0, values).body())
-        digest = hashlib.sha256(values.tobytes()).hexdigest()
-        chain.append(state.db, "public", rows=len(values), features=values.shape[1], sha256=digest)
+        database.set_meta(state.db, "public", public.body())
+        rows, features = public.values.shape
+        labels = b"" if public.labels is None else public.labels.tobytes()
+        digest = hashlib.sha256(public.values.tobytes() + labels).hexdigest()
+        chain.append(state.db, "public", rows=rows, features=features, sha256=digest)
         if not state.draft:
-            state.engine.predictor.public = values
+            state.engine.predictor.public = public
 
     def put(self, ready: Ready) -> IntArray:
         """Add records and return their numbers. People who come back start with what they had spent.
@@ -216,6 +217,6 @@ ERASED = {
 REWRITTEN = "rewritten, and the log that held it is gone"
 PURGED = {
     "dropped": "all answers and the model released before; a new model was begun, and people pay again",
-    "kept": "what was spent, and the unlabelled public rows with which the next round of training has begun",
+    "kept": "what was spent, and the public rows with which the next round of training has begun",
     "public": "everybody who asks again can see that a purge happened, so it must not be tied to one person's erasure",
 }

@@ -18,7 +18,7 @@ from indknn.ledger import SHARED, Scope
 from indknn.ledger.memory import Tombstone
 from indknn.records.protocol import AnyShard
 from indknn.store.connection import Connection
-from indknn.types import Int8Array, IntArray, OwnerId, Vectors
+from indknn.types import IntArray, OwnerId, Vectors
 
 _ROWS, _LABEL_BITS = 4096, 16
 _SHARED = "*"  # the scope for what every analyst sees; the names of analysts begin with "="
@@ -36,10 +36,10 @@ def set_meta(db: Connection, name: str, value: Any) -> None:
     db.upsert("meta", [(name, value)])
 
 
-def read_public(db: Connection) -> Int8Array | None:
+def read_public(db: Connection) -> PublicRows | None:
     """The declared public rows, if there are any."""
     body = get_meta(db, "public")
-    return None if body is None else PublicRows.read(body).values
+    return None if body is None else PublicRows.read(body)
 
 
 def write_records(db: Connection, shard: AnyShard, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from indknn.core.noise import Noise
+from indknn.core.releases import PublicRows
 from indknn.engine import Engine, MakeShard, new_ledger
 from indknn.errors import DamagedStoreError, StoreError
 from indknn.records.shard import new_index
@@ -20,7 +21,6 @@ from indknn.store.home import Home
 from indknn.store.journal import StoreJournal
 from indknn.store.tables import VERSION
 from indknn.tables.schema import Schema, from_plain
-from indknn.types import Int8Array
 
 
 @dataclass
@@ -35,7 +35,7 @@ class State:
     store_id: str
     schema: Schema | None = None
 
-    def begin_with(self, settings: Settings, public: Int8Array | None = None) -> None:
+    def begin_with(self, settings: Settings, public: PublicRows | None = None) -> None:
         """Use these settings from now on, in a store that has never held records."""
         old = self.engine
         self.engine = Engine(settings, old.noise, self.journal.ledger, self.journal, public, old.make_shard)

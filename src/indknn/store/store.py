@@ -25,7 +25,7 @@ from indknn.answering.trainer import Progress
 from indknn.core.advice import about_copies, about_delta, tell
 from indknn.core.inputs import EACH_ROW, as_owner_list, refuse_unwritable
 from indknn.core.noise import Noise, SecureNoise
-from indknn.core.quantise import quantise
+from indknn.core.releases import PublicRows
 from indknn.engine import Engine, MakeShard
 from indknn.errors import FencedError, InvalidInputError, PrivacyError, StoreError
 from indknn.ledger import Scope
@@ -276,16 +276,20 @@ class Store:
         for _ in () if self._background or self.draft else self.go_on():
             pass
 
-    def declare_public(self, X: npt.ArrayLike) -> None:
-        """Give unlabelled public rows to the shared model. This is possible once, before the first answer."""
+    def declare_public(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None) -> None:
+        """Give public rows to the shared model, with their labels if they are known. Once, before the first answer."""
         with self.changing() as change:
             settings = self.settings
-            if self._state.draft:  # it takes any number of features
-                vectors = quantise(X, settings.center_, what="the public rows")
-            else:
-                vectors = settings.quantise(X, "public")
+            if y is not None and not settings.classes:
+                known = "give classes or a schema"
+                raise InvalidInputError(f"public rows can have labels only if the classes are known: {known}")
+            if self._state.draft and np.ndim(X) == 2:  # it takes any number of features
+                settings = replace(settings, n_features=np.shape(X)[1])
+            vectors, labels = settings.prepare_public(X, y)
             _, first = np.unique(vectors.values, axis=0, return_index=True)
-            change.declare_public(np.ascontiguousarray(vectors.values[np.sort(first)[:MOST_ROWS]]))
+            kept = np.sort(first)[:MOST_ROWS]
+            rows = np.ascontiguousarray(vectors.values[kept])
+            change.declare_public(PublicRows(False, 0, rows, None if labels is None else labels[kept]))
 
     # Settings that are given later
 
