@@ -214,6 +214,19 @@ def test_a_model_is_hardly_below_its_labelled_public_rows(n, budget):
     assert (again.weights.whole == model.weights.whole).all()
 
 
+def test_what_public_rows_say_does_not_depend_on_where_they_are_in_memory():
+    """As in a process that reads them back: products of whole numbers, whose sums are exact in any order."""
+    values, labels = hard(400)
+    found = fitted(values, labels, C)
+    room = np.zeros(values.size + 64, dtype=np.int8)
+    for shift in range(0, 64, 7):
+        moved = room[shift : shift + values.size].reshape(values.shape)
+        moved[:] = values
+        assert (fitted(moved, labels, C) == found).all()
+    order = np.concatenate([np.random.default_rng(0).permutation(300), np.arange(300, 400)])
+    assert (fitted(values[order], labels[order], C) == found).all()
+
+
 def test_few_labelled_public_rows_and_those_that_lack_a_class_do_no_harm():
     values, labels = hard(3000)
     few = PublicRows(False, 1, values[: LEAST_ROWS - 1], labels[: LEAST_ROWS - 1])

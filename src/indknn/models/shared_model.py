@@ -57,6 +57,9 @@ held-out training records, see `feature_map`."""
 RARE = 0.4
 """If less than this share of the records, compared with equally common classes, is outside the commonest class, only
 that share tells anything, and the map and the learning rate are made for less signal."""
+EVEN = 3.0
+"""The map of labelled public rows is made for this much more signal than they are worth: a regression on them needs no
+help against noise."""
 _LARGEST_RATE = 2000.0
 
 
@@ -206,7 +209,7 @@ class SharedModel:
     def make_map(self) -> FeatureMap:
         """Make the map. This is slow with many features. It changes nothing, so any thread may do it."""
         assert self.public is not None
-        signal = hypot(self._signal * self._telling, self._worth)
+        signal = hypot(self._signal * self._telling, EVEN * self._worth)
         return feature_map(self.public, self.terms.n_classes, signal, self.terms.seed, self.terms.numbers)
 
     def take_map(self, made: FeatureMap) -> FeatureMap:
