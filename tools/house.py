@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PASSAGE = 8
 LIMITS: dict[str, tuple[int, int, int]] = {
     # package: lines, files, the longest function
-    "indknn": (22464, 124, 55),
+    "indknn": (22473, 124, 55),
     "indknn/*.py": (1764, 9, 35),
     "indknn/answering": (839, 5, 28),
     "indknn/cli": (1647, 9, 55),
@@ -25,7 +25,7 @@ LIMITS: dict[str, tuple[int, int, int]] = {
     "indknn/core": (2359, 15, 43),
     "indknn/features": (285, 4, 19),
     "indknn/ledger": (853, 3, 35),
-    "indknn/models": (1595, 13, 29),
+    "indknn/models": (1604, 13, 29),
     "indknn/records": (1833, 12, 30),
     "indknn/server": (3459, 15, 53),
     "indknn/store": (4746, 25, 42),

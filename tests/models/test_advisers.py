@@ -192,8 +192,9 @@ def hard(n, seed=0):
     return quantise(rng.normal(size=(n, D)) + np.random.default_rng(9).normal(size=(C, D))[labels]).values, labels
 
 
-@pytest.mark.parametrize(("n", "budget"), [(300, 0.001), (3000, 0.02)])
-def test_a_model_is_hardly_below_its_labelled_public_rows(n, budget):
+@pytest.mark.parametrize(("n", "budget", "gain"), [(300, 0.001, 0.02), (3000, 0.02, -0.005)])
+def test_a_model_is_hardly_below_its_labelled_public_rows(n, budget, gain):
+    """With few records their labels help much. With many, the records say the same."""
     values, labels = hard(n + 4500)
     public, queries = values[n : n + 500], values[n + 500 :]
     told = PublicRows(False, 1, public, labels[n : n + 500])
@@ -207,7 +208,7 @@ def test_a_model_is_hardly_below_its_labelled_public_rows(n, budget):
     ]
     assert right[0] > right[1] - 0.01
     without, _ = trained(values[:n], labels[:n], public, SeededNoise(1), budget)
-    assert right[0] > (without.shown.scores(queries)[0].argmax(axis=1) == labels[n + 500 :]).mean()
+    assert right[0] > (without.shown.scores(queries)[0].argmax(axis=1) == labels[n + 500 :]).mean() + gain
     again = SharedModel(model.terms)
     for release in releases:
         again.absorb(decode(encode(release)))

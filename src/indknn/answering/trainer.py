@@ -19,7 +19,7 @@ from indknn.models.feature_map import FeatureMap
 from indknn.models.shared_model import Due
 from indknn.records.protocol import AnyShard, Filled
 from indknn.records.slices import Arguments
-from indknn.types import Cohort
+from indknn.types import Cohort, FloatArray
 
 _MOMENT = 0.002  # seconds
 
@@ -41,7 +41,7 @@ class Trainer:
     def __init__(self, model: SharedModel, shard: AnyShard, noise: Noise, released: Callable[[Release], None]):
         self._model, self._shard, self._noise = model, shard, noise
         self._released = released  # gives a release to the model and makes it durable
-        self._map: tuple[Cohort, Future[FeatureMap]] | None = None
+        self._map: tuple[Cohort, Future[tuple[FeatureMap, FloatArray | None]]] | None = None
         self._derived: tuple[Due, Cohort, Filled] | None = None
         self._full: tuple[Due, Cohort, int] | None = None  # the step for which everything is there
 
@@ -76,7 +76,7 @@ class Trainer:
         made = self._map[1]
         if wait([made], _MOMENT).done:
             self._map = None
-            self._model.take_map(made.result())
+            self._model.take_map(*made.result())
 
     def _rows(self, due: Due) -> Filled:
         """What a release needs to know about every record: features or cells."""

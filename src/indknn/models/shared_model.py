@@ -57,6 +57,9 @@ held-out training records, see `feature_map`."""
 RARE = 0.4
 """If less than this share of the records, compared with equally common classes, is outside the commonest class, only
 that share tells anything, and the map and the learning rate are made for less signal."""
+EVEN = 3.0
+"""The map of labelled public rows is made for this much more signal than they are worth: a regression on them needs no
+help against noise."""
 _LARGEST_RATE = 2000.0
 
 
@@ -196,26 +199,32 @@ class SharedModel:
     @property
     def map(self) -> FeatureMap:
         """The map from the features of records to those of the model."""
-        return self._map or self.take_map(self.make_map())
+        return self._map or self.take_map(*self.make_map())
 
     @property
     def mapped(self) -> bool:
         """Whether the map was made."""
         return self._map is not None
 
-    def make_map(self) -> FeatureMap:
-        """Make the map. This is slow with many features. It changes nothing, so any thread may do it."""
-        assert self.public is not None
-        signal = hypot(self._signal * self._telling, self._worth)
-        return feature_map(self.public, self.terms.n_classes, signal, self.terms.seed, self.terms.numbers)
+    def make_map(self) -> tuple[FeatureMap, FloatArray | None]:
+        """Make the map, and the weights that labelled public rows alone would have.
 
-    def take_map(self, made: FeatureMap) -> FeatureMap:
+        This is slow with many features. It changes nothing, so any thread may do it.
+        """
+        assert self.public is not None
+        signal = hypot(self._signal * self._telling, EVEN * self._worth)
+        made = feature_map(self.public, self.terms.n_classes, signal, self.terms.seed, self.terms.numbers)
+        if not self._worth or self._labels is None:
+            return made, None
+        return made, fitted(made.apply(self.public), self._labels, self.terms.n_classes)
+
+    def take_map(self, made: FeatureMap, start: FloatArray | None) -> FeatureMap:
         """Use this map from now on. Training starts from labelled public rows, or from how common each label is."""
-        self._map, self._start = made, None
+        self._map, self._start = made, start
         self._floats = np.zeros((made.width + 1, self.terms.n_classes))
         self._floats[-1] = self._common / INTERCEPT
-        if self._worth and self.public is not None and self._labels is not None:
-            self._floats = self._start = fitted(made.apply(self.public), self._labels, self.terms.n_classes)
+        if start is not None:
+            self._floats = start
         self._weights = Weights.of(self._floats)
         return made
 
