@@ -150,7 +150,7 @@ def test_queries_of_named_analysts_are_no_schedule(monkeypatch):
 
 def test_declared_rows_go_before_the_first_queries():
     rows = SETTINGS.quantise(X[3000:3200], "public").values
-    model = engine(public=rows)
+    model = engine(public=PublicRows(False, 0, rows))
     model.predict(QUERIES[:60])
     assert (model.predictor.model.public == rows).all()
 

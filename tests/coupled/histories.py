@@ -344,7 +344,7 @@ def random_history(seed, road, mode, index, *, events=30, apart=False, moody=Non
 
 def short_histories(events=8):
     """Endless histories of a few events, most of them in memory, each with the observer whom it is about."""
-    roads = ("engine", "store", "engine", "server", "engine", "cluster")
+    roads = (*("engine",) * 3, "store", *("engine",) * 3, "server", *("engine",) * 3, "cluster")
     for seed in count(1):
         for i, (mode, index, road) in enumerate(product(MODES, INDEXES, roads)):
             only = (ALL, "ann", ALL, "eve")[(seed + i) % 4]
