@@ -163,7 +163,8 @@ def write(kept):
     KEPT.write_text(json.dumps(kept, indent=1) + "\n")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     tools = ", ".join(f"{name} {number}" for name, number in kept["versions"].items())
-    about = f"Medians of {kept['seeds']} seeds, δ = {DELTA:g}; {tools}."
+    seeds = "One seed" if kept["seeds"] == 1 else f"Medians of {kept['seeds']} seeds"
+    about = f"{seeds}, δ = {DELTA:g}; {tools}."
     lines = [BEGIN, "", *table(kept), "", about, "", END]
     PAGE.write_text(before + "\n".join(lines) + rest.partition(END)[2])
 
