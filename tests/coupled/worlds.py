@@ -106,9 +106,8 @@ class World:
         shared = [to_units(s.shared_budget) if s.advised else 0 for s in self.settings]
         budgets = [to_units(settings.budget) for settings in self.settings]
         own = [budget - part for budget, part in zip(budgets, shared, strict=True)]
-        given = {
-            name: max(to_units(s.seen_by(name).budget) for s in self.settings) for name in self.settings[0].analysts
-        }
+        named = {name for s in self.settings for name in s.analysts}
+        given = {name: max(to_units(s.seen_by(name).budget) for s in self.settings) for name in named}
         behind = [s.global_budget for s in self.settings]
         if self.road.engine.ledger.house:
             behind = [s.budget for s in self.settings]
@@ -280,7 +279,8 @@ def _keeps_the_law(event, before, after):
     """Nothing that was spent comes back, whatever happens; nobody spends more than they have."""
     limits, given = after.limits
     for name, (spent, queries, _) in [*after.others.items(), (TARGET, after.target)]:
-        shared, own = spent.get(SHARED, 0), max((n for scope, n in spent.items() if scope != SHARED), default=0)
+        shared = spent.get(SHARED, 0)
+        own = max((units for scope, units in spent.items() if scope != SHARED and scope not in given), default=0)
         for analyst, most in given.items():
             if spent.get(analyst, 0) + (0 if after.apart[analyst] else shared) > most:
                 raise Divergence(f"{name} paid {spent} with {analyst}, who was given {most}")
