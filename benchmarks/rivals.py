@@ -139,7 +139,8 @@ def measure(name, folder, seeds):
             rate = peers.opacus_rate(Z, y, rows.n_classes, promise, seed)
             note("Opacus", epsilon, peers.opacus_linear(Z, y, asked, rows.n_classes, promise, rate, seed))
             if rows.table and rows.n_classes == 2:
-                note("DP-EBM", epsilon, peers.dp_ebm(private, y, queries, promise, seed))
+                full = (peers.without_gaps(part, public) for part in (private, queries))
+                note("DP-EBM", epsilon, peers.dp_ebm(next(full), y, next(full), promise, seed))
     return {tool: {e: statistics.median(scores) for e, scores in by.items()} for tool, by in found.items()}
 
 

@@ -99,6 +99,11 @@ def opacus_linear(
     return np.asarray(found, dtype=np.float64)
 
 
+def without_gaps(table: Any, public: Any) -> Any:
+    """A frame without missing values, which DP-EBM refuses: medians of public rows, and "?" for categories."""
+    return table.fillna(public.median(numeric_only=True)).fillna("?")
+
+
 def dp_ebm(table: Any, y: IntArray, queries: Any, promise: tuple[float, float], seed: int) -> FloatArray:
     """InterpretML's private boosting machine with its defaults, on the raw table."""
     privacy = needs("interpret.privacy", "peers")

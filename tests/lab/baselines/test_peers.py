@@ -22,6 +22,12 @@ def test_the_pipeline_is_of_public_rows_alone():
     np.testing.assert_allclose(found, [[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]], atol=1e-12 / deviation)
 
 
+def test_gaps_are_filled_from_public_rows_alone():
+    public = pd.DataFrame({"age": [20.0, 40.0, None], "town": ["a", "b", None]})
+    found = peers.without_gaps(pd.DataFrame({"age": [None, 90.0], "town": [None, "b"]}), public)
+    assert found.to_dict("list") == {"age": [30.0, 90.0], "town": ["?", "b"]}
+
+
 def test_a_class_that_is_not_among_the_rows_has_a_column():
     X, y = blobs(60, 2, 3)
     for tool in (peers.logistic, peers.trees):
