@@ -16,6 +16,7 @@ from conftest import blobs
 from indknn import IndKNNClassifier, PrivacyError, PrivacyWarning, UnknownOwnerError, budget
 from indknn.core.calibrate import DEFAULT_TAU
 from indknn.errors import InvalidInputError, LedgerError
+from indknn.models.shared_model import MOST_ROWS
 from indknn.tables import infer
 from indknn_lab.baselines import public_rows_only
 
@@ -584,3 +585,16 @@ def test_the_model_starts_from_labelled_public_rows():
     assert two._engine.predictor.public.labels is None
     with pytest.raises(InvalidInputError, match="one label per row"):
         IndKNNClassifier(1.0, public=(X[:200], y[:100]), random_state=1).fit(X[200:400], y[200:400])
+
+
+def test_of_many_labelled_public_rows_some_are_kept_with_their_labels(tmp_path):
+    X, y = blobs(1800, 3, 6, seed=3)
+    twice = np.repeat(X[:1500], 2, axis=0), np.repeat(y[:1500], 2)
+    kept = []
+    for store in (None, tmp_path / "people.store"):
+        model = IndKNNClassifier(public=twice, classes=[0, 1, 2], store=store).fit(X[1500:], y[1500:], range(300))
+        kept.append(model._memory.predictor.public)
+        assert model.warm_up()._memory.predictor.model.shown.rule.start is not None
+    assert len(kept[0].values) == MOST_ROWS
+    assert (kept[0].labels == y[:MOST_ROWS]).all()
+    assert kept[0].body() == kept[1].body()

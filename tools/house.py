@@ -18,17 +18,17 @@ PASSAGE = 8
 LIMITS: dict[str, tuple[int, int, int]] = {
     # package: lines, files, the longest function
     "indknn": (22473, 124, 55),
-    "indknn/*.py": (1764, 9, 35),
-    "indknn/answering": (839, 5, 28),
+    "indknn/*.py": (1767, 9, 35),
+    "indknn/answering": (836, 5, 28),
     "indknn/cli": (1647, 9, 55),
     "indknn/cluster": (1011, 6, 25),
     "indknn/core": (2359, 15, 43),
     "indknn/features": (285, 4, 19),
     "indknn/ledger": (853, 3, 35),
-    "indknn/models": (1604, 13, 29),
-    "indknn/records": (1833, 12, 30),
+    "indknn/models": (1610, 13, 29),
+    "indknn/records": (1827, 12, 26),
     "indknn/server": (3459, 15, 53),
-    "indknn/store": (4746, 25, 42),
+    "indknn/store": (4740, 25, 42),
     "indknn/tables": (2079, 8, 36),
     "indknn_lab": (10227, 80, 70),
 }

@@ -24,6 +24,7 @@ from indknn.core.releases import PublicRows
 from indknn.core.statistics import MAX_RECORDS
 from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger import SHARED, MemoryLedger, Scope, checked_analyst
+from indknn.models.shared_model import distinct
 from indknn.records.keys import Match
 from indknn.records.protocol import AnyShard
 from indknn.records.shard import Shard, new_index
@@ -46,6 +47,13 @@ def new_ledger(settings: Settings, key: bytes | None = None) -> MemoryLedger:
     ledger = MemoryLedger(accounting.to_units(settings.budget), behind, shared_budget=shared, key=key)
     ledger.budgets = {name: accounting.to_units(settings.seen_by(name).budget) for name in settings.analysts}
     return ledger
+
+
+def public_rows(settings: Settings, X: npt.ArrayLike, y: npt.ArrayLike | None) -> PublicRows:
+    """The declared public rows that are kept, with their labels if they are known."""
+    vectors, labels = (settings.quantise(X, "public"), None) if y is None else settings.prepare(X, y)
+    kept = distinct(vectors.values)
+    return PublicRows(False, 0, np.ascontiguousarray(vectors.values[kept]), None if labels is None else labels[kept])
 
 
 class Engine:
@@ -128,8 +136,7 @@ class Engine:
 
     def declare_public(self, X: npt.ArrayLike, y: npt.ArrayLike | None = None) -> None:
         """Public rows that the shared model may use, with their labels if they are known."""
-        vectors, labels = self.settings.prepare_public(X, y)
-        self.predictor.public = PublicRows(False, 0, vectors.values, labels)
+        self.predictor.public = public_rows(self.settings, X, y)
 
     def train(self) -> Iterator[Progress]:
         """Train the shared model, or train it again if there are enough newcomers, piece by piece.

@@ -359,10 +359,6 @@ class Settings:
             raise InvalidInputError(f"y must have one label per row: {len(vectors)} rows, got {len(labels)}")
         return replace(vectors, spare=True), labels
 
-    def prepare_public(self, X: npt.ArrayLike, y: npt.ArrayLike | None) -> tuple[Vectors, IntArray | None]:
-        """The same for public rows, which may have no labels."""
-        return (self.quantise(X, "public"), None) if y is None else self.prepare(X, y)
-
 
 _option: Final = partial(parameter, fixed="when the server starts")
 

@@ -32,7 +32,7 @@ from indknn.ledger import SHARED, Scope
 from indknn.models import new_adviser, new_model
 from indknn.models.adviser import Advice, Adviser, Question
 from indknn.models.probabilities import from_votes
-from indknn.models.shared_model import MOST_ROWS, Scores
+from indknn.models.shared_model import MOST_ROWS, Scores, distinct
 from indknn.models.shift import LATEST
 from indknn.records.book import MAX_EPOCH
 from indknn.records.indexes.scan import MAX_QUERIES
@@ -432,15 +432,13 @@ class Predictor:
         The round is about the records that are here now (rule 17). The caller must hold all locks.
         """
         assert self.model is not None
-        declared = None if self.public is None else self.public.values[:MOST_ROWS]
+        declared = None if self.public is None else self.public.values
         given = declared if rows is None else rows[:MOST_ROWS]
         if given is None or (self.model.started and rows is None):
             given = np.zeros((0, self.model.terms.n_features), dtype=np.int8)
-        labels = None
-        if self.public is not None and self.public.labels is not None and np.array_equal(given, self.public.values):
-            labels = self.public.labels
+        known = self.public is not None and np.array_equal(given, self.public.values)
         epoch = min(self.shard.epoch + 1, MAX_EPOCH)
-        release = PublicRows(by_queries, epoch, given, labels)
+        release = PublicRows(by_queries, epoch, given, self.public.labels if self.public and known else None)
         self._absorb(release)
         return release
 
@@ -573,8 +571,7 @@ class ScansAhead:
 def _distinct(requests: Sequence[Request]) -> Int8Array:
     """The distinct queries of these requests, in order, for use as public rows. At most as many as are kept."""
     rows = np.concatenate([request.queries.values for request in requests])[: 4 * MOST_ROWS]
-    _, first = np.unique(rows, axis=0, return_index=True)
-    return rows[np.sort(first)[:MOST_ROWS]]
+    return rows[distinct(rows)]
 
 
 def _rows(queries: Vectors, positions: list[int]) -> Vectors:

@@ -393,6 +393,12 @@ class SharedModel:
         return HOPE if self._start is None and self._neighbours.agreement() >= least else -HOPE
 
 
+def distinct(values: Int8Array) -> IntArray:
+    """The positions of the public rows that are kept: the first of equal ones, at most `MOST_ROWS`."""
+    _, first = np.unique(values, axis=0, return_index=True)
+    return np.sort(first)[:MOST_ROWS]
+
+
 def _log_shares(counts: FloatArray, sigma: float) -> FloatArray:
     """How common each label is. Noisy counts are moved towards their mean if noise could explain how they differ."""
     mean, others = max(float(counts.mean()), sigma / sqrt(len(counts)), 1.0), max(len(counts) - 1, 1)

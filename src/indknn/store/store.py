@@ -25,12 +25,10 @@ from indknn.answering.trainer import Progress
 from indknn.core.advice import about_copies, about_delta, tell
 from indknn.core.inputs import EACH_ROW, as_owner_list, refuse_unwritable
 from indknn.core.noise import Noise, SecureNoise
-from indknn.core.releases import PublicRows
-from indknn.engine import Engine, MakeShard
+from indknn.engine import Engine, MakeShard, public_rows
 from indknn.errors import FencedError, InvalidInputError, PrivacyError, StoreError
 from indknn.ledger import Scope
 from indknn.ledger.figures import statement
-from indknn.models.shared_model import MOST_ROWS
 from indknn.place import Place
 from indknn.settings import Settings
 from indknn.store import chain, intake, opening
@@ -285,11 +283,7 @@ class Store:
                 raise InvalidInputError(f"public rows can have labels only if the classes are known: {known}")
             if self._state.draft and np.ndim(X) == 2:  # it takes any number of features
                 settings = replace(settings, n_features=np.shape(X)[1])
-            vectors, labels = settings.prepare_public(X, y)
-            _, first = np.unique(vectors.values, axis=0, return_index=True)
-            kept = np.sort(first)[:MOST_ROWS]
-            rows = np.ascontiguousarray(vectors.values[kept])
-            change.declare_public(PublicRows(False, 0, rows, None if labels is None else labels[kept]))
+            change.declare_public(public_rows(settings, X, y))
 
     # Settings that are given later
 
