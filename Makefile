@@ -11,7 +11,7 @@ PORT ?= 8080
 # The least share of lines and branches of each package that the tests must reach, in percent: `make coverage` fails below it.
 FLOOR ?= 85
 
-.PHONY: help setup demo serve-demo test test-fast test-lowest coverage lint vulnerabilities docs reference dist bench figures soak clean
+.PHONY: help setup demo serve-demo test test-fast test-hosts test-lowest coverage lint vulnerabilities docs reference dist release-check bench figures soak clean
 
 # What `make test-fast` leaves out: research, the console, crashes, and single tests marked `slow`.
 SLOW := lab console store/faults server/test_faults.py cluster
@@ -19,8 +19,11 @@ RUNTIME := lab onnx client tables cluster postgres
 # Old packages beside new ones that they do not know yet, and a pandas that warns about itself.
 OLD := -W ignore::DeprecationWarning -W "ignore:invalid value encountered in cast:RuntimeWarning" \
   --ignore=tests/server/test_schema.py
-# There is a process of tests on every core. Threads inside of them would only wait for each other.
-PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto
+# There is a process of tests on every core, and one more: many tests wait for servers, disks and other processes.
+# Threads inside of them would only wait for each other. Each gets tests that lie side by side, so that browsers and
+# servers of a module start once, and takes from the others when it is done.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 FAST := -m "not slow and not chromium" --ignore=src/indknn_lab $(addprefix --ignore=tests/,$(SLOW))
 
 help:
@@ -28,16 +31,19 @@ help:
 	@echo "make serve-demo  the same data behind a console in the browser, at port $(PORT)"
 	@echo "make test        all tests; the slowest 15 are listed"
 	@echo "make test-fast   the product without crashes and browsers, in less than a minute: for while you work"
+	@echo "make test-hosts  a cluster in network namespaces, with its links cut and delayed; needs root and an idle machine"
 	@echo "make test-lowest the tests of a few seconds each, with the oldest packages that pyproject.toml allows; needs uv"
 	@echo "make coverage    all tests, and which lines they reach, at least $(FLOOR)%: a page in $(OUT)/coverage"
 	@echo "make lint        ruff, mypy --strict, import-linter, and how large the house may be (tools/house.py)"
 	@echo "make vulnerabilities  known vulnerabilities of what is installed, by pip-audit; needs the internet"
 	@echo "make docs        the documentation site, in $(OUT)/site; 'make reference' writes its generated pages anew"
 	@echo "make dist        wheel and sdist, in dist/"
+	@echo "make release-check  what can be checked of a release on one machine: build, install, quickstart, lints"
 	@echo "make bench       benchmarks, as ratios to peers"
 	@echo "make figures     write the results of out/reproduce into the documents"
 	@echo "make soak        crash a store a few thousand times: kill -9, power cuts; kill a server a hundred times;"
-	@echo "                 play a thousand histories with and without one person"
+	@echo "                 play a thousand histories with and without one person; cut links and kill nodes of a"
+	@echo "                 cluster in network namespaces a thousand times, which needs root"
 	@echo "make setup       only the environment"
 	@echo "make clean       remove everything made"
 
@@ -65,7 +71,11 @@ serve-demo: $(DEMO)
 	$(BIN)/indknn serve $(OUT)/demo.store --port $(PORT)
 
 test: setup
-	$(PYTEST) --durations=15
+	$(PYTEST) -m "not hosts" --durations=15
+
+# Several hosts on one machine time out if tests run beside them.
+test-hosts: setup
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -m hosts tests/cluster/hosts
 
 test-fast: setup
 	$(PYTEST) $(FAST)
@@ -78,7 +88,7 @@ test-lowest:
 	$(OUT)/lowest/bin/python -m pytest -q -n auto -m "not slow and not chromium and not ray" $(OLD)
 
 coverage: setup
-	$(PYTEST) --cov --cov-report=html:$(OUT)/coverage
+	$(PYTEST) -m "not hosts" --cov --cov-report=html:$(OUT)/coverage
 	@for package in indknn indknn_lab; do \
 	  echo "coverage of $$package, in percent, at least $(FLOOR):"; \
 	  $(BIN)/coverage report --include="src/$$package/*" --format=total --fail-under=$(FLOOR) || exit 1; \
@@ -109,6 +119,9 @@ reference: setup
 dist: setup
 	$(BIN)/python -m build --outdir dist
 
+release-check: setup
+	$(BIN)/python -m tools.release
+
 bench: setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
 	$(BIN)/python benchmarks/noise.py
@@ -122,6 +135,7 @@ soak: setup
 	PYTHONPATH=tests $(BIN)/python -m server.soak
 	PYTHONPATH=tests $(BIN)/python -m coupled.soak
 	PYTHONPATH=tests $(BIN)/python -m cluster.soak
+	PYTHONPATH=tests $(BIN)/python -m cluster.hosts.soak
 
 clean:
 	rm -rf $(VENV) $(OUT) .coverage build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -10,11 +10,12 @@ import sys
 from setuptools import Extension, setup
 
 FOLDER = "src/indknn/records/indexes/"
+LEVELS = "src/indknn/core/_levels.h"
 
 native = Extension(
     "indknn.records.indexes._native",
     sources=[FOLDER + "_native.c"],
-    depends=[FOLDER + name for name in ("_scan.h", "_simd.h", "_simd_x86.h")],
+    depends=[LEVELS, *(FOLDER + name for name in ("_scan.h", "_simd.h", "_simd_x86.h"))],
     # No -march: the newer instruction sets are compiled function by function and chosen at run time.
     extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-std=c11", "-pthread"],
     extra_link_args=[] if sys.platform == "win32" else ["-pthread"],
@@ -32,19 +33,20 @@ votes = Extension(
     "indknn.core._votes",
     sources=["src/indknn/core/_votes.c"],
     # Equal to NumPy to the bit: a fused multiply-add would round once where NumPy rounds twice.
-    extra_compile_args=[] if sys.platform == "win32" else ["-O2", "-std=c11", "-ffp-contract=off"],
+    extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-std=c11", "-ffp-contract=off"],
     optional=True,
 )
 
 training = Extension(
     "indknn.core._training",
     sources=["src/indknn/core/_training.c"],
-    depends=["src/indknn/core/_training_simd.h"],
+    depends=[LEVELS, "src/indknn/core/_training_simd.h", "src/indknn/core/_training_x86.h"],
     # Equal to NumPy to the bit, as above. Nobody looks at errno or traps, so roots and roundings may be vectorised.
-    # With partial redundancy elimination, GCC keeps sums in memory that fit into registers.
+    # With partial redundancy elimination, GCC keeps sums in memory that fit into registers. Python's own -fwrapv keeps
+    # loops from being vectorised; `_training.c` says why no sum overflows, and the sanitised tests look for it.
     extra_compile_args=[]
     if sys.platform == "win32"
-    else ["-O3", "-std=c11", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-tree-pre"],
+    else ["-O3", "-std=c11", *"-ffp-contract=off -fno-math-errno -fno-trapping-math -fno-tree-pre -fno-wrapv".split()],
     optional=True,
 )
 

@@ -34,10 +34,9 @@ from indknn.core.quantise import quantise
 from indknn.errors import PrivacyWarning
 from indknn.types import GRID
 from indknn_lab.baselines import LinearNoisySGD
+from indknn_lab.baselines.knn import SENSITIVITY
 from indknn_lab.baselines.pricing import SamplingAccountant, noise_multiplier
-from indknn_lab.baselines.topk import SENSITIVITY
-from indknn_lab.datasets import load_features
-from indknn_lab.datasets.features import TITLES, find_datasets
+from indknn_lab.datasets import TITLES, find_datasets, load_features
 from indknn_lab.experiments.data import Data, NearestLabels
 from indknn_lab.experiments.methods.rivals import sampled_votes
 from indknn_lab.experiments.units import write_json
@@ -112,7 +111,7 @@ def algorithm3(case: Case, epsilon: float, loads: Sequence[int]) -> Points:
         model = IndKNNClassifier(
             epsilon,
             DELTA,
-            prior="none",
+            mode="votes",
             reuse="none",
             max_queries=T,
             sigma2=sigma2,

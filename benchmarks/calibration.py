@@ -18,7 +18,7 @@ from indknn import IndKNNClassifier
 from indknn.tables import infer
 
 TABLES = {"adult": "income", "letters": "label", "shuttle": "label"}
-MODES = {"default": {}, "algorithm 3": {"prior": "none"}}
+MODES = {"default": {}, "algorithm 3": {"mode": "votes"}}
 PUBLIC, BINS, MOST = 1000, 15, 60_000
 
 

@@ -26,8 +26,8 @@ from measure import medians
 
 D = 384
 NEAR = 0.1107  # of random directions in 384 dimensions, 1.5% are as near as this
-PAPER = {"prior": "none", "reuse": "none", "max_queries": 200_000}
-DEFAULT = {"prior": "model", "sigma2": 0.2, "max_queries": 200_000}  # so little noise that people are asked
+PAPER = {"mode": "votes", "reuse": "none", "max_queries": 200_000}
+DEFAULT = {"mode": "model", "sigma2": 0.2, "max_queries": 200_000}  # so little noise that people are asked
 
 
 def contestants(base: Path, ray: bool, stack: ExitStack) -> tuple[dict[str, Store], dict[str, float]]:

@@ -1,19 +1,23 @@
 """Compares the estimator's default with other people's tools, all on the same rows, and writes what it found.
 
-    python benchmarks/rivals.py --data ../shared/data            docs/results/rivals.json and the table in comparison.md
+    python benchmarks/rivals.py --data ../shared/data            rivals.json and the tables in the documents
     python benchmarks/rivals.py --only letters digits            some of the sets
-    python benchmarks/rivals.py --only-write                     only the table, from the results that are there
+    python benchmarks/rivals.py --tools indknn NoisySGD          some of the tools: the rest stays as it was
+    python benchmarks/rivals.py --only-write                     only the tables, from the results that are there
 
 Every set has public rows (with labels), queries, and private rows. All tools have the same private rows and the same
-promise. Public rows make the schema of ours and the usual pipeline of the others. Needs `pip install -e '.[peers]'`.
+promise. Public rows make the schema of ours and the usual pipeline of the others. A seed gives the same rows and, with
+the same versions, the same scores in every run. Needs `pip install -e '.[peers]'`.
 """
 
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import warnings
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +29,16 @@ from sklearn.metrics import roc_auc_score
 from indknn import IndKNNClassifier
 from indknn.tables import infer
 from indknn_lab.baselines import peers
+from indknn_lab.plots.documents import FEWER, write_documents
 
 ROOT = Path(__file__).parents[1]
 KEPT, PAGE = ROOT / "docs" / "results" / "rivals.json", ROOT / "docs" / "comparison.md"
 BEGIN, END = "<!-- rivals: written by benchmarks/rivals.py -->", "<!-- end of rivals -->"
 DELTA, EPSILONS, PUBLIC, QUERIES = 1e-5, (0.25, 1.0, 8.0), 1000, 5000
-OURS, PUBLIC_ONLY = "indknn", "public rows only"
-TOOLS = (OURS, "Opacus", "DP-EBM", PUBLIC_ONLY, "logistic, no privacy", "trees, no privacy")
+OURS, UNLABELLED, PUBLIC_ONLY = "indknn", "indknn, public rows without labels", "public rows only"
+LINEAR, TREES = "logistic, no privacy", "trees, no privacy"
+TUNED = {"NoisySGD": peers.noisy_sgd, "Opacus": peers.opacus_linear}
+TOOLS = (OURS, UNLABELLED, *TUNED, "DP-EBM", PUBLIC_ONLY, LINEAR, TREES)
 
 
 @dataclass
@@ -105,48 +112,89 @@ SETS = {
 }
 
 
-def ours(rows, epsilon, seed):
-    """Our default, with labelled public rows, as its users have them."""
+def schema_of(rows):
+    public, labels = rows.public
+    return infer(public.assign(label_=labels), label="label_").schema
+
+
+def ours(rows, epsilon, seed, *, labelled):
+    """Our default. Its public rows have labels, or a schema is all that comes from them."""
     (public, public_y), (queries, _), (private, y) = rows.parts
-    terms = {"random_state": seed, "classes": list(range(rows.n_classes)), "public": (public, public_y)}
+    terms = {"random_state": seed, "classes": list(range(rows.n_classes))}
+    terms["public"] = (public, public_y) if labelled else public
     if rows.table:
-        terms["schema"] = infer(public.assign(label_=public_y), label="label_").schema
+        terms["schema"] = schema_of(rows)
     model = IndKNNClassifier(epsilon, DELTA, **terms)
     return model.fit(private, y).predict_proba(queries)
 
 
-def measure(name, folder, seeds):
-    """The scores of every tool by epsilon: accuracy, or the area under the curve for rare classes."""
-    load, found = SETS[name][1], {}
-    for seed in range(seeds):
-        rows = load(folder, seed)
-        (public, public_y), (queries, truth), (private, y) = rows.parts
+def contestants(rows, seed, chosen):
+    """Every tool that can take these rows: its epsilons, and what gives P(y | query) of every query for an epsilon.
 
-        def note(tool, epsilon, probabilities, truth=truth, seed=seed):
-            score = roc_auc_score(truth, probabilities[:, 1]) if name == "rare" else (probabilities.argmax(1) == truth)
-            found.setdefault(tool, {}).setdefault(f"{epsilon:g}", []).append(float(np.mean(score)))
-            print(f"  {name}, seed {seed}, ε = {epsilon:g}, {tool}: {np.mean(score):.4f}", file=sys.stderr, flush=True)
+    `chosen` has the view of a table and the rate of each tool that is tuned, by the first seed.
+    """
+    (public, public_y), (queries, _), (private, y) = rows.parts
+    n_classes = rows.n_classes
+    plain = peers.plain_pipeline(public) if rows.table else None
+    Z, known, asked = (plain.transform(part) if plain else part for part in (private, public, queries))
+    views = [(Z, asked)]
+    if rows.table:
+        encode = schema_of(rows).encode
+        views.append((encode(private), encode(queries)))
 
-        plain = peers.plain_pipeline(public) if rows.table else None
-        Z, known, asked = (plain.transform(part) if plain else part for part in (private, public, queries))
-        note(PUBLIC_ONLY, 0, peers.logistic(known, public_y, asked, rows.n_classes))
-        note(TOOLS[4], 0, peers.logistic(Z, y, asked, rows.n_classes))
-        if rows.table:
-            note(TOOLS[5], 0, peers.trees(Z, y, asked, rows.n_classes))
-        for epsilon in EPSILONS:
-            promise = epsilon, DELTA
-            note(OURS, epsilon, ours(rows, epsilon, seed))
-            rate = peers.opacus_rate(Z, y, rows.n_classes, promise, seed)
-            note("Opacus", epsilon, peers.opacus_linear(Z, y, asked, rows.n_classes, promise, rate, seed))
-            if rows.table and rows.n_classes == 2:
-                full = (peers.without_gaps(part, public) for part in (private, queries))
-                note("DP-EBM", epsilon, peers.dp_ebm(next(full), y, next(full), promise, seed))
-    return {tool: {e: statistics.median(scores) for e, scores in by.items()} for tool, by in found.items()}
+    def tuned(tool, epsilon):
+        tasks = [peers.Task(X, y, asked_so, n_classes, (epsilon, DELTA)) for X, asked_so in views]
+        choices = chosen.setdefault(tool, {})
+        if f"{epsilon:g}" not in choices:
+            choices[f"{epsilon:g}"] = peers.choice(TUNED[tool], tasks, seed)
+        view, rate = choices[f"{epsilon:g}"]
+        return TUNED[tool](tasks[view], rate, seed)
+
+    def dp_ebm(epsilon):
+        full = (peers.without_gaps(part, public) for part in (private, queries))
+        return peers.dp_ebm(next(full), y, next(full), (epsilon, DELTA), seed)
+
+    found = {
+        OURS: (EPSILONS, lambda epsilon: ours(rows, epsilon, seed, labelled=True)),
+        UNLABELLED: (EPSILONS, lambda epsilon: ours(rows, epsilon, seed, labelled=False)),
+        PUBLIC_ONLY: ((0,), lambda _: peers.logistic(known, public_y, asked, n_classes)),
+        LINEAR: ((0,), lambda _: peers.logistic(Z, y, asked, n_classes)),
+        **{tool: (EPSILONS, partial(tuned, tool)) for tool in TUNED},
+    }
+    if rows.table:
+        found[TREES] = (0,), lambda _: peers.trees(Z, y, asked, n_classes)
+    if rows.table and n_classes == 2:
+        found["DP-EBM"] = EPSILONS, dp_ebm
+    return found
+
+
+@cache
+def commit():
+    """The version of this code that is measured."""
+    asked = "git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude", "*"
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def run(kept, name, seed, folder, tools):
+    """Measure tools on a set with one seed. Kept are scores by seed, and medians: accuracy, or the area under the curve
+    for rare classes."""
+    rows = SETS[name][1](folder, seed)
+    truth, scores = rows.queries[1], kept["scores"].setdefault(name, {})
+    for tool, (epsilons, answers) in contestants(rows, seed, kept["choices"].setdefault(name, {})).items():
+        for epsilon in epsilons if tool in tools else ():
+            found = answers(epsilon)
+            score = float(roc_auc_score(truth, found[:, 1]) if name == "rare" else (found.argmax(1) == truth).mean())
+            by_seed = scores.setdefault(tool, {}).setdefault(f"{epsilon:g}", {})
+            by_seed[str(seed)] = score
+            kept["sets"].setdefault(name, {}).setdefault(tool, {})[f"{epsilon:g}"] = statistics.median(by_seed.values())
+            kept["seeds"].setdefault(name, {})[tool] = len(by_seed)
+            kept["commits"].setdefault(name, {}).setdefault(tool, {})[str(seed)] = commit()
+            print(f"  {name}, seed {seed}, ε = {epsilon:g}, {tool}: {score:.4f}", file=sys.stderr, flush=True)
 
 
 def table(kept):
     """The rows of the page: medians, three epsilons a cell."""
-    private = TOOLS[:3]
+    private = TOOLS[:5]
     yield "| ε = " + " / ".join(f"{e:g}" for e in EPSILONS) + " | " + " | ".join(TOOLS) + " |"
     yield "|---" * (len(TOOLS) + 1) + "|"
     for name, (title, _) in SETS.items():
@@ -156,7 +204,9 @@ def table(kept):
         cells = [title]
         for tool in TOOLS:
             epsilons = [f"{e:g}" for e in EPSILONS] if tool in private else ["0"]
-            cells.append(" ".join(f"{found[tool][e]:.3f}"[1:] for e in epsilons) if tool in found else "–")
+            fewer = found.get(tool) and kept["seeds"][name][tool] < kept["seeds"][name][OURS]
+            cell = " ".join(f"{found[tool][e]:.3f}"[1:] for e in epsilons) if tool in found else "–"
+            cells.append(cell + FEWER * bool(fewer))
         yield "| " + " | ".join(cells) + " |"
 
 
@@ -164,10 +214,12 @@ def write(kept):
     KEPT.write_text(json.dumps(kept, indent=1) + "\n")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     tools = ", ".join(f"{name} {number}" for name, number in kept["versions"].items())
-    seeds = "One seed" if kept["seeds"] == 1 else f"Medians of {kept['seeds']} seeds"
-    about = f"{seeds}, δ = {DELTA:g}; {tools}."
+    many = sorted({kept["seeds"][name][OURS] for name in kept["sets"]})
+    seeds = "One seed" if many == [1] else f"Medians of {' to '.join(map(str, many))} seeds"
+    about = f"{seeds} ({FEWER} fewer), δ = {DELTA:g}; {tools}."
     lines = [BEGIN, "", *table(kept), "", about, "", END]
     PAGE.write_text(before + "\n".join(lines) + rest.partition(END)[2])
+    write_documents(ROOT)
 
 
 def main():
@@ -175,15 +227,21 @@ def main():
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--only", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))
     parser.add_argument("--only-write", action="store_true")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {"written by": "benchmarks/rivals.py", "sets": {}}
+    kept = {"written by": "benchmarks/rivals.py", "sets": {}, "seeds": {}, "choices": {}, "scores": {}, "commits": {}}
+    if KEPT.exists():
+        kept |= json.loads(KEPT.read_text())
     if not asked.only_write:
-        kept |= {"seeds": asked.seeds, "delta": DELTA, "versions": peers.versions()}
-        for name in asked.only:
-            kept["sets"][name] = measure(name, asked.data, asked.seeds)
-            write(kept)
+        kept["delta"] = DELTA
+        if {*TUNED, "DP-EBM"}.intersection(asked.tools):
+            kept["versions"] = peers.versions()
+        for seed in range(asked.seeds):
+            for name in asked.only:
+                run(kept, name, seed, asked.data, asked.tools)
+                write(kept)
     write(kept)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from indknn.core.kernels import Cosine, tau_on_grid
+from indknn.core.kernels import Cosine
 from indknn.records.indexes import CodedIndex, ExactIndex, make_index
 from indknn.records.indexes.scan import _native, cores
-from indknn.types import Vectors
+from indknn.types import Vectors, tau_on_grid
 from measure import features, medians, one, tau_for, unit
 
 Row = dict[str, Any]

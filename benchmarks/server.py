@@ -4,13 +4,13 @@ python benchmarks/server.py                  n = 50,000 at d = 64 and d = 768, 1
 python benchmarks/server.py --seconds 5      quick
 python benchmarks/server.py --mode endless   the default of `indknn init`, instead of Algorithm 3
 python benchmarks/server.py --mode endless --fresh
-                                             measured from the first query of a new store, while the shared model is
-                                             being trained
+                                             measured from the first query of a new store, when the server says that
+                                             it is ready, and while the shared model is being trained
 python benchmarks/server.py --json           for machines
 
 Every request has one new query, which is durably charged before it is answered. Every second, a person is added and
 another one is forgotten. For comparison, the same run measures the store without HTTP, one query after another, and the
-same client on /v2/health/live, which shows the cost of HTTP alone. At the end it runs `indknn verify`.
+same client on /v2/models/indknn/ready, which shows the cost of HTTP alone. At the end it runs `indknn verify`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,7 @@ import numpy as np
 
 from indknn.settings import Settings
 from indknn.store import Store
+from indknn.store.journal import Debits
 from indknn.store.keyfile import create, keys_path
 
 CLASSES, CLUSTERS = tuple(range(10)), 40
@@ -54,7 +56,7 @@ def points(n: int, d: int, rng: np.random.Generator) -> tuple[Any, Any]:
 
 MODES: dict[str, dict[str, Any]] = {
     "algorithm3": {"tau": 0.6, "max_queries": 200_000, "reuse": "none"},
-    "endless": {"prior": "model", "max_queries": None},
+    "endless": {"mode": "model", "max_queries": None},
 }
 
 
@@ -72,15 +74,16 @@ def alone(path: Path, d: int, seconds: float) -> dict[str, float]:
     """The store without a network: one query after another."""
     rng, times, sizes = np.random.default_rng(2), [], []
     with Store(path) as store:
+        store.add_analyst("alone")
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
             Q, _ = points(1, d, rng)
             start = time.perf_counter()
             store.predict(Q, "alone")
             times.append(time.perf_counter() - start)
-        charged = store.db.execute("SELECT length(body) FROM debits ORDER BY seq DESC LIMIT 200")
-        sizes = [size for (size,) in charged]
-    return {"qps": 1 / statistics.mean(times), "participants": statistics.median(sizes or [0]) / 12}
+        charged = store.db.execute("SELECT body FROM debits ORDER BY seq DESC LIMIT 200")
+        sizes = [len(Debits.decode(body).slots) for (body,) in charged]
+    return {"qps": 1 / statistics.mean(times), "participants": statistics.median(sizes or [0])}
 
 
 def message(method: str, path: str, key: str, body: bytes = b"", kind: str = "application/octet-stream") -> bytes:
@@ -150,7 +153,7 @@ def client(asked: argparse.Namespace) -> None:
     """The client process: reads what to do from stdin, prints what came of it."""
     keys = json.load(sys.stdin)
     if asked.drive == "live":
-        requests: Iterator[bytes] = iter(lambda: message("GET", "/v2/health/live", ""), None)
+        requests: Iterator[bytes] = iter(lambda: message("GET", "/v2/models/indknn/ready", keys[0]), None)
     else:
         requests = queries(asked.d, keys, asked.drive == "json", asked.seed)
     print(json.dumps(drive(asked.port, requests, asked.connections, asked.seconds)))
@@ -188,10 +191,11 @@ def change(port: int, key: str, d: int, number: int) -> None:
 
 def served(path: Path, d: int, keys: dict[str, str], connections: int, seconds: float, fresh: bool) -> dict[str, Any]:
     command = [sys.executable, "-m", "indknn", "serve", str(path), "--port", "0", "--name", "indknn"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         assert server.stdout is not None
         try:
             port = int(server.stdout.readline().rsplit(":", 1)[1])
+            wait_until_ready(port)
             result = {"raw": run_client(port, "raw", d, keys, connections, seconds)} if fresh else {}
             result["live"] = run_client(port, "live", d, keys, connections, min(seconds, 3.0))
             for what in () if fresh else ("raw", "json"):
@@ -201,6 +205,16 @@ def served(path: Path, d: int, keys: dict[str, str], connections: int, seconds: 
             server.terminate()
         result["exit_code"] = server.wait(30)
     return result
+
+
+def wait_until_ready(port: int) -> None:
+    """As a load balancer would: nobody is sent to a server that is still loading what answers need."""
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready"):
+                return
+        except urllib.error.HTTPError:
+            time.sleep(0.05)
 
 
 def measure(folder: Path, n: int, d: int, asked: argparse.Namespace) -> dict[str, Any]:

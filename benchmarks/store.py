@@ -25,6 +25,7 @@ from indknn.core.noise import SecureNoise
 from indknn.engine import Engine
 from indknn.settings import Settings
 from indknn.store import Store
+from indknn.store.journal import Debits
 
 CLASSES = tuple(range(10))
 
@@ -69,8 +70,9 @@ def queries(folder: Path, n: int, d: int, rounds: int) -> dict[str, float]:
             "memory": seconds(lambda Q=Q: engine.predict(Q[:1])),  # type: ignore[misc]
             "durable": seconds(lambda Q=Q: store.predict(Q[:1])),  # type: ignore[misc]
         }
-        sizes.append(int(store.db.execute("SELECT length(body) FROM debits ORDER BY seq DESC LIMIT 1").get or 0))
-        row["fsync"] = fsync_of(folder, sizes[-1])
+        body = store.db.execute("SELECT body FROM debits ORDER BY seq DESC LIMIT 1").get or b""
+        sizes.append(len(Debits.decode(body).slots))
+        row["fsync"] = fsync_of(folder, len(body))
         row["memory64"] = seconds(lambda Q=Q: engine.predict(Q[1:]))  # type: ignore[misc]
         row["durable64"] = seconds(lambda Q=Q: store.predict(Q[1:]))  # type: ignore[misc]
         if i >= 3:
@@ -82,7 +84,7 @@ def queries(folder: Path, n: int, d: int, rounds: int) -> dict[str, float]:
         "memory_ms": middle["memory"] * 1e3,
         "fsync_ms": middle["fsync"] * 1e3,
         "durable_ms": middle["durable"] * 1e3,
-        "participants": statistics.median(sizes) / 12,
+        "participants": statistics.median(sizes),
         "one_query_ratio": middle["durable"] / (middle["memory"] + middle["fsync"]),
         "memory64_ms": middle["memory64"] * 1e3,
         "durable64_ms": middle["durable64"] * 1e3,

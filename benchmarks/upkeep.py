@@ -12,12 +12,13 @@ import numpy as np
 from indknn.answering.predictor import Predictor
 from indknn.answering.requests import Request
 from indknn.core import accounting
-from indknn.core.kernels import Cosine, tau_on_grid
+from indknn.core.kernels import Cosine
 from indknn.core.noise import SecureNoise
 from indknn.ledger import MemoryLedger
 from indknn.records.indexes import make_index
 from indknn.records.shard import Shard
 from indknn.settings import Settings
+from indknn.types import tau_on_grid
 from measure import features, medians, one, tau_for
 from sections import Row, filled
 
@@ -65,7 +66,7 @@ def private_query(n: int, d: int, rounds: int, share: float = 0.02) -> list[Row]
     records, queries = features(n, d), features(512, d, seed=1)
     tau = tau_for(share, queries[slice(0, 64)], records)
     budget = accounting.budget(1.0, 1e-5)
-    settings = Settings(d, tuple(range(10)), tau=tau, sigma2=5.0, max_queries=100_000, prior="none", free_repeats=False)
+    settings = Settings(d, tuple(range(10)), tau=tau, sigma2=5.0, max_queries=100_000, mode="votes", free_repeats=False)
     index = filled("exact", records[slice(0, 0)])
     shard = Shard(index, MemoryLedger(accounting.to_units(budget)))
     labels = np.random.default_rng(0).integers(0, 10, n)

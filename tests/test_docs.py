@@ -95,3 +95,9 @@ def test_every_module_is_in_the_architecture_page():
     names += [f"{p.name}/" for p in source.iterdir() if p.is_dir() and p.name != "__pycache__"]
     missing = [n for n in names if f"`{n}`" not in text]
     assert not missing
+    named = set(re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", text))
+    assert len(named) > 50
+    everything = [
+        p.as_posix() for folder in ("src", "tests", "benchmarks", "tools") for p in (ROOT / folder).rglob("*.py")
+    ]
+    assert not [n for n in named if not any(f"/{p}".endswith(f"/{n}") for p in everything)]  # moved or deleted

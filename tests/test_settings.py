@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from indknn import IndKNNClassifier
+from indknn import IndKNNClassifier, IndKNNRegressor
 from indknn.cli import stores
 from indknn.errors import InvalidInputError
 from indknn.ledger.figures import guarantee
@@ -40,8 +40,8 @@ BAD = [
     ("reuse", "votes", "one of 'labels', 'none'"),
     ("max_records_per_query", -1, "a whole number, at least 1"),
     ("global_epsilon", float("nan"), "at least 0.0001 and below 1000"),
-    ("prior", "oracle", "one of 'model', 'none'"),
-    ("prior_share", 1.0, "above 0 and below 1"),
+    ("mode", "oracle", "one of 'model', 'votes'"),
+    ("model_share", 1.0, "above 0 and below 1"),
     ("n_tables", 1025, "a whole number, at least 1 and at most 1024"),
     ("n_bits", 0, "a whole number, at least 1 and at most 16384"),
 ]
@@ -102,9 +102,12 @@ def test_every_value_is_kept_in_its_own_plain_type():
 
 
 def test_the_estimator_and_the_command_line_have_the_defaults_of_the_schema():
-    given = inspect.signature(IndKNNClassifier).parameters
-    assert {name: given[name].default for name in PARAMETERS} == {n: p.default for n, p in PARAMETERS.items()}
-    assert set(given) - set(PARAMETERS) == {"random_state", "store", "public", "schema", "shards"}
+    others = {"random_state", "store", "public", "schema", "shards", "analysts", "verbose"}
+    after = {"class_weight", "min_confidence"}  # what is done with answers is no parameter of a store
+    for estimator, lacks, more in ((IndKNNClassifier, {"bounds"}, after), (IndKNNRegressor, {"classes"}, set())):
+        given, own = inspect.signature(estimator).parameters, PARAMETERS.keys() - {"target"} - lacks
+        assert {name: given[name].default for name in own} == {name: PARAMETERS[name].default for name in own}
+        assert set(given) - own == others | more
     assert set(PARAMETERS) - set(OPTIONS) == {"center"}  # a vector, which nobody types
     typed = stores.init.make_context("init", ["a.store"]).params
     assert {name: typed[name] for name in PARAMETERS if name in typed} == {
@@ -128,14 +131,14 @@ def test_settings_without_further_words_are_those_of_the_estimator(tmp_path):
     }
 
 
-def test_the_prior_follows_reuse():
-    for reuse, prior in ((None, "model"), ("labels", "none"), ("none", "none")):
-        assert Settings(3, (0, 1), reuse=reuse).prior == prior
-        assert Settings(3, (0, 1), reuse=reuse, prior="none").prior == "none"
-    both = Settings(3, (0, 1), reuse="none", prior="model")
-    assert both == Settings(3, (0, 1)) == Settings(3, (0, 1), prior="model")
+def test_the_mode_follows_reuse():
+    for reuse, mode in ((None, "model"), ("labels", "votes"), ("none", "votes")):
+        assert Settings(3, (0, 1), reuse=reuse).mode == mode
+        assert Settings(3, (0, 1), reuse=reuse, mode="votes").mode == "votes"
+    both = Settings(3, (0, 1), reuse="none", mode="model")
+    assert both == Settings(3, (0, 1)) == Settings(3, (0, 1), mode="model")
     assert both.shared_budget == 0.9 * both.budget
-    assert Settings(3, (0, 1), prior="none").shared_budget == 0.0
+    assert Settings(3, (0, 1), mode="votes").shared_budget == 0.0
 
 
 def test_the_indexes_are_those_that_exist_with_their_defaults():
@@ -175,11 +178,10 @@ def test_files_that_cannot_be_trusted_are_refused():
 
 
 def test_every_help_text_is_in_the_estimators_docstring_and_in_the_commands_help():
-    doc = " ".join(inspect.getdoc(IndKNNClassifier).split())
+    doc = " ".join((inspect.getdoc(IndKNNClassifier) + inspect.getdoc(IndKNNRegressor)).split())
     typed = " ".join(str(option.help) for option in stores.init.params if hasattr(option, "help"))
     for name, described in PARAMETERS.items():
-        assert described.help in doc
-        assert described.none in doc
+        assert name == "target" or (described.help in doc and described.none in doc)
         assert name == "center" or (described.help in typed and described.none in typed)
 
 

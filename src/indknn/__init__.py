@@ -16,6 +16,7 @@ from indknn.errors import IndKNNError, InvalidInputError, PrivacyError, PrivacyW
 if TYPE_CHECKING:
     from indknn.estimator import IndKNNClassifier
     from indknn.place import Place
+    from indknn.regressor import IndKNNRegressor
     from indknn.store import Store
 
 __version__ = version("indknn")
@@ -23,6 +24,7 @@ __version__ = version("indknn")
 __all__ = [
     "IndKNNClassifier",
     "IndKNNError",
+    "IndKNNRegressor",
     "InvalidInputError",
     "PrivacyError",
     "PrivacyWarning",
@@ -51,4 +53,8 @@ def __getattr__(name: str) -> Any:
         from indknn.estimator import IndKNNClassifier  # noqa: PLC0415
 
         return IndKNNClassifier
+    if name == "IndKNNRegressor":
+        from indknn.regressor import IndKNNRegressor  # noqa: PLC0415
+
+        return IndKNNRegressor
     raise AttributeError(f"module 'indknn' has no attribute {name!r}")

@@ -21,7 +21,10 @@ data. Never show them to analysts.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
@@ -75,6 +78,23 @@ class ShardError(StoreError):
 
 class PrivacyWarning(UserWarning):
     """The operation is allowed, but it weakens or removes privacy."""
+
+
+def meant(word: str, known: Iterable[object]) -> str:
+    """A question that follows an unknown word: the known one that is most like it. Nothing if none is like it.
+
+    >>> meant("alcie", ["bob", "alice"]), meant("Alice", ["alice"]), meant("eve", ["alice"])
+    ("; did you mean 'alice'?", "; did you mean 'alice'?", '')
+    """
+    words = {str(one).casefold(): str(one) for one in known}
+    near = get_close_matches(str(word).casefold(), words, n=1)
+    return f"; did you mean {words[near[0]]!r}?" if near else ""
+
+
+def missing(path: Path, otherwise: str = "") -> str:
+    """The words for a file that is not there: one with a name like it in the same folder, or what to do `otherwise`."""
+    beside = (one.name for one in path.parent.iterdir()) if path.parent.is_dir() else ()
+    return f"{path} does not exist{meant(path.name, beside) or otherwise}"
 
 
 def to_install(package: str, extra: str, what: str = "this") -> str:

@@ -13,32 +13,38 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from indknn.core import accounting
+from indknn.core.advice import about_bounds, tell
 from indknn.core.calibrate import (
     COUNT_EVERY,
     NEAR_SHARE,
+    NUMBER_SIZE,
     PLANNED_QUERIES,
     SELECTED_SHARE,
     near_share,
     sigma1_for,
     sigma2_for,
 )
-from indknn.core.inputs import as_center, as_classes, as_labels, encode_labels
+from indknn.core.inputs import AT_CREATION, as_center, as_classes, as_labels, check_fields, described, parameter
 from indknn.core.kernels import Kernel, make_kernel
-from indknn.core.mechanism import MAX_SIGMA2, Plan
-from indknn.core.parameters import AT_CREATION, check_fields, described, parameter
+from indknn.core.mechanism import COLUMNS, MAX_SIGMA2, Plan
 from indknn.core.quantise import quantise
+from indknn.core.targets import Classes, Number, Target, as_bounds
 from indknn.errors import InvalidInputError
 from indknn.types import Accountant, FloatArray, IntArray, KernelName, Vectors
 
 Reuse: TypeAlias = Literal["labels", "none"]
-Prior: TypeAlias = Literal["model", "none"]
+Mode: TypeAlias = Literal["model", "votes"]
+TargetName: TypeAlias = Literal["class", "number"]
 IndexName: TypeAlias = Literal["exact", "lsh", "sketch"]
+LogForm: TypeAlias = Literal["text", "json", "none"]
+Understood: TypeAlias = Literal["epsilon per period"]
+UNDERSTOOD: Final = get_args(Understood)[0]
 
 MAX_CLASSES = (1 << 16) - 1
 MAX_FEATURES = 4096
@@ -148,7 +154,7 @@ class Settings:
     index_options: dict[str, Any] = field(default_factory=dict)
     reuse: Reuse = parameter(
         "What released answers are used for. labels: they vote on later queries, as in the paper. none: for nothing. "
-        "If you give either, and not prior='model', the paper's Algorithm 3 answers.",
+        "If you give either, and not mode='model', the paper's Algorithm 3 answers.",
         none="none, with the shared model",
     )
     center: tuple[float, ...] | None = parameter(
@@ -177,13 +183,13 @@ class Settings:
         none="there is no such guarantee; each analyst has a separate budget",
         **_EPSILON,
     )
-    prior: Prior = parameter(
+    mode: Mode = parameter(
         "model: a model is trained on all records, once for all analysts. Where it is right often enough, it answers "
-        "alone. Elsewhere its answer is combined with the votes of the people nearby. none: people vote on every "
-        "query.",
+        "alone. Elsewhere its answer is combined with the votes of the people nearby. votes: no model, people vote on "
+        "every query, as in the paper.",
         none="model, unless reuse is given",
     )
-    prior_share: float = parameter(
+    model_share: float = parameter(
         "The share of each person's budget that is for the shared model. The rest is for votes, with each analyst.",
         0.9,
         above=0,
@@ -195,6 +201,38 @@ class Settings:
         at_least=1,
         none="a noisy count is used; without the shared model there is none, and tau aims at a share",
     )
+    target: TargetName = parameter(
+        "What records say. class: one of some labels. number: a number between public bounds.", "class"
+    )
+    bounds: tuple[float, float] | None = parameter(
+        "The lowest and the highest number that a record may say, if the target is a number. They are public. Choose "
+        "them without looking at the private data. Numbers outside are cut to them.",
+        none="there are none, because records say classes",
+    )
+    keep_days: int | None = parameter(
+        "How many days a record takes part after it was added. Then it is erased, as if it had been forgotten.",
+        at_least=1,
+        at_most=36_500,
+        none="as long as nobody removes it, or until its own date",
+    )
+    pace_days: int | None = parameter(
+        "Over how many days the budget for votes becomes available, evenly. After a tenth of them, votes with one "
+        "analyst may have used at most a tenth. The shared model's part is there at once.",
+        at_least=1,
+        at_most=36_500,
+        none="all of it is there at once",
+    )
+    renew_days: int | None = parameter(
+        "After how many days everybody's budget starts anew. The guarantee is then for each such period. Over n "
+        "periods, n times the budget may be spent. You must say that you understand this.",
+        at_least=1,
+        at_most=36_500,
+        none="never: epsilon is for all time",
+    )
+    i_understand: Understood = parameter(
+        "With renew_days: a confirmation that the guarantee is for each period, not for all time.",
+        none="nothing is renewed",
+    )
     schema: dict[str, Any] | None = None
     """The schema of tables, in the plain form of `indknn.tables`. None if records are vectors."""
     analysts: dict[str, float] = field(default_factory=dict)
@@ -205,17 +243,33 @@ class Settings:
         check_fields(self)
         object.__setattr__(self, "classes", _as_labels(self.classes))
         object.__setattr__(self, "center", as_center(self.center))
-        if self.prior is None:
-            object.__setattr__(self, "prior", "model" if self.reuse is None else "none")
+        self._check_target()
+        if self.mode is None:
+            object.__setattr__(self, "mode", "model" if self.reuse is None else "votes")
         if self.reuse is None:
             object.__setattr__(self, "reuse", "none")
-        if self.prior == "model" and self.reuse == "labels":
-            raise InvalidInputError("prior='model' needs reuse='none', got reuse='labels'")
+        if self.mode == "model" and self.reuse == "labels":
+            raise InvalidInputError("mode='model' needs reuse='none', got reuse='labels'")
         if self.advised and self.n_features > MAX_FEATURES:
             raise InvalidInputError(
-                f"the shared model takes at most {MAX_FEATURES} features, got {self.n_features}; use prior='none'"
+                f"the shared model takes at most {MAX_FEATURES} features, got {self.n_features}; use mode='votes'"
             )
         self._check_analysts()
+        if (self.renew_days is None) != (self.i_understand is None):
+            raise InvalidInputError(f"renew_days needs i_understand={UNDERSTOOD!r}, and nothing else does")
+        if self.pace_days is not None and self.renew_days is not None and self.pace_days > self.renew_days:
+            raise InvalidInputError(f"pace_days must be at most renew_days, {self.renew_days}, got {self.pace_days}")
+
+    def _check_target(self) -> None:
+        if self.target == "class":
+            if self.bounds is not None:
+                raise InvalidInputError("bounds are for target='number', and the target is a class")
+            return
+        if self.bounds is None:
+            raise InvalidInputError("target='number' needs bounds, the lowest and the highest number: bounds=(0, 120)")
+        object.__setattr__(self, "bounds", as_bounds(self.bounds))
+        if self.classes:
+            raise InvalidInputError(f"target='number' has no classes, got {list(self.classes)}")
 
     def _check_analysts(self) -> None:
         if self.analysts and self.global_epsilon is not None:
@@ -250,9 +304,9 @@ class Settings:
         for name, epsilon in self.analysts.items():
             view = replace(self, epsilon=epsilon, analysts={})
             if accounting.to_units(view.budget) <= shared:
-                view = replace(view, prior="none")
+                view = replace(view, mode="votes")
             elif self.advised:
-                view = replace(view, prior_share=self.shared_budget / view.budget)
+                view = replace(view, model_share=self.shared_budget / view.budget)
             views[name] = view
         return views
 
@@ -285,7 +339,7 @@ class Settings:
     @property
     def advised(self) -> bool:
         """Whether there is a shared model."""
-        return self.prior == "model"
+        return self.mode == "model"
 
     @cached_property
     def budget(self) -> float:
@@ -295,7 +349,7 @@ class Settings:
     @property
     def shared_budget(self) -> float:
         """The part of B that is for the shared model."""
-        return self.prior_share * self.budget if self.advised else 0.0
+        return self.model_share * self.budget if self.advised else 0.0
 
     @cached_property
     def global_budget(self) -> float | None:
@@ -315,7 +369,12 @@ class Settings:
     @property
     def sigma2_(self) -> float:
         """The noise on the votes, given or derived."""
-        return self.sigma2 or sigma2_for(self.budget, self.max_queries or PLANNED_QUERIES)
+        return self.sigma2 or self._vote_size * sigma2_for(self.budget, self.max_queries or PLANNED_QUERIES)
+
+    @property
+    def _vote_size(self) -> float:
+        """How large a usual vote is. That of a class is 1."""
+        return NUMBER_SIZE if self.numeric else 1.0
 
     @property
     def near_share(self) -> float:
@@ -326,6 +385,16 @@ class Settings:
     def class_array(self) -> npt.NDArray[Any]:
         """The labels, sorted."""
         return np.unique(np.array(self.classes))
+
+    @cached_property
+    def target_(self) -> Target:
+        """What records say."""
+        return Classes(self.class_array) if self.bounds is None else Number(*self.bounds)
+
+    @property
+    def numeric(self) -> bool:
+        """Whether the target is a number."""
+        return self.target == "number"
 
     @cached_property
     def kernel_(self) -> Kernel:
@@ -339,8 +408,11 @@ class Settings:
 
     def plan(self, tau: float) -> Plan:
         """The plan for a threshold."""
+        noise, most = (self.sigma1_, self.sigma2_), self.max_records_per_query
+        if self.numeric:
+            return Plan(tau, *noise, COLUMNS["number"], most, ballot="number")
         classes = max(len(self.class_array), 1)  # none are known before the first records of a draft
-        return Plan(tau, self.sigma1_, self.sigma2_, classes, self.max_records_per_query, contrast=self.advised)
+        return Plan(tau, *noise, classes, most, contrast=self.advised)
 
     def quantise(self, X: npt.ArrayLike, what: str, see: Callable[[FloatArray], None] | None = None) -> Vectors:
         """Raw rows as integer vectors. `see` is called with each block of raw rows."""
@@ -354,9 +426,12 @@ class Settings:
         self, X: npt.ArrayLike, y: npt.ArrayLike, see: Callable[[FloatArray], None] | None = None
     ) -> tuple[Vectors, IntArray]:
         """Raw records as the store keeps them, or an error that names what is wrong."""
-        vectors, labels = self.quantise(X, "X", see), encode_labels(np.asarray(y), self.class_array)
-        if len(labels) != len(vectors):
-            raise InvalidInputError(f"y must have one label per row: {len(vectors)} rows, got {len(labels)}")
+        vectors, (labels, cut) = self.quantise(X, "X", see), self.target_.encode(y)
+        rows = len(vectors.values)
+        if len(labels) != rows:
+            raise InvalidInputError(f"y must have one label per row: {rows} rows, got {len(labels)}")
+        if cut and self.bounds is not None:
+            tell(about_bounds(cut, len(labels), self.bounds))
         return replace(vectors, spare=True), labels
 
 
@@ -388,6 +463,13 @@ class ServerOptions:
     max_waiting: int = _option("At most this many queries that wait.", 8192, at_least=1)
     max_bodies: int = _option("At most this many bytes of bodies at once.", 128 << 20, at_least=1)
     max_connections: int = _option("At most this many connections at once.", 1000, at_least=1)
+    log: LogForm = _option("How requests and events are logged on stderr: one line each, without names.", "text")
+    backups: str | None = _option(
+        "A folder of the server into which `POST /v1/backup` copies the store.", none="nobody can ask for backups"
+    )
+    same_people: bool = _option(
+        "With several stores: whether a name means the same person in all of them. Then statements add up.", False
+    )
     keep_requests: int = _option("For how many days a request id gets the same answer again.", 30, at_least=1)
 
     def __post_init__(self) -> None:

@@ -9,12 +9,18 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from indknn.errors import InvalidInputError
+
 Int8Array: TypeAlias = npt.NDArray[np.int8]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 OwnerId: TypeAlias = str
+OneOrEach: TypeAlias = IntArray | int
+"""A number for each row, or one for all."""
+Times: TypeAlias = tuple[OneOrEach, OneOrEach]
+"""How many rounds of training had begun when records came, and until which hour they take part."""
 Accountant: TypeAlias = Literal["gdp", "rdp"]
 KernelName: TypeAlias = Literal["cosine", "rbf"]
 
@@ -23,9 +29,27 @@ Scope: TypeAlias = str | None
 SHARED: Final = "\0shared"
 """The scope of releases that every analyst sees. No analyst can have this name."""
 
+SLOT = (1 << 32) - 1
+"""The part of the number of a record that is its slot (`records/book.py`)."""
 GRID_BITS = 20
 GRID = 1 << GRID_BITS
 """Kernel values, votes, counts and noise are integers in units of 1/GRID (rule 7)."""
+
+
+EVERYBODY = 0
+"""In place of a τ in grid units, which is never zero: all records are selected, each person's with weight 1 in all."""
+
+
+def tau_on_grid(tau: float) -> int:
+    """τ in grid units, rounded up, so never zero (rule 6).
+
+    >>> tau_on_grid(0.5) == GRID // 2
+    True
+    """
+    if not 0.0 < tau <= 1.0:
+        raise InvalidInputError(f"tau must be in (0, 1], got {tau!r}")
+    num, den = float(tau).as_integer_ratio()
+    return -(-num * GRID // den)
 
 
 ROW = 1 << 11

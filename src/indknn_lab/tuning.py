@@ -52,7 +52,7 @@ USUAL_STORE = 50_000
 _MANY = 10_000  # queries over which `sigma2_for` is asked: there its bounds do not bind
 _LEAST, _MOST = 0.02, 100.0
 Progress = Callable[[int, int], None]
-Mode: TypeAlias = Literal["algorithm3", "model"]
+Mode: TypeAlias = Literal["votes", "model"]
 
 
 @dataclass(frozen=True)
@@ -65,23 +65,23 @@ class Candidate:
     mode: Mode
     share: float | None = None
     factor: float = 1.0
-    prior_share: float | None = None
+    model_share: float | None = None
 
     def describe(self) -> str:
         """In words.
 
-        >>> Candidate("algorithm3", 0.03, 2.0).describe()
+        >>> Candidate("votes", 0.03, 2.0).describe()
         'Algorithm 3, 3% near, sigma2 x 2'
         """
         near = "" if self.share is None else f", {100 * self.share:g}% near"
-        if self.mode == "algorithm3":
+        if self.mode == "votes":
             return f"Algorithm 3{near}, sigma2 x {self.factor:g}"
-        return f"shared model for {self.prior_share or 0.0:.0%} of B{near}"
+        return f"shared model for {self.model_share or 0.0:.0%} of B{near}"
 
 
 USUAL = (
-    *(Candidate("algorithm3", share, factor) for share in (0.015, 0.03, 0.06) for factor in (0.25, 0.5, 1.0)),
-    *(Candidate("model", None, prior_share=share) for share in (0.6, 0.9)),
+    *(Candidate("votes", share, factor) for share in (0.015, 0.03, 0.06) for factor in (0.25, 0.5, 1.0)),
+    *(Candidate("model", None, model_share=share) for share in (0.6, 0.9)),
 )
 
 
@@ -212,7 +212,7 @@ def possible(candidates: Sequence[Candidate], n_features: int, n: int) -> list[C
 
     In a very large store, a smaller share of the records should be near.
     """
-    able = [c for c in candidates if c.prior_share is None or n_features <= MAX_FEATURES]
+    able = [c for c in candidates if c.model_share is None or n_features <= MAX_FEATURES]
     return [c if c.share is None else replace(c, share=near_share(c.share, n)) for c in able]
 
 
@@ -225,12 +225,12 @@ def _settings(
         classes=tuple(np.unique(y).tolist()),
         epsilon=target.epsilon,
         delta=target.delta,
-        max_queries=target.planned if candidate.mode == "algorithm3" else target.max_queries,
+        max_queries=target.planned if candidate.mode == "votes" else target.max_queries,
         kernel=target.kernel,
         bandwidth=target.bandwidth,
         accountant=target.accountant,
-        prior="none" if candidate.prior_share is None else "model",
-        prior_share=candidate.prior_share or 0.9,
+        mode="votes" if candidate.model_share is None else "model",
+        model_share=candidate.model_share or 0.9,
         free_repeats=False,
         expected_records=target.n if target.n > MANY_RECORDS and candidate.share is None else None,
     )
@@ -240,7 +240,7 @@ def _settings(
         tau = None if tau is None else round(tau, 4)
     ratio = target.n / people
     stretch, sigma2 = ratio * ratio, None
-    if candidate.mode == "algorithm3":
+    if candidate.mode == "votes":
         sigma2 = round(sigma2_for_store(target.budget, target.planned, target.n, candidate.factor), 4)
         stretch *= asked / target.planned
     if target.budget * stretch > _MOST_BUDGET:

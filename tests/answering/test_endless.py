@@ -126,9 +126,9 @@ def test_queries_of_the_unnamed_analyst_are_a_schedule_and_then_count_for_all(mo
     monkeypatch.setattr(answering, "SCHEDULE_FIRST", 40)
     model = engine(ASKING)
     model.predict(QUERIES[:60])
-    assert not model.ledger.house
+    assert not model.ledger.joint
     model.predict(QUERIES[60:61])
-    assert model.ledger.house
+    assert model.ledger.joint
     assert len(model.predictor.model.public) == 60  # the queries so far
     slots, unnamed = model.ledger.slots_of(NAMES), model.ledger.spent(NAMES, None)
     assert unnamed.max() > 0
@@ -144,7 +144,7 @@ def test_queries_of_named_analysts_are_no_schedule(monkeypatch):
     for _ in range(2):
         model.predict(QUERIES[50:100], "ann")
         model.predict(QUERIES[100:200])  # nor those of the unnamed one, once a named one was told something
-    assert not model.ledger.house
+    assert not model.ledger.joint
     assert (model.predictor.model.public == SETTINGS.quantise(QUERIES[:50], "Q").values).all()
 
 
@@ -174,7 +174,7 @@ def test_an_estimator_can_be_warmed_up_and_answers_the_same_under_a_seed(tmp_pat
     assert (warm.privacy_spent() == cold.privacy_spent()).all()
     durable = IndKNNClassifier(classes=[0, 1, 2], store=tmp_path / "a.store").fit(RECORDS, LABELS, NAMES).warm_up()
     assert durable._memory.predictor.model.ready
-    plain = IndKNNClassifier(classes=[0, 1, 2], prior="none", random_state=5).fit(RECORDS, LABELS, NAMES)
+    plain = IndKNNClassifier(classes=[0, 1, 2], mode="votes", random_state=5).fit(RECORDS, LABELS, NAMES)
     assert not plain.warm_up().privacy_spent().any()  # there is nothing to train
 
 
@@ -184,8 +184,8 @@ def test_training_by_word_needs_no_queries():
     paid = model.spent()
     model.predict(QUERIES[:20])
     assert (model.spent() == paid).all()
-    with pytest.raises(InvalidInputError, match="no shared model to train: the settings have prior='none'"):
-        train(engine(Settings(n_features=10, classes=(0, 1, 2), prior="none")))
+    with pytest.raises(InvalidInputError, match="no shared model to train: the settings have mode='votes'"):
+        train(engine(Settings(n_features=10, classes=(0, 1, 2), mode="votes")))
 
 
 def test_a_single_public_row_does_not_spoil_what_the_card_says():
@@ -202,10 +202,10 @@ def test_a_single_public_row_does_not_spoil_what_the_card_says():
     [
         ({"reuse": "everything"}, "reuse must be one of 'labels', 'none', got 'everything'"),
         ({"reuse": True}, "reuse must be one of 'labels', 'none', got True"),
-        ({"prior": "oracle"}, "prior must be one of 'model', 'none', got 'oracle'"),
-        ({"prior": "model", "reuse": "labels"}, "prior='model' needs reuse='none', got reuse='labels'"),
-        ({"prior_share": 1.0}, "prior_share must be above 0 and below 1, got 1.0"),
-        ({"n_features": 5000}, "at most 4096 features, got 5000; use prior='none'"),
+        ({"mode": "oracle"}, "mode must be one of 'model', 'votes', got 'oracle'"),
+        ({"mode": "model", "reuse": "labels"}, "mode='model' needs reuse='none', got reuse='labels'"),
+        ({"model_share": 1.0}, "model_share must be above 0 and below 1, got 1.0"),
+        ({"n_features": 5000}, "at most 4096 features, got 5000; use mode='votes'"),
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name(options, complaint):

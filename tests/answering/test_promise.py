@@ -12,19 +12,20 @@ from indknn import IndKNNClassifier
 from indknn.answering.predictor import Predictor
 from indknn.answering.requests import Request
 from indknn.core.accounting import from_units
-from indknn.core.kernels import make_kernel, tau_on_grid
+from indknn.core.kernels import make_kernel
 from indknn.core.noise import SecureNoise, SeededNoise
 from indknn.core.quantise import quantise
 from indknn.engine import Engine, new_ledger, new_shard
 from indknn.ledger import SHARED
 from indknn.records.indexes import make_index
 from indknn.settings import Settings
+from indknn.types import tau_on_grid
 from indknn_lab.audits.worlds import hurried
 
 D, CLASSES = 5, [0, 1, 2]
 seeds = st.integers(0, 2**32 - 1)
 ANALYSTS = (None, "ann", "bob")
-MODES = [{"reuse": "none", "prior": "none"}, {"reuse": "labels", "prior": "none"}, {"reuse": "none", "prior": "model"}]
+MODES = [{"reuse": "none", "mode": "votes"}, {"reuse": "labels", "mode": "votes"}, {"reuse": "none", "mode": "model"}]
 params = st.builds(
     lambda values, mode: {**values, **mode},
     st.fixed_dictionaries(
@@ -36,7 +37,7 @@ params = st.builds(
             "kernel": st.sampled_from(["cosine", "rbf"]),
             "accountant": st.sampled_from(["gdp", "rdp"]),
             "max_records_per_query": st.sampled_from([None, 1, 2]),
-            "prior_share": st.sampled_from([0.05, 0.5, 0.95]),
+            "model_share": st.sampled_from([0.05, 0.5, 0.95]),
             "free_repeats": st.booleans(),
             "random_state": st.just(5),
         }
@@ -74,7 +75,7 @@ def test_nobody_ever_spends_more_than_b_and_spent_only_grows(seed, values, steps
             spent.setdefault(name, 0.0)
         elif step == "f" and here:
             model.forget([here[rng.integers(len(here))]])
-        elif step == "t" and values["prior"] == "model":
+        elif step == "t" and values["mode"] == "model":
             for _ in model._engine.train():
                 pass
         else:
@@ -104,7 +105,7 @@ def test_who_is_not_near_pays_exactly_nothing(seed, kernel, normalize, reuse):
         classes=CLASSES,
         max_queries=1000,
         reuse=reuse,
-        prior="none",
+        mode="votes",
     ).fit(X, rng.choice(CLASSES, len(owners)), owners=owners)
     model.predict(Q)
     if kernel == "cosine":
@@ -127,7 +128,7 @@ def test_the_model_costs_its_share_at_most_and_newcomers_nothing_before_a_round(
     rng = np.random.default_rng(seed)
     owners = people(rng, 10)
     X = np.abs(rng.normal(size=(len(owners), D))) + 0.1
-    modes = Settings(D, (0, 1, 2), tau=0.9, max_queries=1000, prior_share=share)
+    modes = Settings(D, (0, 1, 2), tau=0.9, max_queries=1000, model_share=share)
     engine = Engine(modes, SeededNoise(1))
     engine.add(X, rng.choice(CLASSES, len(owners)), owners.tolist())
     engine.predict(-np.ones((1, D)))
@@ -140,7 +141,7 @@ def test_the_model_costs_its_share_at_most_and_newcomers_nothing_before_a_round(
 
 def test_newcomers_pay_when_they_are_trained_on_and_who_returns_goes_on_where_they_stopped():
     rng = np.random.default_rng(7)
-    settings = Settings(D, (0, 1), epsilon=4.0, prior_share=0.2)
+    settings = Settings(D, (0, 1), epsilon=4.0, model_share=0.2)
     engine = Engine(settings, SeededNoise(1))
     engine.add(rng.normal(size=(4, D)), [0, 1, 0, 1], ["a", "b", "c", "d"])
     for _ in engine.train():
@@ -222,7 +223,7 @@ def test_several_shards_answer_as_one(seed, advised):
     n = 60
     X, y, Q = quantise(rng.normal(size=(n, D))), rng.integers(3, size=n), quantise(rng.normal(size=(20, D)))
     owners = rng.integers(20, size=n)
-    modes = Settings(D, (0, 1, 2), epsilon=4.0, tau=0.3, sigma2=0.05, prior="model" if advised else "none")
+    modes = Settings(D, (0, 1, 2), epsilon=4.0, tau=0.3, sigma2=0.05, mode="model" if advised else "votes")
     found = []
     for make in (new_shard, inline(3).new_shard):
         shard = make(modes, new_ledger(modes))

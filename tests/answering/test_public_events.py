@@ -25,7 +25,7 @@ LEAVING = ["p3", "p4", "p5"]
 MODES = {
     "algorithm 3": {"reuse": "none", "max_queries": 100, "tau": 0.5, "sigma2": 4.0},
     "labels": {"reuse": "labels", "max_queries": 100, "tau": 0.5, "sigma2": 4.0},
-    "models": {"epsilon": 0.3},
+    "models": {"epsilon": 0.02},
 }
 
 
@@ -44,7 +44,7 @@ def by_engine(settings, folder):
 
 @contextmanager
 def by_estimator(settings, folder):
-    names = ("epsilon", "max_queries", "tau", "sigma2", "reuse", "prior")
+    names = ("epsilon", "max_queries", "tau", "sigma2", "reuse", "mode")
     model = IndKNNClassifier(classes=[0, 1, 2], **{name: getattr(settings, name) for name in names})
     model.fit(X[:400], Y[:400], owners=NAMES)
     yield model.predict, model.forget, model.purge
@@ -102,7 +102,7 @@ def test_who_asks_again_sees_a_purge_and_nobody_leaving(road, settings, tmp_path
 
 def test_no_way_to_forget_takes_a_purge_along(tmp_path):
     for forget in (IndKNNClassifier.forget, Engine.forget_owners, Store.forget):
-        assert set(inspect.signature(forget).parameters) <= {"self", "owners", "records"}
+        assert set(inspect.signature(forget).parameters) <= {"self", "owners", "records", "record_ids"}
     assert run("forget", str(tmp_path / "s"), "p1", "--purge").exit_code == 2
 
 

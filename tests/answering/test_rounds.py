@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import indknn
+from helpers.asking import declared
 from helpers.people import ASKING, LABELS, NAMES, QUERIES, RECORDS, SETTINGS, engine, shared, train
 from indknn import IndKNNClassifier, PrivacyError
 from indknn.answering.trainer import Trainer
@@ -17,6 +18,7 @@ from indknn.errors import StoreError
 from indknn.ledger import SHARED
 from indknn.models.shared_model import STEPS, SharedModel, Terms
 from indknn.server import worker
+from indknn.server.telemetry import Log
 from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.verify import problems
@@ -26,7 +28,7 @@ SMALL = Settings(n_features=D, classes=(0, 1, 2), epsilon=4.0)
 
 
 def few(folder, **options):
-    store = Store.create(folder / "few.store", SMALL, **options)
+    store = declared(Store.create(folder / "few.store", SMALL, **options), "ann", "bob")
     store.add(RECORDS[:FEW], LABELS[:FEW], NAMES[:FEW])
     return store
 
@@ -157,7 +159,7 @@ def test_a_purge_begins_the_round_itself(tmp_path):
         model = again.engine.predictor.model
         finished(again.engine.predictor)
         assert (model.before, model.since) == (before, before)
-        assert not again.engine.ledger.house
+        assert not again.engine.ledger.joint
         assert not again.engine.ledger.spent(NAMES[FEW : FEW + 9], SHARED).any()
         assert not list(problems(again))
 
@@ -249,9 +251,28 @@ def clock(monkeypatch):
 
 def served(folder, clock):
     store = few(folder)
-    work = worker.Training(store, np.inf)
+    work = worker.Training(store, np.inf, Log())
     store.predict(QUERIES[:1], "ann")
     return store, work
+
+
+def test_whoever_asks_comes_first_while_training_is_ahead_of_its_time(tmp_path, clock):
+    store, work = served(tmp_path, clock)
+    with store:
+        model = store.engine.predictor.model
+        assert not work.ahead()  # the count comes first: nobody knows yet how long it may take
+        while not (model.mapped and model.step):
+            work.piece()
+        assert work.ahead()
+        seconds = worker.LEAST_SECONDS + model.work / worker.OPERATIONS
+        clock.now += worker._SPREAD * seconds * 1.01 / (model.step + model.follow)
+        assert not work.ahead()
+        while model.step < 3:
+            work.piece()
+        assert work.ahead()
+        while work.piece():
+            pass
+        assert not work.ahead()  # a report card and the moment to show it wait for nobody
 
 
 def test_a_finished_model_waits_for_its_moment(tmp_path, clock):
@@ -319,7 +340,7 @@ def test_a_model_that_was_not_shown_waits_again_after_a_restart(tmp_path, clock)
         while work.piece():
             pass
     with indknn.open(store.path) as again:
-        work = worker.Training(again, np.inf)
+        work = worker.Training(again, np.inf, Log())
         assert not work.piece()
         assert again.engine.predictor.model.due() == "show"
         assert not again.engine.predictor.model.ready
@@ -351,7 +372,7 @@ def test_a_later_round_answers_with_the_earlier_model_until_it_is_shown():
 
 @pytest.mark.parametrize(
     ("first", "then"),
-    [({"prior": "none"}, {"prior": "model"}), ({"prior": "model"}, {"prior": "none"}), ({}, {"prior_share": 0.5})],
+    [({"mode": "votes"}, {"mode": "model"}), ({"mode": "model"}, {"mode": "votes"}), ({}, {"model_share": 0.5})],
 )
 def test_budgets_are_not_divided_in_another_way_after_they_were_spent(first, then):
     model = IndKNNClassifier(classes=[0, 1, 2], random_state=0, **first).fit(RECORDS[:90], LABELS[:90], NAMES[:90])
@@ -359,7 +380,7 @@ def test_budgets_are_not_divided_in_another_way_after_they_were_spent(first, the
     model.predict(QUERIES[:2], "ann")
     spent = model.privacy_spent()
     model.set_params(**then)
-    with pytest.raises(PrivacyError, match="keep prior and prior_share"):
+    with pytest.raises(PrivacyError, match="keep mode and model_share"):
         model.fit(RECORDS[:90], LABELS[:90], NAMES[:90])
     assert (model.privacy_spent() == spent).all()
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from conftest import blobs
-from indknn.answering.predictor import ScansAhead
-from indknn.answering.requests import Request
+from indknn.answering.requests import Request, ScansAhead
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.records.shard import Shard

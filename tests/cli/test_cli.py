@@ -9,7 +9,7 @@ import pytest
 
 from helpers.commands import run
 from indknn.cli.app import app
-from indknn_lab.datasets.features import FASHION_CLASSES
+from indknn_lab.datasets import FASHION_CLASSES
 from indknn_lab.demonstration import compare as demo
 
 
@@ -70,9 +70,13 @@ def test_demo_tells_the_story_and_writes_the_report(tmp_path):
     assert result.exit_code == 0, result.output
     found = {name: float(share) for share, name in re.findall(r"^  (0\.\d{3})  (.+)$", result.output, re.M)}
     assert 0.7 < found[demo.OURS] < found[demo.PLAIN] + 0.1
-    assert 0.6 < found[demo.PAPER] < found[demo.VOTE] + 0.06
-    assert 0.7 < found[demo.ONCE] < found[demo.PLAIN] + 0.1
-    assert 0.5 < found[demo.OFTEN] < found[demo.ONCE] + 0.1
+    assert 0.6 < found[demo.PAPER] < found[demo.PLAIN] + 0.06
+    assert 0.7 < found[demo.ONCE] < found[demo.LINEAR] + 0.1
+    assert 0.6 < found[demo.PUBLIC] < found[demo.LINEAR] + 0.1
+    assert result.output.index("at most 90% of B") < result.output.index("queries of Alice")
+    assert "All 50,000 people have paid for the model" in result.output
+    assert "people who were near" in result.output
+    assert "no privacy" in result.output
     assert "nothing was refunded" in result.output
     assert "Nobody is above 100%" in result.output
     page = out.read_text()

@@ -21,7 +21,7 @@ def inline(n=1):
 def by_engine(mode, cluster=None):
     """The labels and charges of the history."""
     model = Engine(settings(MODES[mode]), Replayed(), make_shard=None if cluster is None else cluster.new_shard)
-    return history(model, model.forget_owners)
+    return history(model, model.forget_owners, MODES[mode])
 
 
 @cache
@@ -34,7 +34,7 @@ def by_store(mode, path, cluster=None):
     """The same through a store, and every row that its file then has."""
     make = None if cluster is None else cluster.new_shard
     with Store.create(path, settings(MODES[mode]), noise=Replayed(), make_shard=make) as store:
-        told = history(store, store.forget)
+        told = history(store, store.forget, MODES[mode])
         assert not list(problems(store))
     with Store(path, make_shard=make) as store:  # read back into the shards
         assert not list(problems(store))

@@ -42,7 +42,7 @@ def test_files_are_the_same_row_by_row(mode, tmp_path):
 )
 def test_one_query_at_a_time_the_papers_way_is_as_without_a_cluster(mode):
     """In a batch the counts come first, which is another order of the same releases."""
-    X, y, owners, Q = data()
+    X, y, owners, Q = data(MODES[mode])
     told = []
     for make in (None, inline(3).new_shard):
         engine = Engine(settings(MODES[mode]), Replayed(), make_shard=make)
@@ -54,7 +54,7 @@ def test_one_query_at_a_time_the_papers_way_is_as_without_a_cluster(mode):
 
 def test_people_run_out_in_these_histories():
     """Else the tests above would say nothing about those who are exhausted."""
-    X, y, owners, Q = data()
+    X, y, owners, Q = data(MODES[PAPER])
     engine = Engine(settings(MODES[PAPER]), Replayed(), make_shard=inline(2).new_shard)
     engine.add(X, y, owners)
     engine.predict(Q)

@@ -13,10 +13,12 @@ import pytest
 
 from cluster.histories import DEFAULT, PAPER, inline
 from golden.transcripts import MODES, Replayed, data, settings
-from indknn.cluster import local_cluster
-from indknn.cluster.links import Process
+from helpers.asking import declared
+from indknn.cluster import Cluster, local_cluster
+from indknn.cluster.links import Inline, Process
 from indknn.engine import Engine
 from indknn.errors import LedgerError, ShardError
+from indknn.ledger import MemoryLedger
 from indknn.store import Store
 from indknn.store.verify import problems
 
@@ -24,7 +26,7 @@ from indknn.store.verify import problems
 def filled(path, mode, cluster):
     X, y, owners, Q = data()
     store = Store.create(path, settings(MODES[mode]), make_shard=cluster.new_shard)
-    store.add(X, y, owners)
+    declared(store, *(f"analyst {i}" for i in range(6))).add(X, y, owners)
     return store, Q, sorted(set(owners))
 
 
@@ -79,6 +81,20 @@ def test_all_shards_die_while_records_are_added(tmp_path):
             store.add(X[:4], y[:4], ["new"] * 4)
             assert len(store.engine.shard) == held + 4
             store.predict(Q[:5])
+            assert not list(problems(store))
+
+
+def test_a_shard_that_is_found_dead_before_an_addition_begins_is_replaced(tmp_path):
+    """Records are compared with those that are here before anything is written."""
+    X, y, owners, _ = data()
+    with local_cluster(2) as cluster:
+        store, Q, _ = filled(tmp_path / "people.store", PAPER, cluster)
+        with store:
+            os.kill(cluster._links[1].pid, signal.SIGKILL)
+            with pytest.raises(ShardError, match="shard 1 is gone"):
+                store.add(X[:50] + 1.0, y[:50], owners[:50])
+            store.add(X[:50] + 1.0, y[:50], owners[:50])
+            store.predict(Q[:3])
             assert not list(problems(store))
 
 
@@ -275,3 +291,37 @@ def test_an_interrupt_while_hosts_are_asked_ends_them_and_a_store_goes_on(tmp_pa
 
 def interrupted():
     raise KeyboardInterrupt
+
+
+class Stillborn:
+    """A host that can be started, and does not begin."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def send(self, name, *arguments):
+        pass
+
+    def receive(self):
+        raise ShardError(f"shard {self.number} did not start")
+
+    def close(self):
+        pass
+
+
+def test_a_new_host_that_does_not_begin_is_not_awaited_twice():
+    """Nobody is answered meanwhile. One that was there before is replaced."""
+    started = []
+
+    def connect(number):
+        started.append(number)
+        return Stillborn(number) if number == 1 else Inline(number)
+
+    with Cluster(connect, 2) as cluster, pytest.raises(ShardError, match="shard 1 did not start"):
+        cluster.new_shard(settings(MODES[PAPER]), MemoryLedger(0)).expect(1)
+    assert started == [0, 1]
+    started.clear()
+    with Cluster(lambda number: started.append(number) or Inline(number), 2) as cluster:
+        cluster._links[1] = Stillborn(1)
+        cluster.new_shard(settings(MODES[PAPER]), MemoryLedger(0)).expect(1)
+    assert started == [0, 1]

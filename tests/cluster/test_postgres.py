@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 import threading
+from itertools import count
 
 import pytest
 
 from cluster.histories import DEFAULT, PAPER, inline
 from golden.transcripts import MODES, Replayed, data, fingerprint, history, settings
 from helpers import postgres_server
+from helpers.asking import declared
 from indknn.cluster import local_cluster
 from indknn.errors import FencedError, StoreError
 from indknn.store import Store
@@ -41,7 +43,7 @@ def test_shards_over_a_database_answer_as_over_a_file(mode, server, tmp_path):
             inline(2) as cluster,
             Store.create(place, settings(MODES[mode]), noise=Replayed(), make_shard=cluster.new_shard) as store,
         ):
-            one = history(store, store.forget)
+            one = history(store, store.forget, MODES[mode])
             rows = [tuple(map(str, row)) for row in store.db.execute("SELECT seq, label, charged FROM answers")]
             told.append({**one, "answers": fingerprint(sorted(rows))})
             assert not list(problems(store))
@@ -140,6 +142,7 @@ def test_a_coordinator_that_stood_still_goes_on_unless_it_was_replaced(server):
     place = server.new_place()
     with Store.create(place, settings(MODES[PAPER])) as store:
         store.add(X, y, owners)
+        declared(store, "somebody", *(f"analyst {i}" for i in range(20)))
     old = Coordinator(place)
     try:
         old.more(3)
@@ -150,7 +153,7 @@ def test_a_coordinator_that_stood_still_goes_on_unless_it_was_replaced(server):
         old.stand_still()
         home_of(place).take_over()
         with Store(place) as new:
-            known = sum(1 for i in range(len(old.heard) + 5) if new.knows(str(i)))
+            known = next(i for i in count() if not new.knows(str(i)))
             new.predict(Q[:5], "somebody")
             old.go_on()
             assert old.process.wait() == 3

@@ -2,14 +2,15 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 
 import pytest
 
 from golden.transcripts import MODES, settings
+from helpers.ports import free_port
 from indknn.store import Store
 
 pytestmark = [
@@ -39,8 +40,7 @@ with ray_cluster(sys.argv[2], 2, name=cluster_name(path), cpus=0.1) as cluster:
 def head(tmp_path_factory):
     token = tmp_path_factory.mktemp("secrets") / "token"
     token.write_text("a" * 64)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [*INDKNN, "cluster", "start", "--port", str(port), "--token-file", str(token), "--cores", "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
         for line in run.stdout:
@@ -80,3 +80,18 @@ def test_a_store_on_ray_is_seen_with_the_token_and_not_without(head, tmp_path):
         assert "b" * 64 not in refused.stdout + refused.stderr
         run.communicate("\n")
     assert run.returncode == 0
+
+
+def test_shards_end_with_a_coordinator_that_is_killed(head, tmp_path):
+    """Nobody would tell them whom the store forgets from then on."""
+    address, token = head
+    path = tmp_path / "killed.store"
+    Store.create(path, settings(MODES["algorithm 3"])).close()
+    script = [sys.executable, "-W", "ignore", "-c", EVERYTHING, str(path), address]
+    known, pipes = environment(token), {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(script, **pipes, text=True, env=known) as run:
+        assert run.stdout.readline()
+        run.kill()
+    look, end = [*INDKNN, "cluster", "status", str(path), "--ray", address], time.monotonic() + 60
+    while f"shards of {path}: 0" not in subprocess.run(look, capture_output=True, text=True, env=known).stdout:  # noqa: PLW1510
+        assert time.monotonic() < end, "shards live on"

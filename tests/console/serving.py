@@ -1,29 +1,21 @@
 """A real server process over a real store, for the browser to talk to."""
 
 import json
-import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 
 import numpy as np
 
+from helpers.ports import free_port
 from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store import keyfile as keys
 
 ROLES = ("admin", "curator", "analyst", "auditor")
 LABELS = ("healthy", "ill", "unclear")
-PATIENCE = 60
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+PATIENCE = 300
+"""Seconds after which a server is taken to hang. Nothing is faster or slower because of it."""
 
 
 def make_store(path, *, labels=LABELS, owners=(), answers=0):
@@ -36,6 +28,7 @@ def make_store(path, *, labels=LABELS, owners=(), answers=0):
     plain = {"tau": 0.6, "sigma2": 8.0, "max_queries": 500, "reuse": "none"}
     settings = Settings(n_features=4, classes=tuple(labels), **plain)
     with Store.create(path, settings) as store:
+        store.add_analyst("ann")
         store.add(X, np.array(labels)[y], names)
         for i in range(answers):
             store.predict(X[i : i + 1], "ann")
@@ -67,19 +60,11 @@ class House:
             "--name",
             "indknn",
         ]
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         with self.path.with_suffix(".log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            if self.process.poll() is not None:
-                break
-            try:
-                urllib.request.urlopen(self.url, timeout=5).close()
-                return self
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.05)
-        raise AssertionError(f"no server: {self.path.with_suffix('.log').read_text()}")
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        with self.process.stdout as said:  # its only line says that it listens
+            assert " at http" in said.readline(), f"no server: {self.path.with_suffix('.log').read_text()}"
+        return self
 
     def stop(self, *, kill=False):
         if self.process is not None and self.process.poll() is None:

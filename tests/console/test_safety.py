@@ -30,17 +30,20 @@ def hostile(tmp_path_factory, browser):
 
 
 def test_hostile_names_are_only_text(hostile, visit):
-    page = visit(hostile.url).sign_in(hostile.keys["odd"])
+    opened = visit(hostile.url)
+    page = opened.sign_in(hostile.keys["odd"], "ask")
     expect(page.locator("#who")).to_have_text("<b>Eve</b>, admin")
-    page.locator("#query-text").fill("1 0 0 0")
+    page.locator("#ask-text").fill("1 0 0 0")
     page.get_by_role("button", name="Ask, and spend").click()
-    expect(page.locator("#query-result")).to_contain_text("<s")  # both labels have it
+    expect(page.locator("#ask .result")).to_contain_text("<s")  # both labels have it
+    opened.go("records")
     cell = QUOTES.replace('"', '""')
     page.locator("#records-text").fill(f'a,b,c,d,y,owner\n1,0,0,0,"{cell}","{IMAGE}2"')
     expect(page.locator("#records-preview")).to_contain_text(QUOTES)
     page.get_by_role("button", name="Add", exact=True).click()
     expect(page.locator("#records-result")).to_contain_text("Added 1 record.")
 
+    opened.go("people")
     page.get_by_label("Name of the owner").fill(IMAGE)
     page.get_by_role("button", name="Look up").click()
     expect(page.locator("#statement")).to_contain_text(IMAGE)
@@ -48,6 +51,7 @@ def test_hostile_names_are_only_text(hostile, visit):
     with page.expect_download():
         page.get_by_role("button", name="Forget", exact=True).click()
     expect(page.locator("#receipt-title")).to_have_text(f"Receipt for {IMAGE}")
+    opened.go("audit")
     expect(page.locator("#audit-rows tr").first).to_contain_text("Forgot 1 owner")
     assert page.locator("main img, main script, main svg[onload], header b").count() == 0
 
@@ -101,9 +105,12 @@ def test_names_of_every_odd_kind_are_shown_as_they_are(crowded, visit, width):
     page = opened.sign_in(crowded.keys["admin"])
     for summary in page.locator("summary").all():
         summary.click()
+    fits(page)
+    opened.go("analysts")
     for name in (TEMPLATE, SCRIPT):
         expect(page.locator("#keys-rows")).to_contain_text(name)
     fits(page)
+    opened.go("people")
     for person in PEOPLE:
         page.get_by_label("Name of the owner").fill(person)
         page.get_by_role("button", name="Look up").click()
@@ -111,10 +118,16 @@ def test_names_of_every_odd_kind_are_shown_as_they_are(crowded, visit, width):
         expect(page.locator("#owner-error")).to_be_hidden()
         assert person in page.locator("#statement").evaluate("node => node.textContent")
         fits(page)
-    page.locator("#query-text").fill("1 0 0 0")
+    opened.go("ask")
+    page.locator("#ask-text").fill("1 0 0 0")
     page.get_by_role("button", name="Ask, and spend").click()
-    expect(page.locator("#query-result strong")).to_be_visible()
+    expect(page.locator("#ask .result strong")).to_be_visible()
     fits(page)
+    page.locator("#ask-text").fill("1 0 0 0\n0 1 0 0")
+    page.get_by_role("button", name="Ask, and spend").click()
+    expect(page.locator("#ask .result")).to_have_text("2 queries were answered.")
+    fits(page)
+    opened.go("people")
     page.get_by_label("Name of the owner").fill("<")
     page.get_by_role("button", name="Search").click()
     expect(page.locator("#owner-list button").first).to_be_visible()
@@ -135,7 +148,7 @@ def test_who_is_chosen_from_the_list_is_looked_up_even_if_a_field_cannot_hold_th
         ),
     )
     opened.statuses = {404}
-    opened.sign_in(crowded.keys["admin"])
+    opened.sign_in(crowded.keys["admin"], "people")
     page.get_by_label("Name of the owner").fill("pat")
     page.get_by_role("button", name="Search").click()
     page.locator("#owner-list button").click()
@@ -153,10 +166,13 @@ def test_columns_with_hostile_names_are_only_text(tmp_path, serve, visit):
     house = serve(tmp_path / "t.store", roles=["admin"])
     opened = visit(house.url)
     opened.statuses = {422}
-    page = opened.sign_in(house.keys["admin"])
-    page.locator("#query-text").fill(" ".join(["0.5"] * schema.n_features))
+    page = opened.sign_in(house.keys["admin"], "ask")
+    page.get_by_label(SCRIPT).fill("0.5")
+    page.get_by_label(QUOTES).select_option(IMAGE)
     page.get_by_role("button", name="Ask, and spend").click()
-    expect(page.locator("#query-error, #query-result strong").filter(visible=True).first).to_be_visible()
+    expect(page.locator("#ask .result strong")).to_have_text(re.compile("^(a|b)$"))
+    fits(page)
+    opened.go("records")
     page.locator("#records-text").fill(f'"{SCRIPT}","""\'><svg onload=alert(3)>",y,owner\n0.5,"{IMAGE}",a,zed')
     expect(page.locator("#records-preview, #records-error").filter(visible=True).first).to_be_visible()
     fits(page)
@@ -165,7 +181,7 @@ def test_columns_with_hostile_names_are_only_text(tmp_path, serve, visit):
 def test_an_unknown_hostile_owner_is_a_sentence(hostile, visit):
     opened = visit(hostile.url)
     opened.statuses = {404}
-    page = opened.sign_in(hostile.keys["admin"])
+    page = opened.sign_in(hostile.keys["admin"], "people")
     page.get_by_label("Name of the owner").fill(IMAGE + "nobody")
     page.get_by_role("button", name="Look up").click()
     expect(page.locator("#owner-error")).to_contain_text("nknown owner")
@@ -201,6 +217,7 @@ def test_the_key_stays_in_memory(hostile, visit):
     assert kept == ["{}", "{}", "", hostile.url]
     assert not any(key in url for url in seen)
     assert key not in page.content()
+    opened.go("records")
     page.locator("#records-text").fill("half a thought")
     page.get_by_role("button", name="Sign out").click()
     expect(page.locator("#key")).to_be_visible()

@@ -6,6 +6,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from indknn import proof
+
 pytestmark = [pytest.mark.chromium, pytest.mark.slow]
 
 CSV = """a,b,c,d,label,owner
@@ -28,7 +30,7 @@ def test_the_guarantee_is_in_words(house, visit):
         "1 in 100,000",
         "gdp",
         "almost the same",
-        "at most 55.4 % of the time",
+        "at most 55.4% of the time",
         "pool their answers",
     ):
         expect(body).to_contain_text(words)
@@ -40,8 +42,7 @@ def test_numbers_and_charts(house, visit):
     facts = house.ask("v1/status")
     expect(number(page, "Records")).to_have_text(str(facts["records"]))
     expect(number(page, "Exhausted owners")).to_have_text(str(facts["exhausted"]))
-    left = facts["forecast"]["queries_left_for_median_owner"]
-    expect(number(page, "Queries left, forecast")).to_have_text("not known yet" if left is None else f"about {left:,}")
+    expect(number(page, "Queries left, forecast")).to_have_text(facts["forecast"]["words"])
     heights = page.locator("#spent rect").evaluate_all("bars => bars.map(bar => bar.height.baseVal.value)")
     histogram = facts["spent_share_histogram"]
     assert [h > 0 for h in heights] == [n > 0 for n in histogram]
@@ -49,17 +50,17 @@ def test_numbers_and_charts(house, visit):
     page.locator("#spent summary").click()
     rows = page.locator("#spent tbody tr td:nth-child(2)").all_inner_texts()
     assert [int(text.replace(",", "")) for text in rows] == histogram
-    expect(page.locator("#records")).to_be_hidden()  # an auditor looks
+    expect(page.get_by_role("link", name="Records")).to_be_hidden()  # an auditor looks
 
 
 def test_records_from_csv(house, visit, tmp_path):
     opened = visit(house.url)
-    page = opened.sign_in(house.keys["curator"])
+    page = opened.sign_in(house.keys["curator"], "records")
     before = house.ask("v1/status")["records"]
     add = page.get_by_role("button", name="Add", exact=True)
     expect(add).to_be_disabled()
 
-    page.get_by_label("or paste here").fill(CSV.replace("0.9,0.1,0,0", "0.9,x,0,0"))
+    page.locator("#records-text").fill(CSV.replace("0.9,0.1,0,0", "0.9,x,0,0"))
     expect(page.locator("#records-error")).to_have_text('"x" in row 2, column b is not a number.')
     file = tmp_path / "three.csv"
     file.write_text(CSV.replace(",d,", ",").replace(",0,healthy", ",healthy").replace(",0,ill", ",ill"))
@@ -71,33 +72,44 @@ def test_records_from_csv(house, visit, tmp_path):
     opened.statuses = {400, 422}
     add.click()  # the server refuses three features
     expect(page.locator("#records-error")).to_contain_text("features")
-    expect(page.get_by_label("or paste here")).not_to_have_value("")
-    page.get_by_label("or paste here").fill(CSV)
+    expect(page.locator("#records-text")).not_to_have_value("")
+    page.locator("#records-text").fill(CSV)
     add.click()
     expect(page.locator("#records-result")).to_contain_text("Added 3 records.")
-    expect(page.get_by_label("or paste here")).to_have_value("")
-    expect(number(page, "Records")).to_have_text(str(before + 3))
+    expect(page.locator("#records-text")).to_have_value("")
     assert house.ask("v1/owners/Doe%2C%20Jo")["records"] == 2
+    opened.go("overview")
+    expect(number(page, "Records")).to_have_text(str(before + 3))
+    opened.go("audit")
     expect(page.locator("#audit-rows tr").first).to_contain_text("Added 3 records.")
 
 
-def test_a_query_gets_a_label(house, visit):
-    page = visit(house.url).sign_in(house.keys["admin"])
-    expect(page.locator("#query-cost")).to_contain_text("spends budget")
-    page.locator("#query-text").fill("1, 2")
+def test_a_query_gets_a_label_with_probabilities(house, visit):
+    opened = visit(house.url)
+    page = opened.sign_in(house.keys["admin"], "ask")
+    expect(page.locator("#ask-cost")).to_contain_text("may spend budget")
+    page.locator("#ask-text").fill("1, 2")
     page.get_by_role("button", name="Ask, and spend").click()
-    expect(page.locator("#query-error")).to_have_text("A query must have 4 numbers, got 2.")
+    expect(page.locator("#ask-error")).to_have_text("A query must have 4 numbers, got 2.")
     before = house.ask("v1/status")["answers"]
-    page.locator("#query-text").fill("1, 0 0;0")
+    page.locator("#ask-text").fill("1, 0 0;0")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    expect(page.locator("#query-result strong")).to_have_text(re.compile("healthy|ill|unclear"))
+    expect(page.locator("#ask .result strong")).to_have_text(re.compile("healthy|ill|unclear"))
+    shares = [float(text.rstrip("%")) for text in page.locator("#ask .shares li span:last-child").all_inner_texts()]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) == pytest.approx(100, abs=0.2)
+    widths = page.locator("#ask .share rect").evaluate_all("bars => bars.map(bar => bar.getBoundingClientRect().width)")
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] > 0
+    opened.go("overview")
     expect(number(page, "Answers")).to_have_text(str(before + 1))
 
 
 @pytest.mark.parametrize("name", ["zoe", "ward/7 ü"])
 def test_forget_and_receipt(house, visit, name):
-    page = visit(house.url).sign_in(house.keys["curator"])
+    opened = visit(house.url)
+    page = opened.sign_in(house.keys["curator"], "people")
     page.get_by_label("Name of the owner").fill(name)
     page.get_by_role("button", name="Look up").click()
     expect(page.locator("#statement")).to_contain_text(name)
@@ -109,26 +121,29 @@ def test_forget_and_receipt(house, visit, name):
         forget.click()
     receipt = json.loads(download.value.path().read_text())
     assert json.loads(page.locator("#receipt-json").inner_text()) == receipt
+    keys = proof.read_keys(json.dumps(house.ask("v1/signing-key")))
+    assert proof.check([download.value.path().read_text()], keys).problem is None  # as JavaScript writes its numbers
 
     (entry,) = [one for one in house.ask("v1/audit?limit=1000")["entries"] if one["hash"] == receipt["audit_hash"]]
     assert (entry["kind"], entry["at"], entry["hash"]) == ("forget", receipt["at"], receipt["audit_hash"])
     facts = {name: value for name, value in entry["body"].items() if name != "books"}  # a digest of the whole store
     assert facts == {"records": receipt["records"], "owners": receipt["owners_forgotten"]}
     assert receipt["owners"] == [name]
-    row = page.locator("#audit-rows tr").first
-    expect(row).to_contain_text("Forgot 1 owner")
-    expect(row.locator("code")).to_have_attribute("title", receipt["audit_hash"])
     with page.expect_download() as again:
         page.get_by_role("link", name="Download the receipt").click()
     assert json.loads(again.value.path().read_text()) == receipt
     assert again.value.suggested_filename == f"receipt-{receipt['audit_hash'][:12]}.json"
+    opened.go("audit")
+    row = page.locator("#audit-rows tr").first
+    expect(row).to_contain_text("Forgot 1 owner")
+    expect(row.locator("code")).to_have_attribute("title", receipt["audit_hash"])
 
 
 def test_the_trail_is_paged(house, visit):
     for i in range(12):  # a query that was asked before would be answered from the transcript
         query = {"name": "features", "shape": [1, 4], "datatype": "FP64", "data": [1, i, i * i, 0]}
         house.ask("v2/models/indknn/infer", "POST", {"inputs": [query]})
-    page = visit(house.url).sign_in(house.keys["auditor"])
+    page = visit(house.url).sign_in(house.keys["auditor"], "audit")
     entries = house.ask("v1/audit?limit=1000")["entries"]
     seen = []
     while True:
@@ -143,13 +158,31 @@ def test_the_trail_is_paged(house, visit):
     assert len(seen) > 20
 
 
+def test_a_refresh_that_comes_late_does_not_turn_the_page_back(house, visit):
+    for i in range(12):
+        query = {"name": "features", "shape": [1, 4], "datatype": "FP64", "data": [2, i, i * i, 1]}
+        house.ask("v2/models/indknn/infer", "POST", {"inputs": [query]})
+    page, late = visit(house.url).sign_in(house.keys["auditor"], "audit"), []
+    page.route("**/v1/audit?after=*", lambda *route: late.append(route[0]), times=1)
+    refresh, shown = page.get_by_role("button", name="Refresh"), page.locator("#audit-range")
+    newest = shown.inner_text()
+    with page.expect_request("**/v1/audit?after=*"):
+        refresh.click()
+    page.get_by_role("button", name="Older").click()
+    expect(shown).not_to_have_text(newest)
+    older = shown.inner_text()
+    late[0].continue_()
+    expect(refresh).not_to_have_attribute("aria-busy", "true")
+    assert shown.inner_text() == older
+
+
 def test_a_statement_is_rounded_and_names_its_observers(house, visit):
-    page = visit(house.url).sign_in(house.keys["curator"])
+    page = visit(house.url).sign_in(house.keys["curator"], "people")
     page.get_by_label("Name of the owner").fill("patient-3")
     page.get_by_role("button", name="Look up").click()
     facts = house.ask("v1/owners/patient-3")
     one, together = facts["one_analyst"], facts["together"]
-    share = f"{100 * one['spent'] / one['budget']:g} % of the budget"
+    share = f"{100 * one['spent'] / one['budget']:g}% of the budget"
     shown = page.locator("#statement")
     for words in (
         f"Spent, one analyst{share}",
@@ -162,7 +195,8 @@ def test_a_statement_is_rounded_and_names_its_observers(house, visit):
 
 
 def test_purge_wants_a_word_and_says_what_everybody_sees(house, visit):
-    page = visit(house.url).sign_in(house.keys["curator"])
+    opened = visit(house.url)
+    page = opened.sign_in(house.keys["curator"], "records")
     button = page.get_by_role("button", name="Purge")
     expect(page.locator("#purge-hint")).to_contain_text("Everybody who asks again can see that a purge happened.")
     expect(page.locator("#purge-hint")).to_contain_text("never because one person was forgotten")
@@ -172,6 +206,7 @@ def test_purge_wants_a_word_and_says_what_everybody_sees(house, visit):
     button.click()
     expect(page.locator("#purge-result")).to_contain_text("everybody who asks again can see that a purge happened")
     assert house.ask("v1/audit?limit=1000")["entries"][-1]["kind"] == "purge"
-    expect(page.locator("#audit-rows tr").first).to_contain_text("Purged")
     expect(button).to_be_disabled()
-    assert visit(house.url).sign_in(house.keys["auditor"]).locator("#purge").is_hidden()
+    opened.go("audit")
+    expect(page.locator("#audit-rows tr").first).to_contain_text("Purged")
+    assert visit(house.url).sign_in(house.keys["auditor"], "records").locator("#purge").is_hidden()

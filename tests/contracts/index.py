@@ -11,10 +11,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indknn.core.kernels import RBF, Cosine, Kernel, tau_on_grid
-from indknn.records.indexes import Index
+from indknn.core.kernels import RBF, Cosine, Kernel
+from indknn.records.indexes import ExactIndex
 from indknn.records.indexes.scan import Scanner
-from indknn.types import Vectors
+from indknn.types import Vectors, tau_on_grid
 from records.indexes.index_oracle import SCANNERS, near, some
 
 KERNELS = {"cosine": Cosine(), "rbf": RBF(), "raw": RBF(3.0, normalize=False)}
@@ -28,7 +28,7 @@ def records(seed: int, n: int, d: int) -> Vectors:
     return Vectors(spread.values, spread.root_norm, rng.uniform(0.001, 0.02, n))
 
 
-def selected(index: Index, queries: Vectors, tau: int = TAU) -> list[dict[int, int]]:
+def selected(index: ExactIndex, queries: Vectors, tau: int = TAU) -> list[dict[int, int]]:
     """For each query, the kernel value of every slot that the index selects."""
     return [dict(zip(s.slots.tolist(), s.kappa.tolist(), strict=True)) for s in index.search(queries, tau)]
 
@@ -47,10 +47,10 @@ class IndexContract:
     kernels = tuple(KERNELS)  # the kernels that this index takes
     finds_all = False  # whether it selects every record with κ >= τ; otherwise some of them
 
-    def make(self, kernel: Kernel, n_features: int, scanner: Scanner) -> Index:
+    def make(self, kernel: Kernel, n_features: int, scanner: Scanner) -> ExactIndex:
         raise NotImplementedError
 
-    def new(self, kernel: str, n_features: int, scanner: str) -> Index:
+    def new(self, kernel: str, n_features: int, scanner: str) -> ExactIndex:
         return self.make(KERNELS[kernel], n_features, SCANNERS[scanner])
 
     def pytest_generate_tests(self, metafunc):

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.index import selected
-from indknn.core.kernels import Kernel, tau_on_grid
+from indknn.core.kernels import Kernel
 from indknn.core.quantise import quantise
 from indknn.records.indexes import make_index
-from indknn.types import GRID
+from indknn.types import GRID, tau_on_grid
 
 seeds = st.integers(0, 2**32)
 

@@ -11,7 +11,7 @@ from indknn.errors import InvalidInputError
 from indknn.settings import Settings
 from indknn.types import GRID, Cohort
 
-SETTINGS = Settings(6, (0, 1, 2), epsilon=2.0, tau=0.2, sigma2=0.5, prior="none")
+SETTINGS = Settings(6, (0, 1, 2), epsilon=2.0, tau=0.2, sigma2=0.5, mode="votes")
 PLAN, TAU = SETTINGS.plan(0.2), GRID // 5
 
 
@@ -54,7 +54,7 @@ class ShardContract:
         shard = self.make(SETTINGS)
         (X, y), names = rows(4), ["a", "a", "b", "c"]
         first = shard.match(X, y, names, ["1", None, "2", None])
-        ids = shard.add(*first.pick(X, y, names))
+        ids = shard.add(*first.pick(first.fresh, X, y, names))
         again = shard.match(X, y, names, ["1", None, "3", None])
         assert again.ids.tolist() == [ids[0], -1, -1, -1]
         assert (again.stale.tolist(), again.copies) == ([], 2)
@@ -96,6 +96,6 @@ class ShardContract:
         X, y = rows(12)
         shard.add(X, y, [f"p{i % 6}" for i in range(12)])
         shard.ledger.shared_budget = shard.ledger.budget // 2
-        people = shard.headcount(Cohort(1, 5), 7, 0, GRID, shard.ledger.budget // 4, "\0shared")
+        people = shard.headcount(Cohort(1, 5), 7, 1, 0, GRID, shard.ledger.budget // 4, "\0shared")
         assert people.any()
         assert (shard.ledger.total_spent([f"p{i}" for i in range(6)]) > 0).all()

@@ -147,7 +147,14 @@ def test_the_command_line_says_it_in_a_line_each(tmp_path):
     store = tmp_path / "a.store"
     assert run("init", str(store), "--tau", "0.5", "--delta", "0.01").exit_code == 0
     result = run("add", str(store), str(tmp_path / "a.npz"), "--json")
-    assert json.loads(result.stdout) == {"added": 400, "records": 400, "owners": 400}
+    assert json.loads(result.stdout) == {
+        "expired": 0,
+        "added": 400,
+        "replaced": 0,
+        "unchanged": 0,
+        "records": 400,
+        "owners": 400,
+    }
     lines = result.stderr.splitlines()
     assert len(lines) == 3
     for line, words in zip(lines, ("standardised", "delta = 0.01", "label set"), strict=True):

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.kernel import KernelContract
-from indknn.core.kernels import RBF, Cosine, make_kernel, tau_on_grid
+from indknn.core.kernels import RBF, Cosine, make_kernel
 from indknn.core.quantise import quantise
 from indknn.errors import InvalidInputError
 from indknn.records.indexes import make_index
-from indknn.types import GRID
+from indknn.types import GRID, tau_on_grid
 
 
 class TestCosine(KernelContract):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from indknn.core import training
 from indknn.core.accounting import to_units
+from indknn.core.targets import MIDDLE, TOP
 from indknn.core.training import Weights, gradient, predicted, step_scale
 
 pytestmark = pytest.mark.skipif(training._training is None, reason="the C extension was not built, or is turned off")
@@ -71,6 +72,26 @@ def test_a_step_is_that_of_numpy(seed, n, d, c, owners, room, size, clip):
     assert_all_equal(every_way(values, weights, labels, whose, limits, clip, scale))
 
 
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 300),
+    WIDTHS,
+    st.sampled_from(sorted(OWNERS)),
+    st.integers(0, 60),
+    st.sampled_from([0.0, 1.0, 30.0]),
+    st.sampled_from([0.01, 0.3, 1.0]),
+)
+def test_a_step_about_numbers_is_that_of_numpy(seed, n, d, owners, room, size, bound):
+    rng = np.random.default_rng(seed)
+    values = rng.integers(-128, 128, size=(n, d)).astype(np.int8)
+    whose = OWNERS[owners](rng, n)
+    limits = rng.integers(0, (1 << room) + 1, size=n)[whose]
+    weights = Weights.of(size * rng.normal(size=(d + 1, 1)), bound)
+    labels = rng.choice([0, MIDDLE, TOP, *rng.integers(TOP, size=3)], size=n)
+    scale = step_scale(bound, 32, float(10.0 ** rng.uniform(-6, 1)))
+    assert_all_equal(every_way(values, weights, labels, whose, limits, bound, scale))
+
+
 @pytest.mark.parametrize("d", [512, 4097])
 @pytest.mark.parametrize("owners", sorted(OWNERS))
 def test_the_largest_numbers_do_not_overflow(d, owners):
@@ -116,6 +137,7 @@ def arguments(**changed):
         "table": training._TABLE,
         "unit": 1.0,
         "ratio": 0.2,
+        "bound": 0.0,
         "labels": np.zeros(5, dtype=np.int64),
         "starts": np.array([0, 1, 2, 5]),
         "most": np.ones(3),
@@ -151,6 +173,9 @@ def arguments(**changed):
         {"limits": np.ones(4, dtype=np.int64)},
         {"total": np.zeros((2, 3), dtype=np.int64)},
         {"charges": np.zeros(2, dtype=np.int64)},
+        {"bound": 0.5},
+        {"bound": -0.5},
+        {"bound": float("nan")},
         {"first": -1},
         {"end": 4},
     ],
@@ -164,6 +189,6 @@ def test_what_does_not_fit_together_is_refused(changed):
 
 def test_a_result_of_another_size_is_refused():
     lines, intercepts = Weights.of(np.ones((4, 2))).packed
-    model = 3, np.ones((5, 3), dtype=np.int8), lines, intercepts, training._TABLE, 1.0, 0.2
+    model = 3, np.ones((5, 3), dtype=np.int8), lines, intercepts, training._TABLE, 1.0, 0.2, 0.0
     with pytest.raises(ValueError, match="one row for each record"):
         training._training.probabilities(*model, np.zeros((4, 2)), 0)

@@ -3,7 +3,7 @@
 An event is the same in both worlds, but for the target's part in it. Names of owners and of records are the script's own.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, product
 
 import numpy as np
@@ -12,14 +12,20 @@ from coupled.tape import ALL
 from indknn.settings import Settings
 
 TARGET = "target"
+START = 500_000
+"""The hour at which every history begins."""
 ASKING_BETWEEN = {"server"}
 """The roads on which somebody may ask between the releases of one round. Elsewhere an answer waits for the round."""
 ANALYSTS = (None, "ann", "bob", "eve")
 MODES = {
-    "algorithm 3": {"reuse": "none", "prior": "none"},
-    "labels": {"reuse": "labels", "prior": "none"},
-    "model": {"prior": "model"},
-    "public rows": {"prior": "model"},
+    "algorithm 3": {"reuse": "none", "mode": "votes"},
+    "labels": {"reuse": "labels", "mode": "votes"},
+    "model": {"mode": "model"},
+    "public rows": {"mode": "model"},
+    "numbers": {"reuse": "none", "mode": "votes", "target": "number", "bounds": (0.0, 4.0)},
+    "numbers, reuse": {"reuse": "labels", "mode": "votes", "target": "number", "bounds": (0.0, 4.0)},
+    "numbers, model": {"mode": "model", "target": "number", "bounds": (0.0, 4.0)},
+    "numbers, public rows": {"mode": "model", "target": "number", "bounds": (0.0, 4.0)},
 }
 INDEXES = {"exact": {}, "lsh": {"seed": 1, "n_tables": 4, "n_bits": 3}, "sketch": {"seed": 1, "n_bits": 64}}
 
@@ -38,6 +44,8 @@ class Row:
     old: str | None = None
     key: str | None = None
     """The caller's own id. A record of the same id takes the place of this one."""
+    expires: int | None = None
+    """The hour from which it takes no part."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +115,25 @@ class Moment:
 
 
 @dataclass(frozen=True)
+class Later:
+    """So many hours go by."""
+
+    hours: int
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A legal hold of somebody begins, or ends."""
+
+    owner: str
+    begins: bool
+
+    @property
+    def of_others(self):
+        return self.owner != TARGET
+
+
+@dataclass(frozen=True)
 class Pieces:
     """The operator has the shared model trained. Between its releases all of these happen."""
 
@@ -171,7 +198,8 @@ class Writer:
             name = f"{'t' if owner == TARGET else 'r'}{self.made}"
             key = f"{owner}-{self.rng.integers(3)}" if keyed else None
             key = f"{owner}-{name}" if key in {row.key for row in found} - {None} else key
-            found.append(Row(name, owner, tuple(x.tolist()), int(label) % len(self.settings.classes), old, key))
+            said = int(label) % (len(self.settings.classes) or 5)
+            found.append(Row(name, owner, tuple(x.tolist()), said, old, key))
         self.held |= {row.name: row.owner for row in found}
         return found
 
@@ -256,7 +284,8 @@ class Writer:
         owners = [*self.somebody(8), *self.newcomers(15), *[TARGET] * int(self.rng.choice([0, 1, 2]))]
         how = str(self.rng.choice(["replace_all", "fit"]))
         if how == "fit" and self.road == "engine" and self.rng.random() < 0.5:
-            mode, index = (str(self.rng.choice(list(names))) for names in (MODES, INDEXES))
+            alike = [mode for mode, given in MODES.items() if ("bounds" in given) == self.settings.numeric]
+            mode, index = (str(self.rng.choice(list(names))) for names in (alike, INDEXES))
             less = bool(self.settings.analysts)
             self.settings = settings_of(mode, index, self.rng, apart=self.apart or less, given_less=less)
             self.asked.clear()
@@ -309,7 +338,7 @@ def settings_of(mode, index, rng, *, apart=False, given_less=False):
     d, c = pick(2, 4, 7), pick(1, 2, 3, 5)
     return Settings(
         d,
-        tuple(range(c)),
+        () if "bounds" in MODES[mode] else tuple(range(c)),
         epsilon=epsilon,
         max_queries=pick(None, 6, 40, 400),
         kernel=kernel,
@@ -324,22 +353,56 @@ def settings_of(mode, index, rng, *, apart=False, given_less=False):
         max_records_per_query=pick(None, None, 2),
         free_repeats=pick(True, True, False),
         global_epsilon=behind,
-        prior_share=share,
+        model_share=share,
         analysts=less,
         **MODES[mode],
     )
 
 
-def random_history(seed, road, mode, index, *, events=30, apart=False, moody=None):
-    """A history of about so many events. How many questions are asked may depend on answers, if they are `moody`."""
+def random_history(seed, road, mode, index, *, events=30, apart=False, moody=None, timely=False):
+    """A history of about so many events. How many questions are asked may depend on answers, if they are `moody`.
+
+    If it is `timely`, hours go by, in which records expire, and holds begin and end.
+    """
     rng = np.random.default_rng([seed, *map(ord, road + mode + index)])
     settings = settings_of(mode, index, rng, apart=apart, given_less=bool(rng.random() < 0.4))
     writer = Writer(rng, road, settings, apart, 0.15 * (not apart) if moody is None else moody)
-    public = tuple(map(tuple, writer.points(70).tolist())) if mode == "public rows" else None
+    public = tuple(map(tuple, writer.points(70).tolist())) if "public rows" in mode else None
     script = [*writer.start(), *(writer.event() for _ in range(events))]
+    script = _in_time(script, np.random.default_rng([seed, 27])) if timely else script
     paying = mode == "model" and road != "engine" and not settings.analysts and rng.random() < 0.5
     table = tuple((name, str(rng.integers(9))) for name in ["p0", "p1", "p1", TARGET, TARGET, "p2"]) if paying else ()
     return History(seed, road, settings, tuple(script), bool(rng.random() < 0.5), public, table)
+
+
+def _in_time(script, rng):
+    """The same events in the course of some hours, in which records expire and holds begin and end.
+
+    This is drawn apart, so that the rest of a history stays as it is.
+    """
+    hour, found = START, []
+
+    def dated(event):
+        if isinstance(event, Pieces):
+            return replace(event, parts=tuple(later(event.parts)))
+        if not isinstance(event, Records):
+            return event
+        dates = [hour + int(rng.integers(1, 30)) if rng.random() < 0.25 else None for _ in event.rows]
+        return replace(event, rows=tuple(replace(row, expires=h) for row, h in zip(event.rows, dates, strict=True)))
+
+    def later(events):
+        nonlocal hour
+        for event in events:
+            if rng.random() < 0.2:
+                hours = int(rng.choice([1, 5, 12]))
+                hour += hours
+                yield Later(hours)
+            if rng.random() < 0.1:
+                yield Hold(TARGET if rng.random() < 0.5 else f"p{rng.integers(4)}", bool(rng.random() < 0.6))
+            yield dated(event)
+
+    found += later(script)
+    return found
 
 
 def short_histories(events=8):
@@ -348,4 +411,5 @@ def short_histories(events=8):
     for seed in count(1):
         for i, (mode, index, road) in enumerate(product(MODES, INDEXES, roads)):
             only = (ALL, "ann", ALL, "eve")[(seed + i) % 4]
-            yield random_history(seed, road, mode, index, events=events, apart=only is not ALL), only
+            timely = bool((seed + i) % 3)
+            yield random_history(seed, road, mode, index, events=events, apart=only is not ALL, timely=timely), only

@@ -5,10 +5,12 @@ Calls whose form may change are wrapped here once: names of owners, ids of recor
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC, datetime
 from threading import Event
 
 import numpy as np
 
+from helpers.asking import declared
 from indknn.cluster import Cluster
 from indknn.cluster.links import Inline
 from indknn.core.releases import encode
@@ -17,8 +19,8 @@ from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger import SHARED
 from indknn.ledger.figures import statement
 from indknn.models.forecast import advised_stream, forecast
-from indknn.server.metrics import Metrics
 from indknn.server.problems import Problem
+from indknn.server.telemetry import Metrics
 from indknn.server.worker import Worker
 from indknn.store import Store
 from indknn.store.database import read_answers
@@ -31,10 +33,11 @@ from indknn_lab.audits.served import finish_training
 ROADS = ("engine", "store", "server", "cluster")
 REFUSALS = (InvalidInputError, Problem)
 _RECEIPT = ("records", "owners_forgotten", "kept", "owners", "on_the_books")  # what else is in it depends on time
+_KEPT = ("mode", "model_share", "reuse", "epsilon", "accountant", "global_epsilon", "analysts")
 
 
 class Road:
-    """One model. `rows` are (owner, features, label, record id). `table` is what people pay for before, as (owner, value)."""
+    """One model. `rows` are (owner, features, label, record id, hour). `table` is what people pay for before, as (owner, value)."""
 
     def __init__(self, name, settings, folder, noise, public=None, table=()):
         self.name, self.settings, self.path, self.noise = name, settings, folder / "people.store", noise
@@ -49,7 +52,7 @@ class Road:
                 pay_for_counts(made, {"value": [value for _, value in table]}, [owner for owner, _ in table])
             for analyst, epsilon in settings.analysts.items():
                 made.limit_analyst(analyst, epsilon)
-            self._serve(made)
+            self._serve(declared(made, "ann", "bob", "eve"))
         if public is not None:
             self._in_turn(lambda: self.model.declare_public(public))
 
@@ -68,12 +71,14 @@ class Road:
     # Records
 
     def add(self, rows):
-        return self._in_turn(lambda: self.model.add(_features(rows), _labels(rows), _owners(rows), _keys(rows)))
+        given = _features(rows), _labels(rows), _owners(rows), _keys(rows)
+        return self._in_turn(lambda: self.model.add(*given, expires=_dates(rows)))
 
     def upsert(self, rows, ids):
         """`ids` are the records that the rows replace, None for rows that are new."""
         if self.stored:
-            items = [Item(label, owner, i) for (owner, _, label, _), i in zip(rows, ids, strict=True)]
+            dated = zip(rows, ids, _dates(rows), strict=True)
+            items = [Item(label, owner, i, None, day) for (owner, _, label, *_), i, day in dated]
             return self._in_turn(lambda: self.model.upsert(_features(rows), items)).numbers
         made = self.add(rows)
         self.model.forget_records([i for i in ids if i is not None])
@@ -81,18 +86,19 @@ class Road:
 
     def replace_all(self, rows):
         prepared = self.engine.settings.prepare(_features(rows), _labels(rows))
-        return self._in_turn(lambda: self.model.replace_all(*prepared, _owners(rows)))
+        return self._in_turn(lambda: self.model.replace_all(*prepared, _owners(rows), expires=_dates(rows)))
 
     def fit(self, rows, settings):
         """What `fit` of an estimator does: in memory it starts anew, under other settings if need be.
 
-        Budgets are never divided in another way after something was spent. Whoever tries it is refused, and tries again.
+        Budgets are never divided in another way after something was spent, nor may analysts begin or cease to see what is
+        shared. Whoever tries it is refused, and tries again.
         """
         if not self.stored:
             try:
                 self.model = self.model.restarted(settings, self.noise)
             except PrivacyError:
-                kept = {name: getattr(self.settings, name) for name in ("prior", "prior_share", "reuse")}
+                kept = {name: getattr(self.settings, name) for name in _KEPT}
                 settings = replace(settings, **kept)
                 self.model = self.model.restarted(settings, self.noise)
             self.settings = settings
@@ -105,6 +111,16 @@ class Road:
         receipt = self._in_turn(lambda: self.model.forget(owners, records=ids))
         return {name: receipt[name] for name in _RECEIPT if name in receipt}
 
+    def erase_some(self):
+        """As a server does between answers. The rest of what has expired stays for later."""
+        if self.stored:
+            self._in_turn(lambda: self.model.expire_piece(3))
+
+    def hold(self, owner, begins):
+        """A hold begins or ends. An engine in memory has none."""
+        if self.stored:
+            self._in_turn(lambda: self.model.hold(owner) if begins else self.model.release_hold(owner))
+
     def purge(self):
         self._in_turn(self.model.purge)
 
@@ -113,10 +129,7 @@ class Road:
     def ask(self, requests):
         """(queries, analyst, request id, limit) each; for every request its labels, or why it was refused."""
         if self.worker is not None:
-            answers = self._loop.run(self._together(requests))
-            if not self._held:
-                finish_training(self.worker)
-            return answers
+            return self._loop.run(self._together(requests))
         return [self._alone(*request) for request in requests]
 
     async def _together(self, requests):
@@ -135,7 +148,7 @@ class Road:
             labels = self.model.predict(Q, analyst, **options)
         except REFUSALS as error:
             return _outcome(error)
-        return _outcome(np.searchsorted(self.settings.class_array, labels))
+        return _outcome(self.settings.target_.encode(labels)[0])
 
     # What there is to see
 
@@ -147,7 +160,8 @@ class Road:
         """Of each what they have spent by scope, in how many releases they took part, and how many records they have."""
         ledger, shard, names = self.engine.ledger, self.engine.shard, list(owners)
         spent = {scope: ledger.spent(names, scope).tolist() for scope in ledger.scopes} if names else {}
-        here = np.bincount(shard.owners_of(shard.slots()), minlength=1).tolist()
+        self.engine.ledger.tick()
+        here = np.bincount(shard.owners_of(shard.slots()[shard.unexpired(shard.slots())]), minlength=1).tolist()
         queries, slots = ledger.queries(names).tolist(), ledger.find(names).tolist()
         records = [here[slot] if 0 <= slot < len(here) else 0 for slot in slots]
         return {
@@ -213,6 +227,11 @@ class Road:
             for _ in zip(range(most), self.pieces(), strict=False):
                 pass
 
+    def idle(self):
+        """Nobody asks for a while: a server trains by itself, whatever came before. Elsewhere nothing happens."""
+        if self.worker is not None and not self._held:
+            finish_training(self.worker)
+
     def half(self):
         """The process ends in the middle of a round."""
         self.train(4)
@@ -266,20 +285,24 @@ def _shown(release):
 
 
 def _features(rows):
-    return np.array([x for _, x, _, _ in rows])
+    return np.array([x for _, x, *_ in rows])
 
 
 def _labels(rows):
-    return np.array([label for _, _, label, _ in rows])
+    return np.array([label for _, _, label, *_ in rows])
 
 
 def _owners(rows):
-    return [owner for owner, _, _, _ in rows]
+    return [owner for owner, *_ in rows]
 
 
 def _keys(rows):
-    keys = [key for _, _, _, key in rows]
+    keys = [key for _, _, _, key, _ in rows]
     return keys if any(keys) else None
+
+
+def _dates(rows):
+    return [None if hour is None else datetime.fromtimestamp(3600 * hour, UTC).isoformat() for *_, hour in rows]
 
 
 def _outcome(found):

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from indknn.cluster.coordinator import Coordinator
+from indknn.cluster.shard import ClusterShard
 from indknn.core import mechanism, statistics, training
 from indknn.core.releases import ModelOnly
 from indknn.ledger import SHARED
@@ -113,11 +113,11 @@ class Tape:
         replacements = [(where, name, partial(self._noisy, getattr(where, name), name, f)) for where, name, f in noisy]
         charging = [
             (Shard, "admit"),
-            *((shard, name) for shard in (Shard, Coordinator) for name in ("tally", "headcount", "gradient")),
+            *((shard, name) for shard in (Shard, ClusterShard) for name in ("tally", "headcount", "gradient")),
         ]
         replacements += [(shard, name, self._charged(getattr(shard, name))) for shard, name in charging]
-        replacements += [(Coordinator, "ask", self._asked(Coordinator.ask))]
-        replacements += [(Coordinator, "votes", self._settled(Coordinator.votes))]
+        replacements += [(ClusterShard, "ask", self._asked(ClusterShard.ask))]
+        replacements += [(ClusterShard, "votes", self._settled(ClusterShard.votes))]
         replacements += [(table_counts, "_released", self._paid(table_counts._released))]
         public = ((Adviser, "note"), (SharedModel, "absorb"))
         replacements += [(where, name, self._public(getattr(where, name))) for where, name in public]

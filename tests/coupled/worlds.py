@@ -13,15 +13,28 @@ from pathlib import Path
 
 import numpy as np
 
-from coupled.histories import ANALYSTS, TARGET, Ask, Forget, Moment, Pieces, Records, Refused, Statement
+from coupled.histories import (
+    ANALYSTS,
+    START,
+    TARGET,
+    Ask,
+    Forget,
+    Hold,
+    Later,
+    Moment,
+    Pieces,
+    Records,
+    Refused,
+    Statement,
+)
 from coupled.roads import REFUSALS, Road
 from coupled.tape import ALL, Divergence, Silent, Tape
 from indknn.answering import predictor
-from indknn.core import training
+from indknn.core import clock, training
 from indknn.core.accounting import UNIT, to_units
 from indknn.errors import IndKNNError
 from indknn.ledger import SHARED
-from indknn.models import density, feature_map, neighbours
+from indknn.models import adviser, feature_map, rules
 from indknn.records import derived
 from indknn.server import worker
 from indknn.settings import Settings
@@ -35,7 +48,7 @@ SMALL = [
     (training, "_DENSE", 60),
     (training, "_SHARE", 3),
     (feature_map, "_BLOCK", 3),
-    (neighbours, "_BLOCK", 3),
+    (rules, "_BLOCK", 3),
     (derived, "PORTION", 4),
     (predictor, "_BLOCK", 3),
     (predictor, "MAX_QUERIES", 4),
@@ -43,7 +56,7 @@ SMALL = [
     (journal, "FOLD_BYTES", 200),
     (journal, "_FOLD_LEAST", 200),
 ]
-_HURRY = [(density, "_FIRST_COUNTS", 3), (density, "COUNT_EVERY", 4)]
+_HURRY = [(adviser, "_FIRST_COUNTS", 3), (adviser, "COUNT_EVERY", 4)]
 
 
 @dataclass(frozen=True)
@@ -64,10 +77,13 @@ class World:
     """One of the two worlds. It skips the target's part of every event where the target is not `present`."""
 
     def __init__(self, history, present, folder, noise):
+        self.hours = START
+        clock.seconds = lambda: 3600.0 * self.hours
         table = [row for row in history.table if present or row[0] != TARGET]
         self.road = Road(history.road, history.settings, folder, noise, history.public, table)
         self.present = present
         self.ids, self.owners = {}, {}  # of the records that are held, by their names in the script
+        self.dates = {}  # when they expire
         self.named = {}  # the same by their owners' own ids
         self.others = dict.fromkeys(owner for owner, _ in table if owner != TARGET)
         self.target_came = any(owner == TARGET for owner, _ in table)
@@ -82,6 +98,8 @@ class World:
             Ask: self._ask,
             Statement: self._statement,
             Pieces: self._pieces,
+            Later: self._later,
+            Hold: self._hold,
             Moment: lambda moment: getattr(self.road, moment.how)(),
             Refused: self._refused,
         }[type(event)]
@@ -89,6 +107,7 @@ class World:
             outcome = step(event)
         except REFUSALS as error:
             outcome = type(error).__name__
+        self.road.idle()
         return outcome if getattr(event, "of_others", True) else None
 
     def seen(self, outcome):
@@ -109,7 +128,7 @@ class World:
         named = {name for s in self.settings for name in s.analysts}
         given = {name: max(to_units(s.seen_by(name).budget) for s in self.settings) for name in named}
         behind = [s.global_budget for s in self.settings]
-        if self.road.engine.ledger.house:
+        if self.road.engine.ledger.joint:
             behind = [s.budget for s in self.settings]
         return (max(shared), max(own), max(budgets), None if None in behind else max(map(to_units, behind))), given
 
@@ -117,7 +136,7 @@ class World:
         rows = [row for row in event.rows if self.present or row.owner != TARGET]
         if not rows:
             return
-        plain = [(row.owner, row.x, row.label, row.key) for row in rows]
+        plain = [(row.owner, row.x, row.label, row.key, row.expires) for row in rows]
         if event.how == "upsert":
             made = self.road.upsert(plain, [self.ids.get(row.old) for row in rows])
         elif event.how == "fit":
@@ -130,6 +149,7 @@ class World:
         self.named |= {row.key: row.name for row in rows if row.key}
         self.ids |= dict(zip((row.name for row in rows), made.tolist(), strict=True))
         self.owners |= {row.name: row.owner for row in rows}
+        self.dates |= {row.name: row.expires for row in rows}
         self.others |= dict.fromkeys(row.owner for row in rows if row.owner != TARGET)
         self.target_came |= any(row.owner == TARGET for row in rows)
 
@@ -153,7 +173,7 @@ class World:
             [query for query in event.requests if self._last.get(query.analyst, 0) % 2 != query.unless],
         )
         for query in asked:
-            Q = np.array(query.Q) + (0.1 * self._last.get(query.analyst, 0) if query.adaptive else 0.0)
+            Q = np.array(query.Q) + (0.1 * (self._last.get(query.analyst, 0) % 5) if query.adaptive else 0.0)
             requests.append((Q, query.analyst, query.name, query.most))
         found = self.road.ask(requests) if requests else []
         answers = [(query.analyst, answer) for query, answer in zip(asked, found, strict=True)]
@@ -169,6 +189,16 @@ class World:
             pass
         return seen
 
+    def _later(self, event):
+        """Whoever keeps the records knows which have expired, and does not name them any more."""
+        self.hours += event.hours
+        self._drop([name for name, hour in self.dates.items() if hour is not None and hour <= self.hours])
+        self.road.erase_some()
+
+    def _hold(self, event):
+        if event.owner in self.others or (event.owner == TARGET and self.target_came):
+            self.road.hold(event.owner, event.begins)
+
     def _statement(self, event):
         return self.road.statement(event.owner)
 
@@ -177,8 +207,8 @@ class World:
         return {
             "owner": lambda: self.road.forget(["nobody"]),
             "record": lambda: self.road.forget([], [1 << 40]),
-            "label": lambda: self.road.add([("p0", x, 0, None), ("p0", x, 99, None)]),
-            "features": lambda: self.road.add([("p0", (*x, 1.0), 0, None)]),
+            "label": lambda: self.road.add([("p0", x, 0, None, None), ("p0", x, "unknown", None, None)]),
+            "features": lambda: self.road.add([("p0", (*x, 1.0), 0, None, None)]),
             "queries": lambda: self.road.ask([(np.ones((1, len(x) + 1)), None, None, None)]),
         }[event.how]()
 
@@ -189,7 +219,8 @@ def couple(history, only=ALL):
     With `only` it is about the view of that analyst. Then everything else that is released is drawn anew.
     """
     first, seen = Tape(), []
-    with hurried(), in_step(), patched([*_HURRY, *(SMALL if history.small else [])]):
+    in_time = [(clock, "seconds", clock.seconds)]  # every world sets it
+    with hurried(), in_step(), patched([*_HURRY, *in_time, *(SMALL if history.small else [])]):
         with closing(_played(history, True, first, Repeatable(history.seed))) as world:
             for at, after in enumerate(world):
                 with _event(at):

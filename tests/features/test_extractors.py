@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from indknn.errors import IndKNNError, InvalidInputError
-from indknn.features import Extractor, SentenceTransformer
-from indknn.features.base import needs
-from indknn.features.onnx import as_rgb
+from indknn.features import Extractor, SentenceTransformer, as_rgb, needs
 from indknn_lab.features import ResNet50, ViT, extract
 
 ALL = [ViT(), ResNet50(), ResNet50("pooled"), SentenceTransformer()]

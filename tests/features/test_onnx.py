@@ -218,3 +218,40 @@ def test_minilm_in_the_light_runtime(tmp_path):
     assert X.shape == (3, 384)
     assert X[0] @ X[1] > 0.5 > X[0] @ X[2]
     assert model(asked).tobytes() == X.tobytes()
+
+
+def test_a_prompt_is_put_before_every_text_and_names_other_features(texts, tmp_path):
+    plain, told = OnnxText(texts), OnnxText(texts, "money ")
+    assert told.name.startswith(f"{plain.name}-")
+    assert told(["paid the"]).tobytes() == plain(["money paid the"]).tobytes()
+    folder = text_model(tmp_path / "told")
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"classification": "money "}}))
+    assert find_extractor(str(folder), "classification")(["paid"]).tobytes() == plain(["money paid"]).tobytes()
+    table = tmp_path / "t.csv"
+    pd.DataFrame({"text": ["paid the"], "y": ["money"]}).to_csv(table, index=False)
+    made = run("extract", table, "-o", tmp_path / "t.npz", "--model", texts, "--prompt", "money ")
+    assert made.exit_code == 0, made.output
+    with np.load(tmp_path / "t.npz") as npz:
+        assert npz["X"].tobytes() == told(["paid the"]).tobytes()
+
+
+def test_images_take_no_prompt(images, tmp_path):
+    np.savez(tmp_path / "i.npz", images=np.zeros((1, 8, 8, 3), dtype=np.uint8))
+    refused = run("extract", tmp_path / "i.npz", "-o", tmp_path / "o.npz", "--model", images, "--prompt", "x")
+    assert "--prompt is for models of texts" in refused.output
+
+
+def test_a_sentence_transformer_is_told_its_prompt_by_name_or_as_a_text(monkeypatch):
+    class Network:
+        prompts = {"classification": "classify: "}  # noqa: RUF012
+
+        def encode(self, texts, **more):
+            self.more = more
+            return np.zeros((len(texts), 384))
+
+    for prompt, said in (("classification", {"prompt_name": "classification"}), ("query: ", {"prompt": "query: "})):
+        model = SentenceTransformer("all-MiniLM-L6-v2", prompt=prompt)
+        network = vars(model)["_network"] = Network()
+        assert model(["a"]).shape == (1, model.n_features)
+        assert said.items() <= network.more.items()
+        assert model.name != "all-MiniLM-L6-v2"

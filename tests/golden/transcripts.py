@@ -9,13 +9,17 @@ import hashlib
 import json
 import tempfile
 import warnings
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 
 import httpx
 import numpy as np
 
-from indknn import IndKNNClassifier
+from helpers.asking import declared
+from indknn import IndKNNClassifier, IndKNNRegressor
+from indknn.core import clock
 from indknn.engine import Engine, Settings
 from indknn.server.app import create_app
 from indknn.store import Store
@@ -24,8 +28,9 @@ KEPT = Path(__file__).with_name("transcripts.json")
 CLASSES = ("a", "b", "c")
 FEATURES = 8
 
-ALGORITHM3 = {"reuse": "none", "prior": "none", "max_queries": 60, "tau": 0.4, "sigma2": 0.4}
-MODELS = {"reuse": "none", "prior": "model", "prior_share": 0.9, "max_queries": None}
+ALGORITHM3 = {"reuse": "none", "mode": "votes", "max_queries": 60, "tau": 0.4, "sigma2": 0.4}
+MODELS = {"reuse": "none", "mode": "model", "model_share": 0.9, "max_queries": None}
+NUMBERS = {"target": "number", "bounds": (0.0, 12.0)}
 MODES = {
     "algorithm 3": ALGORITHM3,
     "algorithm 3, rdp": {**ALGORITHM3, "accountant": "rdp"},
@@ -39,9 +44,25 @@ MODES = {
     "hashing": {**ALGORITHM3, "index": "lsh"},
     "sketch": {**ALGORITHM3, "index": "sketch"},
     "reuse of labels": {**ALGORITHM3, "reuse": "labels"},
+    "numbers, algorithm 3": {**ALGORITHM3, **NUMBERS},
+    "numbers, one record a query and reuse": {**ALGORITHM3, **NUMBERS, "reuse": "labels", "max_records_per_query": 1},
+    "numbers, the shared model": {**MODELS, **NUMBERS},
+    "numbers, the shared model and votes": {**MODELS, **NUMBERS, "model_share": 0.5, "tau": 0.3, "sigma2": 0.02},
     "the shared model": MODELS,
-    "the shared model and votes": {**MODELS, "prior_share": 0.5, "max_queries": 60, "tau": 0.3, "sigma2": 0.1},
+    "the shared model and votes": {**MODELS, "model_share": 0.5, "max_queries": 60, "tau": 0.3, "sigma2": 0.1},
 }
+OVER_TIME = {"pace_days": 20, "renew_days": 40, "i_understand": "epsilon per period"}
+TIMED = {
+    "promises and dates": {**ALGORITHM3},
+    "promises and dates, the shared model": {**MODELS, "model_share": 0.5, "tau": 0.3, "sigma2": 0.1},
+    "promises and dates, numbers": {**MODELS, **NUMBERS, "model_share": 0.5, "tau": 0.3, "sigma2": 0.02},
+    "pace and periods": {**ALGORITHM3, **OVER_TIME},
+    "pace and periods, the shared model": {**MODELS, **OVER_TIME, "model_share": 0.5, "tau": 0.3, "sigma2": 0.1},
+    "pace and periods, numbers": {**ALGORITHM3, **NUMBERS, **OVER_TIME},
+}
+"""Modes in which some people were promised less, records expire, and time goes by."""
+DAY = 86_400.0
+START = 20_000 * DAY
 INDEX_OPTIONS = {"lsh": {"seed": 0, "n_tables": 30, "n_bits": 8}, "sketch": {"seed": 0, "n_bits": 512}}
 
 
@@ -59,25 +80,34 @@ class Replayed:
         return np.rint(self._rng.standard_normal(size) * (num / den)).astype(np.int64)
 
 
-def data():
+def data(mode=()):
     """Records of people with one to three each, and queries."""
     rng = np.random.default_rng(3)
     centres = rng.normal(size=(3, FEATURES))
     y = rng.integers(3, size=900)
     X = centres[y] + 0.8 * rng.normal(size=(900, FEATURES))
-    return X[:700], np.array(CLASSES)[y[:700]], [f"p{i}" for i in rng.integers(400, size=700)], X[700:]
+    said = np.array(CLASSES)[y[:700]]
+    if "bounds" in mode:
+        said = 5.0 + X[:700, 0] + y[:700]
+    return X[:700], said, [f"p{i}" for i in rng.integers(400, size=700)], X[700:]
+
+
+def written(answers):
+    """Labels as one text. Numbers as a digest."""
+    values = [value for part in answers for value in np.asarray(part).tolist()]
+    return "".join(values) if isinstance(values[0], str) else fingerprint(values)
 
 
 def settings(mode):
     """The settings of a mode, with nothing left to defaults that may change."""
-    common = {"n_features": FEATURES, "classes": CLASSES, "epsilon": 1.0, "delta": 1e-5}
+    common = {"n_features": FEATURES, "classes": () if "bounds" in mode else CLASSES, "epsilon": 1.0, "delta": 1e-5}
     return Settings(**common, **mode, index_options=INDEX_OPTIONS.get(mode.get("index"), {}))
 
 
-def history(model, forget):
+def history(model, forget, mode):
     """Answers, additions, erasures of both kinds, a return and a second analyst; what came of it."""
-    X, y, owners, Q = data()
-    model.add(X[:600], y[:600], owners[:600])
+    X, y, owners, Q = data(mode)
+    declared(model, "ann").add(X[:600], y[:600], owners[:600])
     told = [
         model.predict(Q[:40]),
         *(model.predict(Q[i : i + 1]) for i in range(40, 60)),
@@ -94,15 +124,71 @@ def history(model, forget):
     told += [model.predict(Q[:30]), model.predict(Q[80:100], "ann")]
     names = [*sorted(set(owners)), "somebody new"]
     return {
-        "labels": "".join("".join(part.tolist()) for part in told),
+        "labels": written(told),
         **{f"charges{who or ''}": fingerprint(model.spent(names, who).tolist()) for who in (None, "ann")},
     }
+
+
+def timed_history(model, mode, now):
+    """The same in the course of 90 days: every fifth person was promised less, and every third record expires."""
+    X, y, owners, Q = data(mode)
+
+    def given(first, end):
+        days = [first // 12 + 10 + i % 50 for i in range(first, end)]
+        dates = [datetime.fromtimestamp(START + day * DAY, UTC).isoformat() for day in days]
+        return {
+            "expires": [date if i % 3 == 0 else None for i, date in enumerate(dates)],
+            "epsilons": [0.25 if int(owner[1:]) % 5 == 0 else None for owner in owners[first:end]],
+        }
+
+    declared(model, "ann").add(X[:600], y[:600], owners[:600], **given(0, 600))
+    told = [model.predict(Q[:30]), model.predict(Q[30:60], "ann")]
+    for turn in range(6):
+        now[0] = START + (15 * turn + 15) * DAY
+        told += [model.predict(Q[60 + 20 * turn : 80 + 20 * turn]), model.predict(Q[:10], "ann")]
+        if turn == 1:
+            model.lower(owners[1], 0.5)
+            model.add(X[600:], y[600:], owners[600:], **given(600, 700))
+    names, ledger = sorted(set(owners)), model.engine.ledger if isinstance(model, Store) else model.ledger
+    return {
+        "labels": written(told),
+        "periods": ledger.period,
+        **{f"charges{who or ''}": fingerprint(ledger.spent_in_all(names, who).tolist()) for who in (None, "ann")},
+    }
+
+
+@contextmanager
+def in_time():
+    """The clock stands still, and is moved by hand."""
+    now, real = [START], clock.seconds
+    clock.seconds = lambda: now[0]
+    try:
+        yield now
+    finally:
+        clock.seconds = real
 
 
 def by_engine(mode):
     """The history through the engine."""
     model = Engine(settings(mode), Replayed())
-    return history(model, model.forget_owners)
+    return history(model, model.forget_owners, mode)
+
+
+def timed_by_engine(mode):
+    """The history over time through the engine."""
+    with in_time() as now:
+        return timed_history(Engine(settings(mode), Replayed()), mode, now)
+
+
+def timed_by_store(mode):
+    """The history over time through a store, with a restart at its end."""
+    with tempfile.TemporaryDirectory() as folder, in_time() as now:
+        path = Path(folder) / "people.store"
+        with Store.create(path, settings(mode), noise=Replayed()) as store:
+            told = timed_history(store, mode, now)
+        with Store(path) as store:
+            names = sorted(store.engine.ledger.owners())
+            return told | {"people": len(names), "left": fingerprint(store.engine.ledger.spent(names, "ann").tolist())}
 
 
 def by_store(mode):
@@ -110,7 +196,7 @@ def by_store(mode):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "people.store"
         with Store.create(path, settings(mode), noise=Replayed()) as store:
-            told = history(store, store.forget)
+            told = history(store, store.forget, mode)
         with Store(path) as store:
             # The noisy votes of Algorithm 3 were not kept at first. What it answers and charges is what it was.
             kept = "CASE WHEN substr(release, 1, 1) = x'4e' THEN NULL ELSE release END"
@@ -121,11 +207,12 @@ def by_store(mode):
 
 def by_estimator(mode):
     """The history through the estimator, under a seed."""
-    given = {name: value for name, value in mode.items() if name != "center"}
-    X, y, owners, Q = data()
+    given = {name: value for name, value in mode.items() if name not in {"center", "target"}}
+    X, y, owners, Q = data(mode)
+    kind, given = (IndKNNRegressor, given) if "bounds" in mode else (IndKNNClassifier, {**given, "classes": CLASSES})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = IndKNNClassifier(random_state=5, classes=CLASSES, center=mode.get("center"), **given)
+        model = kind(random_state=5, center=mode.get("center"), **given)
         model.fit(X[:600], y[:600], owners[:600])
         told = [model.predict(Q[:40]), model.predict(Q[20:70], analyst="ann")]
         model.partial_fit(X[600:], y[600:], owners[600:])
@@ -134,7 +221,7 @@ def by_estimator(mode):
         model.forget(records=model.new_record_ids_[:5])
         told.append(model.predict(Q[120:160]))
     return {
-        "labels": "".join("".join(part.tolist()) for part in told),
+        "labels": written(told),
         "charges": fingerprint(model.privacy_spent(sorted(set(owners))).tolist()),
         "tau": model.tau_,
     }
@@ -142,7 +229,7 @@ def by_estimator(mode):
 
 def by_service(mode):
     """Queries over HTTP through the worker: one at a time, so that batches are always the same."""
-    X, y, owners, Q = data()
+    X, y, owners, Q = data(mode)
     with tempfile.TemporaryDirectory() as folder:
         store = Store.create(Path(folder) / "people.store", settings(mode), noise=Replayed())
         store.add(X, y, owners)
@@ -158,13 +245,13 @@ def by_service(mode):
 
 
 async def _asked(app, Q):
-    labels = ""
+    told = []
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
         for rows in (Q[:1], Q[1:30], *(Q[i : i + 1] for i in range(30, 60)), Q[20:40], Q[60:124]):
             tensor = {"name": "features", "shape": list(rows.shape), "datatype": "FP64", "data": rows.ravel().tolist()}
             answer = await client.post("/v2/models/indknn/infer", json={"inputs": [tensor]})
-            labels += "".join(answer.json()["outputs"][0]["data"])
-    return labels
+            told.append(answer.json()["outputs"][0]["data"])
+    return written(told)
 
 
 def fingerprint(values):
@@ -173,14 +260,16 @@ def fingerprint(values):
 
 
 ROADS = {"engine": by_engine, "store": by_store, "estimator": by_estimator, "service": by_service}
-CASES = list(product(ROADS, MODES))
+TIMED_ROADS = {"engine": timed_by_engine, "store": timed_by_store}
+CASES = [*product(ROADS, MODES), *product(TIMED_ROADS, TIMED)]
 
 
 def play(road, mode):
     """The transcript of one mode on one road."""
-    return ROADS[road](MODES[mode])
+    return TIMED_ROADS[road](TIMED[mode]) if mode in TIMED else ROADS[road](MODES[mode])
 
 
 if __name__ == "__main__":
-    found = {f"{road}: {mode}": play(road, mode) for road, mode in CASES}
+    found = json.loads(KEPT.read_text())  # what is kept stays: delete what should change
+    found |= {name: play(road, mode) for road, mode in CASES if (name := f"{road}: {mode}") not in found}
     KEPT.write_text(json.dumps(found, indent=1) + "\n")

@@ -5,11 +5,12 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+from helpers.ports import free_port
 
 _FOUND = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
 BINARIES = Path(os.environ["INDKNN_POSTGRES"]) if "INDKNN_POSTGRES" in os.environ else next(reversed(_FOUND), None)
@@ -47,16 +48,18 @@ def _roomy():
 
 
 class Server:
-    """A running server. Everybody on this machine is let in over the socket; loopback asks for a password."""
+    """A running server. Everybody on this machine is let in over the socket; loopback asks for a password.
 
-    def __init__(self, more=""):
+    `within` is a command that runs others elsewhere, say in a network namespace.
+    """
+
+    def __init__(self, more="", within=()):
+        self._within = within
         self.folder = Path(tempfile.mkdtemp(prefix="indknn-pg-", dir=_roomy()))
         if os.getuid() == 0:
             shutil.chown(self.folder, USER)
         self.data = self.folder / "data"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.run("initdb", "-D", self.data, "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "-k")
         with (self.data / "postgresql.conf").open("a") as file:
             file.write(_SETTINGS.format(folder=self.folder, port=self.port, more=more))
@@ -69,6 +72,7 @@ class Server:
         command = [str(BINARIES / program), *map(str, arguments)]
         if os.getuid() == 0:
             command = ["runuser", "-u", USER, "--", *command]
+        command = [*self._within, *command]
         quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
         done = subprocess.run(command, cwd=self.folder, check=False, **quiet)
         if check and done.returncode:

@@ -31,7 +31,7 @@ def test_public_tuning_recommends_a_line_that_makes_a_store(public, tmp_path):
     assert "Extrapolated: 900 public records stand in for 4,000" in text
     facts = json.loads(out.read_text())
     assert [t["accuracy"] for t in facts["trials"]] == sorted((t["accuracy"] for t in facts["trials"]), reverse=True)
-    assert {t["mode"] for t in facts["trials"]} == {"algorithm3", "model"}
+    assert {t["mode"] for t in facts["trials"]} == {"votes", "model"}
     assert facts["init"] in text
     words = shlex.split(facts["init"].replace("STORE", str(tmp_path / "made.store")))
     ok(*words[1:])
@@ -52,7 +52,7 @@ def test_rows_play_either_record_or_query():
     rng = np.random.default_rng(0)
     noise = rng.integers(2, size=1200)
     far = np.eye(64)[rng.integers(64, size=1200)] + 0.001 * rng.normal(size=(1200, 64))
-    candidate = Candidate("algorithm3", 0.015, 0.01)
+    candidate = Candidate("votes", 0.015, 0.01)
     found = tune(far, noise, Target(n=1200, epsilon=100.0, max_queries=300), [candidate], seeds=3)
     assert abs(found.best.accuracy - 0.5) < 0.12
 
@@ -62,7 +62,7 @@ def test_a_stand_in_of_any_size_foretells_the_store(crowd, monkeypatch):
     """The same store, foretold by a third of its records, as many people or scaled; unscaled it would be .13 lower."""
     monkeypatch.setattr("indknn_lab.tuning.CROWD", crowd)
     bigX, bigY = blobs(14000, 3, 8, seed=9, spread=1.2)
-    candidate, aim = Candidate("algorithm3", 0.03, 1.0), Target(n=10000, epsilon=0.5, max_queries=1000)
+    candidate, aim = Candidate("votes", 0.03, 1.0), Target(n=10000, epsilon=0.5, max_queries=1000)
     small = tune(bigX[:4000], bigY[:4000], aim, [candidate], seeds=3)
     whole = tune(bigX, bigY, aim, [candidate], seeds=3)
     assert (small.stand_in, small.people) == (3000, min(crowd, 10000))

@@ -12,7 +12,7 @@ from pyarrow import feather
 
 from helpers.commands import run
 from indknn import IndKNNClassifier
-from indknn.cli import stores
+from indknn.cli import records
 from indknn.core.quantise import quantise
 from indknn.errors import InvalidInputError
 from indknn.store import Store
@@ -67,7 +67,7 @@ def test_the_estimator_takes_arrow():
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow", "feather"])
 def test_files_are_added_in_pieces(tmp_path, monkeypatch, ending):
-    monkeypatch.setattr(stores._pieces, "__defaults__", (16,))
+    monkeypatch.setattr(records.pieces_of, "__defaults__", (16,))
     path, store = tmp_path / f"r.{ending}", tmp_path / "s.store"
     table = pa.table({"x": lists("fixed"), "y": Y, "owner": Y + 7, "record_id": [f"r{i}" for i in range(90)]})
     pq.write_table(table, path) if ending == "parquet" else feather.write_feather(table, path)
@@ -77,7 +77,14 @@ def test_files_are_added_in_pieces(tmp_path, monkeypatch, ending):
     assert run("init", str(store), "--classes", "0,1,2").exit_code == 0
     added = run("add", str(store), str(path), "--json")
     assert added.exit_code == 0, added.output
-    assert json.loads(added.stdout) == {"added": 90, "records": 90, "owners": 3}
+    assert json.loads(added.stdout) == {
+        "expired": 0,
+        "added": 90,
+        "replaced": 0,
+        "unchanged": 0,
+        "records": 90,
+        "owners": 3,
+    }
     with Store(store) as opened:
         np.testing.assert_array_equal(opened.engine.shard.index.slots.values[:90], quantise(X).values)
         assert opened.engine.ledger.owners() == ["7", "8", "9"]

@@ -11,8 +11,8 @@ from indknn import IndKNNClassifier
 from indknn.core import quantise as module
 from indknn.core.quantise import LEVELS, quantise, root_norms
 from indknn.errors import InvalidInputError
-from indknn.records import slots as slots_module
-from indknn.records.slots import Slots
+from indknn.records.indexes import scan as slots_module
+from indknn.records.indexes.scan import Slots
 from indknn.types import Vectors
 
 TYPES = ("float64", "float32", "float16", "int8", "uint8", "int16", "int32", "int64", "uint64", "longdouble")

@@ -9,7 +9,7 @@ import pytest
 
 from indknn.core import calibrate
 from indknn.core.calibrate import MANY_RECORDS, NEAR_SHARE, SELECTED_SHARE, near_share, tau_from_queries
-from indknn.core.kernels import Cosine, tau_on_grid
+from indknn.core.kernels import Cosine
 from indknn.core.noise import SeededNoise
 from indknn.core.quantise import quantise
 from indknn.engine import Engine
@@ -17,7 +17,7 @@ from indknn.errors import InvalidInputError
 from indknn.models import new_adviser, new_model
 from indknn.models.shared_model import ShownModel
 from indknn.settings import Settings
-from indknn.types import GRID
+from indknn.types import GRID, tau_on_grid
 from indknn_lab.cli.tune import init_line
 from indknn_lab.tuning import USUAL, Candidate, Target, Trial, Tuning, possible
 
@@ -37,7 +37,7 @@ class KnowsNothing:
 def adviser_of(count, **values):
     model = new_model(replace(SETTINGS, **values))
     if count:
-        model.shown = ShownModel(0, count, KnowsNothing, None, np.zeros((0, D), dtype=np.int8))
+        model.shown = ShownModel(0, count, KnowsNothing, None, np.zeros((0, D), dtype=np.int8), np.zeros(0))
     return new_adviser(replace(SETTINGS, **values), model)
 
 
@@ -82,7 +82,7 @@ def test_records_near_a_query_in_stores_of_any_size(monkeypatch):
     monkeypatch.setattr(calibrate, "MANY_RECORDS", 2000)
     rng, found = np.random.default_rng(1), []
     for n in (2000, 8000, 32_000):
-        settings = replace(SETTINGS, prior="none", expected_records=n, max_queries=300)
+        settings = replace(SETTINGS, mode="votes", expected_records=n, max_queries=300)
         engine = Engine(settings, SeededNoise(0))
         engine.add(rng.standard_normal((n, D)), np.array(["no", "yes"])[np.arange(n) % 2])
         near = engine.shard.scan(QUERIES, tau_on_grid(tau_from_queries(QUERIES, Cosine(), settings.near_share)))
@@ -92,7 +92,7 @@ def test_records_near_a_query_in_stores_of_any_size(monkeypatch):
 
 def test_algorithm_3_plans_with_what_the_operator_expects():
     few, many = (
-        Engine(replace(SETTINGS, prior="none", expected_records=n), SeededNoise(0)) for n in (None, 10 * MANY_RECORDS)
+        Engine(replace(SETTINGS, mode="votes", expected_records=n), SeededNoise(0)) for n in (None, 10 * MANY_RECORDS)
     )
     for engine in (few, many):
         engine.predictor._fixed_plan(QUERIES)
@@ -122,6 +122,6 @@ def test_tuning_tries_what_a_store_of_that_size_would_be():
     shares = {c.share for c in possible(USUAL, D, 4 * MANY_RECORDS)}
     assert shares == {None, 0.015 / 4, 0.03 / 4, 0.06 / 4}
     for n, told in ((1_000_000, False), (4 * MANY_RECORDS, True)):
-        trial = Trial(Candidate("model", None, prior_share=0.9), None, None, (0.9,))
+        trial = Trial(Candidate("model", None, model_share=0.9), None, None, (0.9,))
         line = init_line(Tuning(Target(n), [trial], 1, 1, 1, 1))
         assert (f"--expected-records {n}" in line) == told

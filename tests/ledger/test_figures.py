@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import indknn
 from conftest import blobs
+from helpers.asking import declared
 from helpers.commands import run
 from indknn import IndKNNClassifier
 from indknn.core import accounting
@@ -19,7 +20,7 @@ from indknn.core.accounting import UNIT, from_units, to_units
 from indknn.core.noise import SecureNoise
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError
-from indknn.ledger import SHARED, MemoryLedger
+from indknn.ledger import SHARED, MemoryLedger, figures
 from indknn.ledger.figures import ONE, STEPS, TOGETHER, account, by_observer, exact, guarantee, promise, statement
 from indknn.settings import Settings
 from indknn.store import Store, keyfile
@@ -40,7 +41,7 @@ MODEL = Settings(n_features=8, classes=(0, 1, 2), tau=0.3, sigma2=0.1, epsilon=4
 def store(request, tmp_path):
     """Two analysts have asked, one of them more."""
     with Store.create(tmp_path / "people.store", request.param) as made:
-        made.add(X[:600], Y[:600], NAMES)
+        declared(made, "alice", "bob").add(X[:600], Y[:600], NAMES)
         made.predict(X[600:660], "alice")
         made.predict(X[600:630], "bob")
         made.forget(["p7"])
@@ -85,7 +86,7 @@ class TestStatements:
         settings = replace(PLAIN, sigma2=2.0, free_repeats=False)
         noise, truth, curator, owner = Overheard(), [], [], []
         with Store.create(tmp_path / "s", settings, noise=noise) as store:
-            store.add(np.ones((400, 8)), np.arange(400) % 3, [f"p{i}" for i in range(400)])
+            declared(store, "bob").add(np.ones((400, 8)), np.arange(400) % 3, [f"p{i}" for i in range(400)])
             with application(store, roles=["owner"]) as client:
 
                 def look():
@@ -150,7 +151,7 @@ class TestObservers:
             assert row["budget"] == p4[who]["budget"]
         store.close()
         assert json.loads(command("owner", store.path, "p3", "--json")) == gone
-        command("export", store.path, "--what", "spent", "-o", tmp_path / "x")
+        command("export", "spent", store.path, "-o", tmp_path / "x")
         lines = [json.loads(line) for line in (tmp_path / "x").read_text().splitlines()]
         assert {line["owner"]: line for line in lines} == rows
         printed = command("owner", store.path, "p4")
@@ -171,7 +172,7 @@ class TestObservers:
 
     def test_all_together_is_a_sum_and_one_analyst_is_the_most_of_one(self, tmp_path):
         with Store.create(tmp_path / "s", PLAIN) as store:
-            store.add(X[:600], Y[:600], NAMES)
+            declared(store, "alice", "bob").add(X[:600], Y[:600], NAMES)
             store.predict(X[600:660], "alice")
             store.predict(X[600:660], "bob")
             ledger = store.engine.ledger
@@ -191,12 +192,12 @@ class TestObservers:
             spent[scope] = np.array([units])
         found = by_observer(ledger, spent)
         assert (found[ONE][0], found[TOGETHER][0]) == (50 + 30, 50 + 5 + 20 + 30)
-        ledger.house = True  # what the unnamed analyst was told shaped the model, and so counts for all
+        ledger.joint = True  # what the unnamed analyst was told shaped the model, and so counts for all
         assert by_observer(ledger, spent)[ONE][0] >= 50 + 5 + 30
 
     def test_with_a_global_ledger_everybody_is_told_the_global_epsilon(self, tmp_path):
         with Store.create(tmp_path / "s", GLOBAL) as store:
-            store.add(X[:600], Y[:600], NAMES)
+            declared(store, "alice", "bob").add(X[:600], Y[:600], NAMES)
             store.predict(X[600:660], "alice")
             store.predict(X[600:660], "bob")
             with application(store, roles=["analyst", "curator", "owner"]) as client:
@@ -236,6 +237,7 @@ class TestObservers:
                 assert "filter gdp" in line
 
     def test_a_forecast_says_which_ledger_it_is_about(self, store):
+        store.predict(X[:5])
         store.close()
         for analyst, who in (("alice", "analyst 'alice'"), (None, "the analyst without a name")):
             more = [] if analyst is None else ["--analyst", analyst]
@@ -248,7 +250,7 @@ class TestObservers:
 
     def test_the_forgotten_count_among_those_who_have_spent_most(self, tmp_path):
         with Store.create(tmp_path / "s", PLAIN) as store:
-            store.add(X[:600], Y[:600], NAMES)
+            declared(store, "alice", "bob").add(X[:600], Y[:600], NAMES)
             store.predict(X[600:660], "alice")
             worst = status(store)["one_analyst"]["spent"]
             store.forget([store.engine.ledger.owners()[int(store.spent().argmax())]])
@@ -260,11 +262,86 @@ class TestObservers:
             store.add(np.ones((60, 8)), np.arange(60) % 3, [f"p{i}" for i in range(60)])
             assert status(store)["exhausted"] == 0
             for i in range(40):
-                store.predict(np.ones((1, 8)) + 0.01 * i, f"analyst-{i}")
+                declared(store, f"analyst-{i}").predict(np.ones((1, 8)) + 0.01 * i, f"analyst-{i}")
             facts = status(store)
             assert facts["exhausted"] == 60
             assert facts["spent_share_median"] > 0.9
             assert facts["one_analyst"]["spent"] <= tight.global_budget
+
+
+ANSWERS = {None: 3, "ann": 2000, "bob": 1000, "cy": 0}
+
+
+class TestAfterThousandsOfAnswers:
+    """The default: the shared model answers, and nobody is charged for single answers."""
+
+    @pytest.fixture
+    def asked(self, tmp_path):
+        """Ann has no key, Bob's key has a limit, and Cy's has none."""
+        path, rng = tmp_path / "people.store", np.random.default_rng(1)
+        with Store.create(path, replace(MODEL, sigma2=None, tau=None)) as made:
+            made.add(X[:600], Y[:600], NAMES)
+            for analyst, count in ANSWERS.items():
+                if count:
+                    declared(made, *([analyst] if analyst else []))
+                    made.predict(rng.normal(size=(count, 8)), analyst)
+            keyfile.create(keyfile.keys_path(path), "analyst", "bob", max_queries=2500)
+            keyfile.create(keyfile.keys_path(path), "analyst", "cy")
+            yield made
+
+    def test_all_doors_give_the_same_figures(self, asked):
+        python = status(asked)
+        with application(asked, roles=["curator"]) as client:
+            http, used = (
+                client("GET", f"/v1/{path}", client.keys["curator"]).json() for path in ("status", "analysts")
+            )
+        asked.close()
+        words, printed = command("status", asked.path), json.loads(command("status", asked.path, "--json"))
+        names = python.keys() & http.keys()
+        assert len(names) > 10
+        assert {name: python[name] for name in names} == {name: printed[name] for name in names}
+        assert {name: python[name] for name in names} == {name: http[name] for name in names}
+        assert used["analysts"] == printed["by_analyst"]
+
+        assert (python["answers"], python["analysts"]) == (3003, ["", "ann", "bob"])
+        assert {one["name"]: one["answers"] for one in used["analysts"]} == ANSWERS
+        left = {one["name"]: one["queries_left"] for one in used["analysts"]}
+        assert left == {None: None, "ann": None, "bob": 1500, "cy": None}
+        assert "analyst ann: 2,000 answers, no limit of queries" in words
+        assert "analyst bob: 1,000 answers, 1,500 queries left" in words
+        assert f"the median person has spent {python['spent_share_median']:.1%}" in words
+        assert 0.0 < python["spent_share_median"] < 1.0
+        forecast = python["forecast"]
+        assert forecast["words"] == "no end in sight"
+        assert f"queries left: {forecast['words']} ({forecast['why']})" in words
+
+    @pytest.mark.parametrize("analyst", [None, "ann", "bob"])
+    @pytest.mark.parametrize("purged", [False, True])
+    def test_a_forecast_counts_what_was_answered(self, asked, analyst, purged):
+        if purged:
+            asked.purge()
+        asked.close()
+        more = [] if analyst is None else ["--analyst", analyst]
+        assert command("forecast", asked.path, *more).startswith(f"{ANSWERS[analyst]:,} queries answered so far")
+
+
+def test_a_forecast_is_for_whoever_has_asked(tmp_path):
+    with Store.create(tmp_path / "s", PLAIN) as store:
+        store.add(X[:600], Y[:600], NAMES)
+        declared(store, "alice").predict(X[600:640], "alice")
+    facts = json.loads(command("forecast", store.path, "--json"))
+    assert (facts["analyst"], facts["answered"]) == ("alice", 40)
+    with Store(store.path) as again:
+        declared(again, "bob").predict(X[600:610], "bob")
+    assert "with --analyst: alice, bob" in run("forecast", store.path, code=2).stderr
+
+
+def test_the_forecast_of_all_is_about_the_average_person():
+    """Few people were asked. The median person was not, but answers do cost something."""
+    found = figures._forecast(100, [np.array([0.0, 0.0, 0.0, 0.4])])
+    assert (found["queries_left_for_average_owner"], found["words"]) == (900, "about 900")
+    assert figures._forecast(100, [np.ones(4)])["words"] == "none"
+    assert figures._forecast(0, [np.zeros(4)])["words"] == "not known"
 
 
 def test_hundreds_of_analysts_do_not_wrap_around():

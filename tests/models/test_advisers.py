@@ -12,13 +12,23 @@ from indknn.core.noise import SeededNoise
 from indknn.core.quantise import quantise
 from indknn.core.releases import Gradient, ModelOnly, ModelShown, PublicRows, TallyRelease, decode, encode
 from indknn.core.statistics import headcount, noisy_tally, tally, tally_scale
-from indknn.core.training import Weights, gradient, noisy_gradient
+from indknn.core.training import Weights, gradient, noisy_gradient, predicted
 from indknn.errors import StoreError
 from indknn.models import SharedModel
-from indknn.models.card import SURE
-from indknn.models.feature_map import LEAST_ROWS
-from indknn.models.public_start import fitted
-from indknn.models.shared_model import CLIP, COUNT_PRICE, MOST_CLIP, RECOUNT_PRICE, STEPS, Terms
+from indknn.models.feature_map import LEAST_ROWS, feature_map
+from indknn.models.rules import SURE
+from indknn.models.shared_model import (
+    CARD_PRICE,
+    CLIP,
+    COUNT_PRICE,
+    MOST_CLIP,
+    RECOUNT_PRICE,
+    STEPS,
+    TAIL,
+    Terms,
+    _log_shares,
+    fitted,
+)
 from indknn.types import GRID
 
 D, C, B = 8, 3, 0.5
@@ -167,6 +177,11 @@ def test_prices_are_shares_of_the_shared_budget():
     assert 0.99 * (B - model.reserve) < full <= B - model.reserve
 
 
+def test_somebody_who_paid_for_all_steps_can_pay_for_another_round_and_little_more():
+    two_rounds = COUNT_PRICE + RECOUNT_PRICE + 2 * CARD_PRICE
+    assert two_rounds * B <= SharedModel(Terms(D, C, B)).reserve <= 1.1 * two_rounds * B
+
+
 def test_what_is_no_release_of_the_model_is_refused():
     with pytest.raises(StoreError, match="not one of the shared model"):
         SharedModel(replace(Terms(D, C, B), seed=3)).absorb(ModelOnly())
@@ -199,12 +214,13 @@ def test_a_model_is_hardly_below_its_labelled_public_rows(n, budget, gain):
     public, queries = values[n : n + 500], values[n + 500 :]
     told = PublicRows(False, 1, public, labels[n : n + 500])
     model, releases = trained(values[:n], labels[:n], told, SeededNoise(1), budget)
-    alone = fitted(model.map.apply(public), labels[n : n + 500], C)
-    rule = model.shown.rule
-    assert (rule.start.whole == Weights.of(alone).whole).all()
+    alone = Weights.of(fitted(model.map.apply(public), labels[n : n + 500], C, model.map.stretch))
+    start = model.shown.rule.start
+    assert (start is None) == (n == 3000)  # the card compares with the rows alone where they tell more
+    assert start is None or (start.whole == alone.whole).all()
     right = [
         (scores.argmax(axis=1) == labels[n + 500 :]).mean()
-        for scores in (model.shown.scores(queries)[0], rule.other(rule.plain(queries), queries))
+        for scores in (model.shown.scores(queries)[0], predicted(model.map.apply(queries), alone))
     ]
     assert right[0] > right[1] - 0.01
     without, _ = trained(values[:n], labels[:n], public, SeededNoise(1), budget)
@@ -218,14 +234,40 @@ def test_a_model_is_hardly_below_its_labelled_public_rows(n, budget, gain):
 def test_what_public_rows_say_does_not_depend_on_where_they_are_in_memory():
     """As in a process that reads them back: products of whole numbers, whose sums are exact in any order."""
     values, labels = hard(400)
-    found = fitted(values, labels, C)
+    stretch = np.rint(2000.0 * np.eye(D) - 50.0).astype(np.float32)
+    found = fitted(values, labels, C, stretch)
     room = np.zeros(values.size + 64, dtype=np.int8)
     for shift in range(0, 64, 7):
         moved = room[shift : shift + values.size].reshape(values.shape)
         moved[:] = values
-        assert (fitted(moved, labels, C) == found).all()
+        assert (fitted(moved, labels, C, stretch) == found).all()
     order = np.concatenate([np.random.default_rng(0).permutation(300), np.arange(300, 400)])
-    assert (fitted(values[order], labels[order], C) == found).all()
+    assert (fitted(values[order], labels[order], C, stretch) == found).all()
+
+
+def test_public_rows_are_read_as_they_were_before_they_were_stretched():
+    """Whitening makes the small directions as large as the others, and these few rows say nothing about them."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(C, size=4200)
+    X = rng.normal(size=(4200, 60)) * np.append(np.full(4, 3.0), np.full(56, 1.0))
+    X[:, :4] += 2.5 * np.eye(C, 4)[labels]
+    values = quantise(X).values
+    made = feature_map(values[:200], C, 1e6, 0)
+    rows, queries = made.apply(values[:200]), made.apply(values[200:])
+
+    def right(stretch):
+        weights = Weights.of(fitted(rows, labels[:200], C, stretch))
+        return (predicted(queries, weights).argmax(axis=1) == labels[200:]).mean()
+
+    assert right(made.stretch) > right(2048.0 * np.eye(made.width, dtype=np.float32)) + 0.01
+
+
+def test_a_model_that_started_from_labelled_rows_is_averaged_too():
+    values, labels = hard(4000)
+    model, _ = trained(values[500:], labels[500:], PublicRows(False, 1, values[:500], labels[:500]), SeededNoise(1))
+    plain = model.shown.rule.plain(values)
+    near = model.shown.rule.neighbours.average(values)
+    np.testing.assert_allclose(model.shown.rule.other(plain, values), plain + (near - plain) / 3.0, atol=1e-12)
 
 
 def test_few_labelled_public_rows_and_those_that_lack_a_class_do_no_harm():
@@ -261,3 +303,27 @@ def test_the_clip_grows_with_the_signal_and_with_nothing_else():
     few, many = (SharedModel(Terms(D, C, B), count=n) for n in (1e3, 1e7))
     assert (few.clip, many.clip) == (CLIP, MOST_CLIP)
     assert many.scale == pytest.approx(few.scale * MOST_CLIP / CLIP, rel=1e-6)  # a full gradient costs the same
+
+
+@pytest.mark.parametrize(("budget", "labelled", "many"), [(4.0, False, TAIL), (0.002, True, TAIL), (0.002, False, 1)])
+def test_a_round_that_arrives_ends_at_the_mean_of_its_last_steps(budget, labelled, many, monkeypatch):
+    """Near the end single steps swing. While they still climb, with little signal, the last one is the best."""
+    values, labels = hard(2500)
+    public = PublicRows(False, 1, values[:500], labels[:500] if labelled else None)
+    model, releases = trained(values[500:], labels[500:], public, SeededNoise(1), budget)
+    monkeypatch.setattr(SharedModel, "_arrives", False)
+    other, path = SharedModel(model.terms), []
+    for release in releases:
+        other.absorb(release)
+        if isinstance(release, Gradient):
+            path.append(other._floats)
+    np.testing.assert_allclose(model._floats, np.mean(path[-many:], axis=0), rtol=1e-12)
+
+
+def test_noise_on_counts_makes_no_label_impossible():
+    rng, sigma = np.random.default_rng(0), 100.0
+    least = min(np.exp(_log_shares(120.0 + sigma * rng.normal(size=10), sigma)).min() for _ in range(300))
+    assert least > 0.1 / 10
+    counts = np.array([9000.0, 3000.0, 1000.0])
+    assert np.exp(_log_shares(counts, 10.0)) == pytest.approx(counts / counts.sum(), rel=1e-3)
+    assert np.isfinite(_log_shares(np.array([5000.0, -900.0]), 20.0)).all()

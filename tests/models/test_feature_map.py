@@ -14,11 +14,9 @@ from indknn.core.quantise import EXACT_FEATURES, LEVELS, quantise
 from indknn.engine import Engine
 from indknn.ledger import MemoryLedger
 from indknn.models import feature_map as maps
-from indknn.models.card import BINS, CELLS, HOPE, OPTIMISM, Card, bins, cells, edges, margins
-from indknn.models.feature_map import FOURIER, LEAST_ROWS, FeatureMap, feature_map
-from indknn.models.neighbours import Neighbours
+from indknn.models.feature_map import FOURIER, LEAST_ROWS, FeatureMap, feature_map, number_map, numbers_in, widths_in
+from indknn.models.rules import BINS, CELLS, HOPE, OPTIMISM, Card, Neighbours, bins, cells, edges, margins
 from indknn.models.shared_model import MOST_ROWS, SharedModel
-from indknn.models.table_columns import numbers_in
 from indknn.records import derived as derived_module
 from indknn.records.derived import PORTION, Derived
 from indknn.records.indexes import make_index
@@ -49,6 +47,58 @@ def test_a_row_is_mapped_alike_in_whatever_batch(d, n_public):
     assert (mapped.stretch is None) == (n_public < LEAST_ROWS)
 
 
+@pytest.mark.parametrize(
+    ("d", "n_public", "signal"), [(12, 400, 1000.0), (12, 0, 1000.0), (12, 60, 5.0), (300, 400, 5e3)]
+)
+def test_a_row_is_mapped_alike_for_regression_too_and_no_sum_is_rounded(d, n_public, signal):
+    public, values = rows(n_public, d, 1) if n_public else np.zeros((0, d), np.int8), rows(600, d, 2)
+    mapped = number_map(public, signal, 0, ((0, 5),), ((1.0, 1.0, 2.0, 1.0, 9.0),))
+    together, order = mapped.apply(values), np.random.default_rng(3).permutation(600)
+    assert (mapped.apply(values[order]) == together[order]).all()
+    assert (np.concatenate([mapped.apply(values[i : i + 1]) for i in range(0, 600, 50)]) == together[::50]).all()
+    assert together.shape == (600, mapped.width)
+    if mapped.stretch is not None:
+        assert np.linalg.norm(mapped.stretch, axis=0).max() <= maps._STRETCH + 0.5 * np.sqrt(len(mapped.stretch))
+
+
+def test_rows_for_regression_keep_their_length():
+    """As shares of the radius, features are what the matrix says, except for rows that are longer than the radius."""
+    public = quantise(np.random.default_rng(1).normal(size=(400, 6)) + 2.0 * np.eye(6)[0]).values
+    mapped = number_map(public, 60.0, 0)
+    exact = (maps._expanded(public, None, np.zeros(0)) - mapped.centre).astype(float) @ mapped.stretch
+    short, found = np.linalg.norm(exact, axis=1) <= mapped.radius, mapped.apply(public).astype(float)
+    assert 0.85 < short.mean() < 0.95
+    shares = (found / np.linalg.norm(found, axis=1, keepdims=True))[:, :-1]
+    assert np.abs(shares - exact / mapped.radius)[short].max() < 0.02
+    assert np.linalg.norm(exact[short], axis=1).std() > 0.1 * mapped.radius  # lengths differ, and would be lost
+
+
+def test_with_little_signal_regression_has_the_map_of_classes():
+    public = quantise(np.random.default_rng(1).normal(size=(400, 60))).values
+    for signal, numbers, whole in ((47.0, (), False), (48.0, (), True), (59.0, ((0, 3),) * 20, False)):
+        assert (number_map(public, signal, 0, numbers, ((1.0,) * 3,) * 20).radius is not None) == whole
+
+
+@pytest.mark.parametrize(("classes", "each", "bent"), [(99, 40, True), (150, 40, False), (150, 120, True)])
+def test_many_classes_need_more_signal_for_fourier_features(classes, each, bent):
+    rows = quantise(np.random.default_rng(0).normal(size=(200, 8))).values
+    assert (feature_map(rows, classes, float(each * classes), 0).frequencies is not None) == bent
+
+
+def test_a_table_of_numbers_is_stretched_as_rows_of_more_signal_are():
+    """Where signal is weak, small directions are given up. Between columns they may tell as much as large ones."""
+    public = quantise(np.random.default_rng(0).normal(size=(400, 200)) * np.geomspace(1.0, 0.1, 200)).values
+    numbers, few = ((0, 80), (80, 160)), ((0, 80),)
+
+    def stretch(signal, *numbers, measured=False):
+        return feature_map(public, 2, signal, 0, numbers, measured=measured).stretch
+
+    assert (stretch(100.0, *numbers) == stretch(100.0 * maps.SHARPNESS / maps.TABLE_SHARPNESS)).all()
+    assert (stretch(100.0, *numbers) != stretch(100.0)).any()
+    assert (stretch(100.0, *few) == stretch(100.0)).all()
+    assert (stretch(100.0, *numbers, measured=True) == stretch(100.0, measured=True)).all()
+
+
 def test_few_people_get_no_fourier_features():
     assert feature_map(rows(100, 12), 3, 10.0, 0).width == 12
 
@@ -66,14 +116,18 @@ def exact_rows(mapped, values):
 
 
 @pytest.mark.parametrize("d", [1, 2, 16, maps.FEW_FEATURES, 1000])
-def test_stretched_rows_are_exact_even_at_their_largest(d):
+@pytest.mark.parametrize("numeric", [False, True])
+def test_stretched_rows_are_exact_even_at_their_largest(d, numeric):
     """Public rows that all point one way, and private rows that point against them: the largest that can be."""
     rng = np.random.default_rng(d)
     one_way = np.clip(127 + rng.integers(-3, 1, size=(400, d)), -127, 127).astype(np.int8)
-    mapped = feature_map(one_way, 2, 2.0 * maps.ENOUGH_SIGNAL, 0)
+    enough, columns = 4.0 * maps.ENOUGH_SIGNAL, ((0, d),)
+    mapped = number_map(one_way, enough, 0, columns, ((1.0,) * d,)) if numeric else feature_map(one_way, 2, enough, 0)
     worst = np.concatenate([-one_way[:5], one_way[:5], rows(100, d, 4)])
     exact = exact_rows(mapped, worst)
     assert np.abs(exact).max() < EXACT
+    if numeric:
+        exact = np.hstack([exact, np.rint(np.sqrt(np.maximum(mapped.radius**2 - (exact**2).sum(1, keepdims=True), 0)))])
     floats = np.rint(exact / np.maximum(np.abs(exact).max(axis=1), 1)[:, None] * LEVELS)
     assert np.abs(mapped.apply(worst) - floats).max() <= 1  # equal up to the rounding of a quotient
 
@@ -81,16 +135,26 @@ def test_stretched_rows_are_exact_even_at_their_largest(d):
 def test_no_partial_sum_of_a_stretched_row_can_leave_the_exact_numbers():
     """By Cauchy and Schwarz, for every map: |row - centre| times the longest column of the matrix."""
     fourier = np.sqrt(FOURIER) * np.abs(maps._COSINES).max()
-    for width, longest in ((maps.FEW_FEATURES + FOURIER, np.hypot(ROW, fourier)), (MAX_FEATURES, float(ROW))):
-        row = 2.0 * longest + 0.5 * np.sqrt(width)  # the centre is no longer than a row, and then rounded
-        column = maps._STRETCH + 0.5 * np.sqrt(width)  # no eigenvalue is above 1
-        assert row * column < EXACT
+    longest, width = np.hypot(ROW, fourier), MAX_FEATURES + FOURIER
+    row = 2.0 * longest + 0.5 * np.sqrt(width)  # the centre is no longer than a row, and then rounded
+    column = maps._STRETCH + 0.5 * np.sqrt(width)  # no eigenvalue is above 1, and regression makes the longest 1
+    assert row * column < EXACT
 
 
 def test_no_matrix_stretches_anything():
     for n, d, noise in ((60, 5, 1e-3), (60, 200, 0.1), (1000, 20, 10.0)):
-        stretch = maps._stretch(np.random.default_rng(n).normal(size=(n, d)) * np.logspace(-6, 0, d), noise)
-        assert np.linalg.norm(stretch, 2) <= 1.0 + 1e-9
+        rows = np.random.default_rng(n).normal(size=(n, d)) * np.logspace(-6, 0, d)
+        for measured in (False, True):
+            stretch = maps._stretch(rows, noise, measured)
+            assert np.linalg.norm(stretch, 2) <= 1.0 + 1e-9
+
+
+def test_moments_of_few_rows_are_trusted_where_few_directions_say_everything():
+    rng = np.random.default_rng(0)
+    plain, few = rng.normal(size=(60, 100)), rng.normal(size=(60, 3)) @ rng.normal(size=(3, 100))
+    trusted = [1.0 - maps.shrinkage(rows, rows.T @ rows / len(rows)) for rows in (plain, few)]
+    assert trusted[0] < 0.3
+    assert trusted[1] > 0.9
 
 
 def test_fourier_turns_are_exact():
@@ -308,7 +372,8 @@ def test_the_numbers_of_a_table_are_where_the_schema_puts_them():
             part, pieces = schema.parts[name], len(used[name].edges) - 1
             expected.append((part.start, part.start + pieces))
         assert numbers_in(plain) == tuple(expected)
-    assert numbers_in(None) == ()
+        assert [len(pieces) for pieces in widths_in(plain)] == [end - first for first, end in expected]
+    assert numbers_in(None) == widths_in(None) == ()
     assert numbers_in({"columns": {"text": {"kind": "text", "extractor": "some"}}}) == ()
 
 
@@ -347,3 +412,17 @@ def test_with_little_signal_the_pieces_of_a_number_are_one_coordinate():
     assert np.linalg.matrix_rank(merged / maps._STRETCH, tol=0.02) <= len(numbers) + 1
     assert np.linalg.matrix_rank(kept / maps._STRETCH, tol=0.02) > 2 * len(numbers)
     assert np.linalg.norm(merged / maps._STRETCH, 2) < 1.01
+
+
+def test_merged_pieces_are_as_certain_as_one_coordinate_however_many_they_are():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(100, 2)) @ rng.normal(size=(2, 12)) + 0.1 * rng.normal(size=(100, 12))  # they hang together
+
+    def unevenness(pieces):
+        X = np.clip((pieces / (1.0 + np.exp(-z)))[:, :, None] - np.arange(pieces), 0.0, 1.0).reshape(100, -1) - 0.5
+        numbers = tuple((i * pieces, (i + 1) * pieces) for i in range(12))
+        stretch = feature_map(quantise(X).values, 3, 0.9 * maps.PIECES_SIGNAL * 12 * 3, 0, numbers).stretch
+        sizes = np.linalg.svd(stretch, compute_uv=False)
+        return sizes[0] / sizes[11]
+
+    assert [unevenness(pieces) / unevenness(2) for pieces in (4, 12)] == pytest.approx([1.0, 1.0], abs=0.1)

@@ -9,6 +9,7 @@ import pytest
 from sklearn.model_selection import cross_val_score
 
 from conftest import blobs
+from helpers.asking import declared
 from helpers.commands import run
 from indknn import IndKNNClassifier
 from indknn.core.releases import NoisyVotes
@@ -21,7 +22,7 @@ from server.serving import INFER, application, question, tensor
 
 X, Y = blobs(700, 3, 5, seed=3)
 RECORDS, QUERIES = X[:500], X[500:]
-MODES = {"default": {}, "algorithm3": {"prior": "none", "max_queries": 200, "tau": 0.4}}
+MODES = {"default": {}, "algorithm3": {"mode": "votes", "max_queries": 200, "tau": 0.4}}
 CLASSES = ("a", "b", "c")
 
 
@@ -29,7 +30,7 @@ CLASSES = ("a", "b", "c")
 def store(request, tmp_path):
     settings = Settings.of(5, CLASSES, **MODES[request.param])
     with Store.create(tmp_path / "s.store", settings) as made:
-        made.add(RECORDS, np.array(CLASSES)[Y[:500]], [f"p{i // 2}" for i in range(500)])
+        declared(made, "ann").add(RECORDS, np.array(CLASSES)[Y[:500]], [f"p{i // 2}" for i in range(500)])
         yield made
 
 
@@ -109,7 +110,7 @@ def test_the_command_writes_them_beside_the_labels(store, tmp_path, ending):
         else:
             with np.load(out) as npz:
                 columns = {"y": npz["y"], **dict(zip([f"p_{c}" for c in npz["classes"]], npz["proba"].T, strict=True))}
-        assert list(columns) == ["y", "p_a", "p_b", "p_c"]
+        assert list(columns) == [*(["row"] if ending != "npz" else []), "y", "p_a", "p_b", "p_c"]
         likely = np.array([columns[f"p_{c}"] for c in CLASSES], dtype=float).T
         assert are_probabilities(likely, len(QUERIES))
         assert [CLASSES[i] for i in likely.argmax(axis=1)] == list(columns["y"])

@@ -7,8 +7,7 @@ import indknn
 from indknn.core.noise import SeededNoise
 from indknn.core.releases import PublicRows
 from indknn.engine import Engine
-from indknn.models.density import Density
-from indknn.models.shift import LATEST, Earlier
+from indknn.models.adviser import LATEST, Density, Earlier
 from indknn.settings import Settings
 from indknn.store import Store
 

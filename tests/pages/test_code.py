@@ -2,12 +2,12 @@
 
 import os
 import shutil
-import socket
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 
+from helpers.ports import free_port
 from pages.blocks import BLOCK, RUN, SHOWN, blocks
 from pages.shell import Shell
 
@@ -42,9 +42,7 @@ def test_every_block_is_run_or_says_why_not(page):
 )
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = str(s.getsockname()[1])
+    port = str(free_port())
     monkeypatch.setitem(os.environ, "PYTHONWARNINGS", "ignore")
     names = {"__name__": "__main__", "Path": Path, "ROOT": ROOT}
     shell, told = Shell(tmp_path), ""

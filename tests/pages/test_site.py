@@ -1,5 +1,6 @@
 """The site is built without a warning, loads nothing from elsewhere, and its generated pages are not out of date."""
 
+import json
 import os
 import re
 import shutil
@@ -91,23 +92,51 @@ def test_everybody_finds_their_page_with_one_click(site):
         assert f"guides/{guide}.html" in links
 
 
+@pytest.fixture(scope="module")
+def chromium():
+    """A browser that opens pages."""
+    found = shutil.which(os.environ.get("INDKNN_CHROMIUM", "/usr/bin/chromium"))
+    if found is None:
+        pytest.skip("no Chromium at /usr/bin/chromium nor at $INDKNN_CHROMIUM: the pages were NOT looked at")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
 @pytest.mark.slow
 @pytest.mark.chromium
-def test_every_page_fits_a_phone_and_asks_nobody_for_anything(site):
-    chromium = shutil.which(os.environ.get("INDKNN_CHROMIUM", "/usr/bin/chromium"))
-    if chromium is None:
-        pytest.skip("no Chromium at /usr/bin/chromium nor at $INDKNN_CHROMIUM: the pages were NOT looked at")
+def test_every_page_fits_a_phone_and_asks_nobody_for_anything(site, chromium):
     asked, wide = [], {}
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 390, "height": 844})
-        page.on("request", lambda one: asked.append(one.url) if one.url.startswith("http") else None)
-        page.on("pageerror", lambda error: asked.append(f"error: {error}"))
-        for path in sorted(site.rglob("*.html")):
-            page.goto(path.as_uri())
-            width = page.evaluate("document.documentElement.scrollWidth")
-            if width > 390:
-                wide[path.name] = width
-        browser.close()
+    page = chromium.new_page(viewport={"width": 390, "height": 844})
+    page.on("request", lambda one: asked.append(one.url) if one.url.startswith("http") else None)
+    page.on("pageerror", lambda error: asked.append(f"error: {error}"))
+    for path in sorted(site.rglob("*.html")):
+        page.goto(path.as_uri())
+        width = page.evaluate("document.documentElement.scrollWidth")
+        if width > 390:
+            wide[path.name] = width
+    page.close()
     assert not asked
     assert not wide
+
+
+@pytest.mark.slow
+@pytest.mark.chromium
+def test_the_search_of_a_site_that_is_opened_as_a_file_finds_pages(site, chromium):
+    page = chromium.new_page(viewport={"width": 1280, "height": 800})
+    page.goto((site / "guides" / "table.html").as_uri())
+    page.click("[data-md-component=search-query]")
+    page.keyboard.type("receipt")
+    page.wait_for_selector(".md-search-result__link", state="attached", timeout=60_000)
+    found = [link.get_attribute("href") for link in page.query_selector_all(".md-search-result__link")]
+    page.close()
+    assert any("privacy-officer.html" in link for link in found), found
+
+
+@pytest.mark.slow
+def test_the_search_leaves_out_pages_of_numbers(site):
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    found = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    assert "reproduction/index.html" in found
+    assert not [place for place in found if place.startswith("reproduction/") and not place.endswith("index.html")]

@@ -1,10 +1,13 @@
 """Records, their owners and what is left of them."""
 
+import pickle
+
 import numpy as np
 
 from cluster.histories import inline
 from contracts.shard import ShardContract
 from indknn import engine
+from indknn.core.inputs import Numbered
 from indknn.core.kernels import Cosine
 from indknn.core.quantise import quantise
 from indknn.ledger import MemoryLedger
@@ -40,3 +43,37 @@ def test_forgotten_bytes_are_overwritten():
         old = shard.index.slots.values
         shard.add(quantise(np.random.default_rng(1).normal(size=(60, 6))), np.zeros(60, int), ["z"] * 60)
         assert old is shard.index.slots.values or not old.any()
+
+
+def bytes_beside(shard):
+    """Bytes of everything that grows with the records but their features, and of what people spent."""
+    held = {**vars(shard), **vars(shard.dates), **vars(shard.keys), **vars(shard.index.slots), "values": None}
+    names = shard.ledger._roster
+    assert not names._slot, "these names take no memory of their own"
+    return sum(getattr(part, "nbytes", 0) for part in held.values()) + len(names._taken)
+
+
+def test_a_record_takes_16_bytes_beside_its_features():
+    shard, n = new_shard(64), 20_000
+    rows = quantise(np.random.default_rng(0).normal(size=(n, 64)))
+    shard.add(rows, np.arange(n) % 10, Numbered(np.arange(n), ""))
+    assert bytes_beside(shard) == 14 * n  # length 4, owner 4, owner's first record 4, label 1, name 1
+    shard.epoch = 1
+    shard.forget(shard.slots_of_owners(["7"]))
+    shard.add(rows[slice(0, 1)], np.zeros(1, int), ["7"])
+    assert bytes_beside(shard) == 16 * n  # how often a slot was used 1, the round in which a record came 1
+    assert shard.record_ids()[7] == (1 << 32) + 7
+    assert shard.epochs_of(np.arange(6, 9)).tolist() == [0, 1, 0]
+
+
+def test_columns_widen_and_keep_what_they_held():
+    shard = new_shard()
+    for label, n in ((100, 3), (30_000, 80), (1 << 21, 200)):
+        shard.add(quantise(np.ones((n, 6))), np.full(n, label), ["ann"] * n)
+    assert [shard.labels_of(np.array([i]))[0] for i in (0, 3, 83)] == [100, 30_000, 1 << 21]
+    assert sorted(shard.slots_of_owners(["ann"]).tolist()) == list(range(283))
+    for _ in range(130):  # more often than one byte can count
+        (number,) = shard.add(quantise(np.ones((1, 6))), np.zeros(1, int), ["bob"]).tolist()
+        shard.forget(shard.slots_of_owners(["bob"]))
+    assert number == (129 << 32) + 283
+    assert pickle.loads(pickle.dumps(shard)).labels_of(np.array([3])) == [30_000]

@@ -14,11 +14,10 @@ from indknn.core.quantise import quantise
 from indknn.core.statistics import tally_scale
 from indknn.core.training import Weights, step_scale
 from indknn.ledger import SHARED, MemoryLedger
-from indknn.records import slices
-from indknn.records.derived import Derived
+from indknn.records import derived
+from indknn.records.derived import Arguments, Derived
 from indknn.records.indexes import make_index
 from indknn.records.shard import Shard
-from indknn.records.slices import Arguments
 from indknn.types import Cohort
 
 CLIP, SCALE = 0.25, step_scale(0.25, 4, 0.1)
@@ -38,14 +37,14 @@ def twins():
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(slices, "RECORDS", 7)
+    monkeypatch.setattr(derived, "RECORDS", 7)
 
 
 @given(st.lists(st.tuples(st.sampled_from("mmmarpo"), st.integers(0, 46)), max_size=40))
 def test_whatever_happens_between_the_pieces_it_is_as_if_made_at_the_end(steps):
     """m: a piece, a: add records, r: remove one, o: forget an owner, p: people pay for something else."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slices, "RECORDS", 7)
+        patch.setattr(derived, "RECORDS", 7)
         (piecewise, rows), (whole, others) = twins()
         for step, number in steps:
             if step == "m":
@@ -151,6 +150,15 @@ def test_records_that_came_after_the_beginning_take_no_part():
     assert np.array_equal(shard.gradient(rows, *STEP), whole.gradient(others, *STEP))
     assert not shard.ledger.spent(["new"], SHARED).any()
     for at in (shard, whole):
-        at.headcount(COHORT, 2, 0, tally_scale(0.01), 1 << 40, SHARED)
+        at.headcount(COHORT, 2, 1, 0, tally_scale(0.01), 1 << 40, SHARED)
     assert shard.ledger.spent(["p1"], SHARED) == whole.ledger.spent(["p1"], SHARED)
     assert not shard.ledger.spent(["new"], SHARED).any()
+
+
+def test_a_step_is_known_by_its_numbers_and_not_by_its_objects():
+    """A model of numbers makes its weights anew each time. If that were another step, a server would never end one."""
+    one, same, other = (Weights.of(np.array([[mean]]), 0.5) for mean in (0.25, 0.25, 0.5))
+    steps = [Arguments(weights, 0.5, 1000, 0, Cohort(1, 2)) for weights in (one, same, other)]
+    assert steps[0].same(steps[1])
+    assert not steps[0].same(steps[2])
+    assert not steps[0].same(replace(steps[1], clip=0.25))

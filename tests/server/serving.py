@@ -16,9 +16,18 @@ from indknn.server.app import create_app
 from indknn.settings import ServerOptions, Settings
 from indknn.store import Store
 from indknn.store.keyfile import create, keys_path
+from indknn.tables import Category, Number, Schema
+from indknn.tables.schema import to_plain
 
 FEATURES = 4
 INFER = "/v2/models/indknn/infer"
+SCHEMA = Schema(
+    {"age": Number(bounds=(0, 100)), "job": Category(values=("baker", "cook"))},
+    label="bought",
+    classes=("no", "yes"),
+    owner="who",
+    record_id="visit",
+)
 TESTS = str(Path(__file__).parents[1])
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])}
 
@@ -30,6 +39,20 @@ def make_store(path, n=200, **changes):
     rng = np.random.default_rng(0)
     if n:
         store.add(rng.normal(size=(n, FEATURES)), rng.choice(["a", "b", "c"], size=n), [f"p{i}" for i in range(n)])
+    return store
+
+
+def table_store(path, schema=SCHEMA, **changes):
+    """People of 20 to 80 years who bake or cook. Those above 50 have bought."""
+    settings = {"epsilon": 8.0, "tau": 0.3, "mode": "votes", "schema": to_plain(schema), **changes}
+    store = Store.create(path, Settings(schema.n_features, schema.classes, **settings))
+    age = np.linspace(20, 80, 200).round(1)
+    store.add(
+        {"age": age, "job": ["baker", "cook"] * 100},
+        np.where(age > 50, "yes", "no"),
+        [f"p{i}" for i in range(200)],
+        [f"v{i}" for i in range(200)],
+    )
     return store
 
 
@@ -87,9 +110,11 @@ def application(store, *, roles=(), **options):
 class Server:
     """`indknn serve` in a process of its own."""
 
-    def __init__(self, path, *options, program="indknn"):
+    def __init__(self, path, *options, program="indknn", name="indknn"):
         self.path = path
-        command = [sys.executable, "-m", program, "serve", str(path), "--port", "0", "--name", "indknn", *options]
+        quiet = () if "--log" in options else ("--log", "none")
+        command = [sys.executable, "-m", program, "serve", str(path), "--port", "0", *options, *quiet]
+        command += [] if name is None else ["--name", name]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
         )
@@ -107,7 +132,7 @@ class Server:
         return self._end()
 
     def _end(self):
-        self.process.wait(60)
+        self.process.wait(300)
         self.errors = self.process.stderr.read()
         self.process.stdout.close()
         self.process.stderr.close()
@@ -121,7 +146,8 @@ class Server:
             self.kill()
 
 
-def wait_until(condition, seconds=60.0):
+def wait_until(condition, seconds=300.0):
+    """Wait until something is so. The limit only ends what hangs."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen"

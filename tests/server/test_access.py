@@ -11,7 +11,7 @@ from starlette.routing import Match
 
 from helpers.commands import run
 from indknn.errors import InvalidInputError
-from indknn.server.keys import PERMISSIONS, permission_of
+from indknn.server.gate import PERMISSIONS, permission_of
 from indknn.server.serve import refuse_exposed
 from indknn.store.keyfile import ROLES, create, keys_path
 from server.serving import INFER, Client, application, make_store, question, rows
@@ -26,17 +26,27 @@ REQUESTS = {
     "metrics": ("GET", "/metrics", {}),
     "verify": ("POST", "/v1/verify", {}),
     "keys": ("GET", "/v1/keys", {}),
+    "backup": ("POST", "/v1/backup", {}),
     "curate": ("POST", "/v1/records", {"json": RECORDS}),
     "statement": ("GET", "/v1/owners/p1", {}),
+    "lower": ("PATCH", "/v1/owners/p1", {"json": {"epsilon": 0.25}}),
     "forget": ("DELETE", "/v1/owners/p1", {}),
 }
-PUBLIC = ("GET /", "GET /v1/sign-in", "GET /console/{name}", "GET /v2/health/live", "GET /v2/health/ready", "GET /v2")
+PUBLIC = (
+    "GET /",
+    "GET /v1/sign-in",
+    "GET /v1/signing-key",
+    "GET /console/{name}",
+    "GET /v2/health/live",
+    "GET /v2/health/ready",
+    "GET /v2",
+)
 ROOT = Path(__file__).parents[2]
-ROUTE = re.compile(r"\b(GET |POST |DELETE |)`?(/v[12]/[\w/{}.-]*[\w}])")
+ROUTE = re.compile(r"\b(GET |POST |PATCH |DELETE |)`?(/v[12]/[\w/{}.-]*[\w}])")
 EXPECTED = {
     "analyst": {"session", "model", "predict"},
-    "curator": {"session", "model", "status", "audit", "metrics", "verify", "curate", "statement", "forget"},
-    "owner": {"session", "model", "statement", "forget"},
+    "curator": {"session", "model", "status", "audit", "metrics", "verify", "curate", "statement", "lower", "forget"},
+    "owner": {"session", "model", "statement", "lower", "forget"},
     "auditor": {"session", "model", "status", "audit", "metrics", "verify"},
     "admin": set(REQUESTS),
 }
@@ -52,7 +62,7 @@ def is_problem(response, code=None):
 def test_every_role_on_every_route(store):
     assert set(EXPECTED) == set(ROLES)
     assert set(REQUESTS) == set(PERMISSIONS)
-    with application(store, roles=ROLES) as client:
+    with application(store, roles=ROLES, backups=str(store.path.parent)) as client:
         for role in ROLES:
             for what, (method, path, options) in REQUESTS.items():
                 store.add([[1.0, 0, 0, 0]], ["a"], ["p1"], ["a record that stays"])
@@ -103,18 +113,25 @@ GUARDS = {
     "POST /v2/models/{name}/versions/{version}/infer": "predict",
     "GET /v1/status": "status",
     "GET /v1/analysts": "status",
+    "GET /v1/model": "curate",
     "GET /v1/audit": "audit",
     "GET /metrics": "metrics",
     "POST /v1/verify": "verify",
     "POST /v1/records": "curate",
     "DELETE /v1/records": "curate",
+    "POST /v1/train": "curate",
     "POST /v1/purge": "curate",
     "GET /v1/owners": "curate",
+    "GET /v1/holds": "curate",
+    "POST /v1/holds": "curate",
+    "DELETE /v1/holds": "curate",
+    "POST /v1/backup": "backup",
     "GET /v1/keys": "keys",
     "POST /v1/keys": "keys",
     "POST /v1/keys/{id}/rotate": "keys",
     "DELETE /v1/keys/{id}": "keys",
     "GET /v1/owners/{id}": "statement",
+    "PATCH /v1/owners/{id}": "lower",
     "DELETE /v1/owners/{id}": "forget",
     **dict.fromkeys(PUBLIC),
 }
@@ -142,7 +159,7 @@ def test_the_document_and_the_pages_name_no_route_that_is_not_there(client):
     pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
     named = {found for page in pages for found in ROUTE.findall(page.read_text())}
     assert len(named) > 20
-    methods = ("GET", "POST", "DELETE")
+    methods = ("GET", "POST", "PATCH", "DELETE")
     for method, path in named:
         asked = [
             {"type": "http", "path": path.replace("{", "").replace("}", ""), "method": m}

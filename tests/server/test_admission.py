@@ -12,9 +12,10 @@ import sys
 import httpx
 import pytest
 
-from indknn.server.limits import IN_VAIN, RESERVE, SMALL, BodyBudget, Connections, Pace
+from indknn.server.gate import IN_VAIN, BodyBudget
+from indknn.server.limits import RESERVE, Connections, Pace
 from indknn.server.problems import Problem
-from indknn.server.reader import Bounds, Reader
+from indknn.server.wire import SMALL, Bounds, Reader
 from indknn.store.keyfile import create, keys_path
 from indknn.store.verify import problems
 from server.serving import ENVIRONMENT, INFER, Server, application, make_store, question, rows, tensor, wait_until
@@ -48,7 +49,7 @@ def refused(app, key, **headers):
 
 def test_what_the_headers_tell_is_refused_before_the_body_is_read(store):
     keys = keys_path(store.path)
-    slow = create(keys, "analyst", "slow", rate=0.1)[1]
+    slow = create(keys, "analyst", "slow", rate=0.001)[1]
     none = create(keys, "analyst", "none", max_queries=0)[1]
     done = create(keys, "analyst", "done", max_queries=1)[1]
     with application(store) as client:
@@ -88,7 +89,7 @@ def test_a_repeat_by_header_may_be_long_though_the_key_is_used_up(store):
 
 
 def test_a_bad_request_costs_its_key_one_query_of_its_rate(store):
-    key = create(keys_path(store.path), "analyst", "slow", rate=0.1)[1]
+    key = create(keys_path(store.path), "analyst", "slow", rate=0.001)[1]
     with application(store) as client:
         assert client("POST", INFER, key, content=b"{").status_code == 400
         assert client("POST", INFER, key, content=b"{").status_code == 429
@@ -131,7 +132,7 @@ def test_bodies_on_their_way_are_bounded_for_each_sender(store):
 
 def test_a_body_of_unknown_length_is_counted_as_it_comes():
     budget = BodyBudget(total=400_000, largest=100_000)
-    from indknn.server.limits import read_body
+    from indknn.server.gate import read_body
 
     async def chunks():
         return {"type": "http.request", "body": b"x" * 30_000, "more_body": True}
@@ -174,7 +175,7 @@ def test_large_bodies_that_are_refused_all_the_time_are_refused_unread():
 
 
 def test_who_sends_large_bodies_in_vain_is_soon_refused_before_they_are_read(client, monkeypatch):
-    monkeypatch.setattr("indknn.server.limits.IN_VAIN", 1000)  # a second
+    monkeypatch.setattr("indknn.server.gate.IN_VAIN", 1000)  # a second
     wrong = b'{"inputs":[' + b"[]," * 60_000 + b"[]]}"
     told = [client("POST", INFER, content=wrong).status_code for _ in range(2)]
     assert told[0] in {400, 413, 422}
@@ -243,7 +244,7 @@ def test_a_reader_that_dies_is_replaced(store):
         process = client.app.service.reader._process
         process.send_signal(signal.SIGSTOP)  # it takes no more, then dies in the middle of its work
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("indknn.server.reader._SECONDS", 0.2)
+            patch.setattr("indknn.server.wire._SECONDS", 0.2)
             assert client("POST", INFER, **long).json()["code"] == "busy"
         assert process.returncode == -signal.SIGKILL
         assert client("POST", INFER, **long).status_code == 200

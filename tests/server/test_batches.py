@@ -100,7 +100,7 @@ def test_after_a_crash_of_the_computation_the_store_reads_itself_anew(tmp_path, 
 
 def test_steps_of_training_are_not_counted_as_answers(tmp_path):
     """They are released within a request, and must not use up the number of answers of whoever came first."""
-    with make_store(tmp_path / "a", prior="model", max_queries=None, tau=None) as store:
+    with make_store(tmp_path / "a", mode="model", max_queries=None, tau=None) as store:
         batch = store.compute([ask(store, 1, "alice"), ask(store, 2, "alice")])
         batch.commit()
         assert fresh(batch) == [1, 1]

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+from helpers.asking import declared
 from indknn.answering.requests import Request
 from indknn.errors import StoreError
 from indknn.server import serve, service
+from indknn.server.telemetry import Log
 from indknn.server.worker import Training
 from indknn.settings import ServerOptions
 from indknn.store import Store, chain, database, filehome, journal
@@ -34,6 +36,7 @@ def in_pieces(monkeypatch):
 
 
 def test_a_store_is_copied_in_pieces_and_checked_while_it_goes_on(store, in_pieces):
+    store.add_analyst("alice")
     questions = iter(rows(3, 10_000))
 
     def go_on():
@@ -58,7 +61,7 @@ def test_a_copy_begins_while_another_thread_writes(store):
 
 
 def test_what_is_wrong_is_found_in_the_copy(store, in_pieces):
-    store.predict(rows(1, 3), "alice")
+    declared(store, "alice").predict(rows(1, 3), "alice")
     store.engine.ledger.column("alice")[0] += 1
     found, _ = copied(store)[0].problems()
     assert "memory and disk disagree about what was spent with analyst 'alice'" in found
@@ -100,7 +103,7 @@ def test_queries_are_answered_while_a_check_goes_on(store, in_pieces):
 
 
 def test_a_report_is_of_one_moment_and_waits_for_nobody(store):
-    store.predict(rows(1, 5), "alice")
+    declared(store, "alice").predict(rows(1, 5), "alice")
     moment, before = Figures(store), status(store)
     store.predict(rows(2, 5), "alice")
     store.forget(["p3"])
@@ -144,7 +147,7 @@ def test_linear_algebra_of_a_server_takes_one_thread(store, monkeypatch):
     seen = []
     monkeypatch.setattr(serve, "_run", lambda *_: seen.extend(threadpool_info()))
     store.close()
-    serve.serve(store.path, options=ServerOptions())
+    serve.serve([store.path], options=[ServerOptions()])
     assert {library["num_threads"] for library in seen if library["user_api"] == "blas"} == {1}
 
 
@@ -161,8 +164,8 @@ def test_training_that_fails_is_logged_without_what_it_was_about(store, monkeypa
     def broken(*_):
         raise RuntimeError(f"features of p{len(_)}")
 
-    training = Training(store, every=0.0)
-    monkeypatch.setattr(Training, "_due", broken)
+    training = Training(store, every=0.0, log=Log())
+    monkeypatch.setattr(type(store), "renew_if_due", broken)
     assert not training.piece()
     assert "RuntimeError" in caplog.text
     assert "of p1" not in caplog.text

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from indknn.server.infer import scoped_id, wait_for_tick
+from indknn.server.limits import RateLimiter
 from indknn.store import Store
 from indknn.store.keyfile import create, keys_path
 from indknn.store.verify import problems
@@ -222,11 +223,12 @@ def test_a_key_has_so_many_queries_also_after_a_restart(tmp_path):
 
 
 def test_a_key_has_its_rate(store):
-    _, key = create(keys_path(store.path), "analyst", "alice", rate=2.0)
+    now, (_, key) = [0.0], create(keys_path(store.path), "analyst", "alice", rate=2.0)
     with application(store) as client:
-        statuses = [client.ask(rows(i), key=key).status_code for i in range(5)]
-        assert statuses[:2] == [200, 200]
-        assert 429 in statuses
+        client.app.service.rate_limiter = RateLimiter(lambda: now[0])
+        assert [client.ask(rows(i), key=key).status_code for i in range(4)] == [200, 200, 429, 429]
+        now[0] = 0.5
+        assert [client.ask(rows(i), key=key).status_code for i in range(4, 6)] == [200, 429]
         response = client.ask(rows(9, 5), key=key)
         assert code(response, 429) == "rate_limit"
         assert int(response.headers["retry-after"]) >= 1

@@ -48,7 +48,7 @@ class TestALostFile:
             assert server.stop() == 0
         assert run("keys", "create", path, "--role", "admin", "--name", "root").exit_code == 0
         with Server(path) as server:
-            assert httpx.delete(server.url + "/v1/owners/p1").status_code == 401
+            assert httpx.delete(server.url + "/v1/owners/p1", timeout=60).status_code == 401
 
     @pytest.mark.parametrize("empty", [False, True])
     def test_an_application_refuses_too(self, path, empty):

@@ -7,7 +7,7 @@ import pytest
 from helpers.commands import run
 from indknn.errors import InvalidInputError, StoreError
 from indknn.server.app import create_app
-from indknn.server.keys import Keyring
+from indknn.server.gate import Keyring
 from indknn.store import keyfile as keys
 from server.serving import application, mode, rows
 

@@ -1,12 +1,14 @@
 """The figures for operators: by stage, of one meaning everywhere, and the files that use them."""
 
 import json
+import platform
 import re
 from pathlib import Path
 
 import pytest
 
-from indknn.server.metrics import STAGES
+from indknn import __version__
+from indknn.server.telemetry import STAGES
 from indknn.store.keyfile import create, keys_path
 from server.serving import application, make_store, rows
 
@@ -47,7 +49,7 @@ def test_answers_are_the_same_number_everywhere(tmp_path):
 def test_what_operators_copy_names_metrics_that_there_are(client, name):
     text = (DOCS / "monitoring" / name).read_text()
     told = client("GET", "/metrics").text
-    used = set(re.findall(r"\bindknn_\w+", text))
+    used = set(re.findall(r"\b(?:indknn|process)_\w+", text))
     assert len(used) > 5
     assert all(re.search(rf"^{metric}\b|^# TYPE {metric} ", told, re.M) for metric in used), used
     assert set(re.findall(r'stage=\\?"(\w+)', text)) <= set(STAGES)
@@ -57,6 +59,26 @@ def test_what_operators_copy_names_metrics_that_there_are(client, name):
 
 def test_the_page_lists_every_metric(client):
     page = (DOCS / "monitoring.md").read_text()
-    names = set(re.findall(r"^# TYPE (indknn_\w+)", client("GET", "/metrics").text, re.M))
-    assert names == set(re.findall(r"^\| `(indknn_\w+)", page, re.M))
+    text = client("GET", "/metrics").text
+    assert set(re.findall(r"^# TYPE (indknn_\w+)", text, re.M)) == set(re.findall(r"^\| `(indknn_\w+)", page, re.M))
+    assert set(re.findall(r"^# TYPE (process_\w+)", text, re.M)) == set(re.findall(r"`(process_\w+)`", page))
     assert {f"`{stage}`" for stage in STAGES} <= set(re.findall(r"^\| (`\w+`) \|", page, re.M))
+
+
+def test_the_process_and_the_build_are_told_by_the_conventions(client, store, tmp_path):
+    text = client("GET", "/metrics").text
+    assert f'indknn_build_info{{python="{platform.python_version()}",version="{__version__}"}} 1.0' in text
+    assert value(text, "process_resident_memory_bytes") > 1 << 20
+    assert value(text, "process_open_fds") > 0
+    for name, kind in re.findall(r"^# TYPE (\w+) (\w+)$", text, re.M):
+        units = ("_total", "_seconds", "_bytes", "_info", "_fds")
+        counted = name.endswith(("_waiting", "_connections", "_queries", "_ready"))  # numbers of things
+        assert name.endswith(units) or counted, name
+        assert kind != "counter" or name.endswith("_total"), name
+    assert value(text, "indknn_ready") == 1
+    assert value(text, "indknn_last_backup_timestamp_seconds") == 0
+    client.app.service.warm = False
+    assert value(client("GET", "/metrics").text, "indknn_ready") == 0
+    with application(store, backups=str(tmp_path)) as other:
+        assert other("POST", "/v1/backup").status_code == 200
+        assert value(other("GET", "/metrics").text, "indknn_last_backup_timestamp_seconds") > 1e9

@@ -7,7 +7,9 @@ import struct
 import numpy as np
 import pytest
 
-from indknn.server.infer import NUMBERS
+from indknn.errors import StoreError
+from indknn.server.wire import NUMBERS
+from indknn.store import Store
 from indknn.store.keyfile import create, keys_path
 from server.serving import FEATURES, INFER, Server, application, make_store, question, rows, tensor
 
@@ -59,6 +61,23 @@ def test_triton_asks_in_its_defaults(served, triton, kind, dtype):
     assert in_json.as_numpy("label").astype(bytes).tolist() == labels.tolist()  # a free repeat
 
 
+def test_triton_gets_the_ids_of_its_rows_back(served, triton):
+    from tritonclient import http
+
+    X, own = tensor_of(http, rows(1, 3), "FP32"), http.InferInput("id", [3], "BYTES")
+    own.set_data_from_numpy(np.array(["x", "ü", "7"], dtype=object))
+    for outputs in (
+        None,
+        [http.InferRequestedOutput("label")],
+        [http.InferRequestedOutput("label", binary_data=False)],
+    ):
+        for inputs in ([X, own], [own, X]):
+            result = triton.infer("indknn", inputs, outputs=outputs, headers=dict(served.headers))
+            ids = [one.decode() if isinstance(one, bytes) else one for one in result.as_numpy("id").tolist()]
+            assert ids == ["x", "ü", "7"]
+            assert result.as_numpy("label").shape == (3,)
+
+
 def test_triton_is_told_what_is_wrong(served, triton):
     from tritonclient import http
     from tritonclient.utils import InferenceServerException
@@ -72,7 +91,7 @@ def test_triton_is_told_what_is_wrong(served, triton):
             good,
             [http.InferRequestedOutput("scores")],
             "422",
-            "must be 'label' or 'probabilities', each once, got 'scores'",
+            "must be 'label', 'probabilities' or 'intervals', each once, got 'scores'",
         ),
         ("indknn", good, [http.InferRequestedOutput("label", class_count=2)], "422", "'classification'"),
     ):
@@ -212,6 +231,13 @@ def test_what_is_not_of_the_protocol_is_refused(client, store, asked, text):
     assert store.db.execute("SELECT count(*) FROM answers").get == 0
 
 
+def test_a_length_that_is_not_true_starts_no_process(client):
+    """What reads long bodies takes seconds to start on a busy machine, and a short body does not need it."""
+    response = client("POST", INFER, json=question(rows(1)), headers={"inference-header-content-length": "999999"})
+    assert response.status_code == 400
+    assert client.app.service.reader._process is None
+
+
 def test_a_header_of_length_zero_means_rows_alone(client):
     X = rows(5, 2)
     sole = client("POST", INFER, content=X.tobytes(), headers={"inference-header-content-length": "0"})
@@ -270,3 +296,19 @@ def test_texts_are_asked_where_there_is_an_extractor(store):
         response = client("POST", INFER, json={"inputs": [said]})
         assert response.status_code == 422
         assert "this model takes numbers" in response.json()["error"]
+
+
+def test_decisions_that_need_no_model_wait_for_no_further_sync(store, monkeypatch):
+    """What they are about was released and written before. Only counts of the shared model may be newer (rule 2)."""
+    asked = {**question(rows(1)), "outputs": [{"name": "label"}, {"name": "probabilities"}]}
+    decided = {**asked, "parameters": {"min_confidence": 0.5}}
+    with application(store) as client:
+
+        def full(store):
+            raise StoreError("the disk is full")
+
+        monkeypatch.setattr(Store, "flush", full)
+        assert client("POST", INFER, json=asked).status_code == 200
+        assert client("POST", INFER, json=decided).status_code == 200
+        weighed = {**asked, "parameters": {"class_weight": "balanced"}}
+        assert client("POST", INFER, json=weighed).status_code >= 500

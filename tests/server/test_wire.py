@@ -2,7 +2,7 @@
 
 import pytest
 
-from indknn.server.protocol import ARRIVAL, MOST_QUEUED, QUEUED_WITHOUT_KEY
+from indknn.server.limits import ARRIVAL, MOST_QUEUED, QUEUED_WITHOUT_KEY
 from server.wire import on_a_wire
 
 GET = b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n"

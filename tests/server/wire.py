@@ -6,7 +6,7 @@ import re
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from indknn.server.protocol import LimitedProtocol
+from indknn.server.limits import LimitedProtocol
 
 
 class Transport(asyncio.Transport):

@@ -9,10 +9,12 @@ import pytest
 
 import indknn
 from conftest import blobs
+from helpers.asking import declared
 from helpers.commands import run
+from indknn import IndKNNClassifier
 from indknn.core.accounting import budget, epsilon, to_units
 from indknn.engine import new_ledger
-from indknn.errors import InvalidInputError, StoreError
+from indknn.errors import InvalidInputError, PrivacyError, StoreError
 from indknn.ledger import SHARED, MemoryLedger
 from indknn.ledger.figures import ONE, TOGETHER, by_observer, guarantee, ledger_words, statement
 from indknn.settings import Settings
@@ -27,11 +29,11 @@ from server.serving import INFER, application, question
 X, Y = blobs(760, 3, 8)
 NAMES = [f"p{i % 40}" for i in range(600)]
 PLAIN = Settings(n_features=8, classes=(0, 1, 2), tau=0.3, sigma2=0.1, max_queries=200, reuse="none")
-MODEL = Settings(n_features=8, classes=(0, 1, 2), tau=0.3, sigma2=0.02, epsilon=4.0, prior_share=0.1)
+MODEL = Settings(n_features=8, classes=(0, 1, 2), tau=0.3, sigma2=0.02, epsilon=4.0, model_share=0.1)
 
 
 def filled(path, settings=PLAIN):
-    store = Store.create(path, settings)
+    store = declared(Store.create(path, settings), "alice", "bob", "eve")
     store.add(X[:600], Y[:600], NAMES)
     return store
 
@@ -44,7 +46,7 @@ def store(tmp_path):
 
 @pytest.mark.parametrize(
     ("settings", "less"),
-    [(PLAIN, 0.25), (MODEL, 2.0), (replace(MODEL, prior_share=0.9), 0.25)],
+    [(PLAIN, 0.25), (MODEL, 2.0), (replace(MODEL, model_share=0.9), 0.25)],
     ids=["votes", "a shared model", "less than the shared model takes"],
 )
 def test_nobody_spends_more_with_an_analyst_than_that_analyst_was_given(tmp_path, settings, less):
@@ -141,7 +143,7 @@ def test_votes_alone_answer_who_was_given_less_than_the_shared_model_takes(tmp_p
 
 
 def test_ledgers_of_those_who_see_the_shared_model_and_those_who_do_not_are_apart():
-    settings = replace(MODEL, prior_share=0.9, analysts={"eve": 0.5})
+    settings = replace(MODEL, model_share=0.9, analysts={"eve": 0.5})
     ledger = new_ledger(settings)
     slots = ledger.enrol(["ann", "bob"])
     everything = {scope: ledger.remaining(slots, scope).tolist() for scope in (SHARED, "bob", "eve")}
@@ -160,6 +162,24 @@ def test_ledgers_of_those_who_see_the_shared_model_and_those_who_do_not_are_apar
     spent = {SHARED: np.array([shared, 0]), "bob": np.array([own, 0]), "eve": np.array([eves, eves])}
     assert by_observer(ledger, spent)[ONE].tolist() == [shared + own, eves]
     assert by_observer(ledger, spent)[TOGETHER].tolist() == [shared + own + eves, eves]
+
+
+@pytest.mark.parametrize(("first", "then"), [(0.9, None), (None, 0.9)])
+def test_no_fit_moves_an_analyst_who_was_answered_to_the_other_side_of_the_shared_model(first, then):
+    """Votes alone may have spent a whole budget, and the shared model would come on top of it."""
+    model = IndKNNClassifier(sigma2=0.02, tau=0.3, classes=[0, 1, 2], analysts={"eve": first, "bob": None})
+    model.fit(X[:200], Y[:200], NAMES[:200]).predict(X[200:240], analyst="eve")
+    with pytest.raises(PrivacyError, match="analyst 'eve' was answered with(out)? the shared model"):
+        model.set_params(analysts={"eve": then, "bob": None}).fit(X[:200], Y[:200], NAMES[:200])
+    model.set_params(analysts={"eve": first, "bob": 0.9}).fit(X[:200], Y[:200], NAMES[:200])  # bob has asked nothing
+
+
+def test_no_fit_gives_somebody_less_after_queries_trained_the_model_for_everybody():
+    model = IndKNNClassifier(sigma2=0.5, tau=0.3, classes=[0, 1, 2]).fit(X[:200], Y[:200], NAMES[:200])
+    model.predict(X[200:203])
+    model._engine.ledger.joint = True
+    with pytest.raises(PrivacyError, match="no analyst can be given less"):
+        model.set_params(analysts={"eve": 0.97}).fit(X[:200], Y[:200], NAMES[:200])
 
 
 def test_a_schema_that_people_paid_for_is_shared_too(tmp_path):
@@ -193,11 +213,11 @@ def test_queries_without_a_name_do_not_train_for_who_was_given_less(tmp_path):
         rng = np.random.default_rng(1)
         for _ in range(5):
             store.predict(rng.normal(size=(64, 8)))
-        assert not store.engine.ledger.house
+        assert not store.engine.ledger.joint
     with filled(tmp_path / "b.store", MODEL) as store:
         for _ in range(5):
             store.predict(rng.normal(size=(64, 8)))
-        assert store.engine.ledger.house
+        assert store.engine.ledger.joint
         with pytest.raises(
             InvalidInputError, match="no analyst of this store can be given less: all of them have one ledger"
         ):
@@ -257,7 +277,7 @@ def test_on_the_command_line(store):
     curator = run("keys", "create", store.path, "--role", "curator", "--name", "carl", "--epsilon", ".5")
     assert "epsilon is for keys of the roles" in curator.output
     assert [key.name for key in read_key_file(keys_path(store.path)).keys] == ["alice"]
-    assert "analyst alice was given epsilon = 0.25" in run("status", store.path).output
+    assert "analyst alice: 0 answers, no limit of queries, epsilon = 0.25 at" in run("status", store.path).output
     assert "told less" in run("owner", store.path, "p1").output
     listed = run("keys", "list", store.path).output
     assert "epsilon = 0.25" in listed
@@ -285,6 +305,6 @@ def test_over_http(store):
         listed = {key["name"]: key["epsilon"] for key in client("GET", "/v1/keys").json()["keys"]}
         assert listed == {"admin": None, "alice": 0.25, "bob": None}
         used = {row["name"]: row["epsilon"] for row in client("GET", "/v1/analysts").json()["analysts"]}
-        assert used == {"admin": 1.0, "alice": 0.25, "bob": 1.0}
+        assert used == {"admin": 1.0, "alice": 0.25, "bob": 1.0, "eve": 1.0}
         assert client("POST", "/v1/verify").json()["ok"]
     assert store.spent(analyst="alice").max() <= budget(0.25, PLAIN.delta)

@@ -37,7 +37,8 @@ def store(path):
 
 
 def trail(store):
-    return [entry.kind for entry in chain.entries(store.db)]
+    """What was done. A database also notes that something was undone."""
+    return [entry.kind for entry in chain.entries(store.db) if entry.kind != "undone"]
 
 
 def everything(store):
@@ -106,7 +107,9 @@ def test_what_is_no_name_is_refused_by_name(store, bad):
         lambda: IndKNNClassifier(tau=0.3).fit(X[:2], Y[:2], owners=["ann", bad]),
         lambda: store.add(X[:2], Y[:2], ["ann", "bob"], ["a", bad]),
     ):
-        with pytest.raises(InvalidInputError, match="(owner|record id) 1 must be text or a whole number, got"):
+        with pytest.raises(
+            InvalidInputError, match="(row 1: the )?(owner|record id)( 1)? must be text or a whole number, got"
+        ):
             call()
     assert trail(store) == ["init"]
 
@@ -177,8 +180,8 @@ def test_a_store_takes_rows_without_owners_only_while_nobody_is_or_was_in_it(sto
     with pytest.raises(PrivacyError, match="name the owners"):
         store.add_batches([(X[:3], Y[:3], ["a", "b", "c"]), (X[3:5], Y[3:5], "each-row")])
     assert trail(store) == ["init"]
-    ids = store.add_batches([(X[:3], Y[:3], "each-row"), (X[3:5], Y[3:5], "each-row")])
-    assert len(ids) == 5
+    added = store.add_batches([(X[:3], Y[:3], "each-row"), (X[3:5], Y[3:5], "each-row")])
+    assert len(added.numbers) == added.added == 5
     assert store.engine.ledger.owners() == [f"each-row:{i}" for i in range(5)]
     with pytest.raises(PrivacyError, match="may be the same: name the owners"):
         store.add(X[:1], Y[:1], "each-row")
@@ -357,6 +360,37 @@ def test_ids_of_records_over_http_and_from_files(path, tmp_path):
             client("POST", "/v1/records", json={"records": [{**visit, "id": answer["ids"][1]}]}).json()["records"] == 20
         )
         assert not list(problems(store))
+
+
+def test_single_records_are_removed_by_their_own_ids(store):
+    """Everywhere in one way, all or none: their owner stays as long as another record is here."""
+    engine = Engine(SETTINGS, SecureNoise())
+    model = IndKNNClassifier(tau=0.3, classes=[0, 1, 2])
+    model.fit(X[:4], Y[:4], owners=["ann", "ann", "bob", "dora"], record_ids=["a", "b", 7, "d"])
+    for held in (store, engine):
+        held.add(X[:4], Y[:4], ["ann", "ann", "bob", "dora"], ["a", "b", 7, "d"])
+    calls = {
+        store: lambda ids: store.forget(record_ids=ids)["records"],
+        engine: lambda ids: engine.forget_records([], ids),
+        model: lambda ids: model.forget(record_ids=ids),
+    }
+    for held, forget in calls.items():
+        shard = (held._engine if held is model else held if held is engine else held.engine).shard
+        for unknown in (["a", "x"], "x"):
+            with pytest.raises(InvalidInputError, match="unknown record id 'x': no such record is held"):
+                forget(unknown)
+        assert len(shard) == 4
+        assert forget(["a", 7, "7"]) == 2
+        assert shard.ledger.owners() == ["ann", "dora"]
+        assert forget("b") == 1
+        assert shard.ledger.owners() == ["dora"]
+    receipt = store.forget("dora", record_ids=[], records=None)
+    assert (receipt["records"], receipt["owners_forgotten"]) == (1, 1)
+    with pytest.raises(InvalidInputError, match="record id 0 must be text or a whole number, got 1.5"):
+        store.forget(record_ids=[1.5])
+    with pytest.raises(InvalidInputError, match="one of owners"):
+        model.forget("dora", record_ids=["d"])
+    assert not list(problems(store))
 
 
 # What is said aloud

@@ -10,7 +10,7 @@ import pytest
 from conftest import blobs
 from helpers.commands import run
 from indknn.store import Store
-from indknn.store.head import head_path
+from indknn.store.filehome import head_path
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_everything_about_people_is_private(folder):
     store, out = folder / "a.store", folder / "out"
     out.mkdir()
     given = set(folder.iterdir())
-    ok("init", store, "--epsilon", "1", "--tau", "0.4", "--prior", "none")
+    ok("init", store, "--epsilon", "1", "--tau", "0.4", "--mode", "votes")
     ok("add", store, folder / "people.npz", "--witness", folder / "witness")
     ok("keys", "create", store, "--role", "analyst", "--name", "ann")
     (out / "answers.csv").write_text("old")  # readable by everybody
@@ -39,7 +39,7 @@ def test_everything_about_people_is_private(folder):
         ok("predict", store, folder / "queries.npz", "-o", out / f"answers.{end}", "--witness", folder / "witness")
     ok("forget", store, "p1", "--receipt", out / "receipt.json", "--witness", folder / "witness")
     for what in ("audit", "answers", "spent"):
-        ok("export", store, "--what", what, "-o", out / f"{what}.jsonl", "--witness", folder / "witness")
+        ok("export", what, store, "-o", out / f"{what}.jsonl", "--witness", folder / "witness")
     ok("backup", store, out / "backup.store", "--witness", folder / "witness")
     assert json.loads((out / "receipt.json").read_text())["owners"] == ["p1"]
     made = [file for file in (*folder.iterdir(), *out.iterdir()) if file.is_file() and file not in given]
@@ -57,7 +57,7 @@ def test_a_receipt_can_go_to_a_device(folder):
 
 def test_the_command_backup_makes_a_copy_that_opens_and_overwrites_nothing(folder):
     store, copy = folder / "a.store", folder / "b.store"
-    ok("init", store, "--epsilon", "1", "--tau", "0.4", "--prior", "none")
+    ok("init", store, "--epsilon", "1", "--tau", "0.4", "--mode", "votes")
     ok("add", store, folder / "people.npz")
     ok("predict", store, folder / "queries.npz", "-o", folder / "answers.csv")
     facts = json.loads(ok("backup", store, copy, "--json"))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import indknn
+from helpers.asking import declared
 from helpers.people import ASKING, LABELS, NAMES, QUERIES, RECORDS, SETTINGS, TRUTH, X, Y, train
 from indknn import InvalidInputError
 from indknn.answering import predictor as answering
@@ -43,9 +44,9 @@ class TestStore:
     """The same, durable."""
 
     @pytest.fixture
-    def store(self, tmp_path):
+    def store(self, tmp_path, known_noise):
         with Store.create(tmp_path / "people.store", SETTINGS) as made:
-            made.add(RECORDS, LABELS, NAMES)
+            declared(made, "ann").add(RECORDS, LABELS, NAMES)
             yield made
 
     def test_all_that_was_learned_survives_reopening(self, store):
@@ -66,7 +67,7 @@ class TestStore:
 
     def test_votes_survive_reopening(self, tmp_path):
         with Store.create(tmp_path / "votes.store", ASKING) as store:
-            store.add(RECORDS, LABELS, NAMES)
+            declared(store, "ann").add(RECORDS, LABELS, NAMES)
             told = store.predict(QUERIES[:128], "ann")
             old, spent = store.engine.predictor.adviser("ann"), store.spent()
         with indknn.open(store.path) as again:
@@ -173,10 +174,10 @@ class TestStore:
             store.add(RECORDS, LABELS, NAMES)
             store.predict(QUERIES[:60])
             store.predict(QUERIES[60:62])
-            assert store.engine.ledger.house
+            assert store.engine.ledger.joint
         for change in (Store.flush, Store.purge, Store.flush):
             with indknn.open(store.path) as again:
-                assert again.engine.ledger.house
+                assert again.engine.ledger.joint
                 assert not list(problems(again))
                 change(again)
 
@@ -184,7 +185,7 @@ class TestStore:
         first = answering.SCHEDULE_FIRST
         store.predict(QUERIES[:first])
         store.predict(QUERIES[first : first + 1])
-        assert store.engine.ledger.house
+        assert store.engine.ledger.joint
         spent = store.spent()
         store.close()
         with indknn.open(store.path) as again:
@@ -197,7 +198,7 @@ class TestStore:
         assert facts["answers"] == 40
         assert facts["analysts"] == [""]
         assert facts["exhausted"] == 0
-        assert facts["forecast"]["queries_left_for_median_owner"] is None  # nobody was asked
+        assert facts["forecast"]["words"] == "no end in sight"  # nobody was asked
         assert 0.0 < facts["one_analyst"]["spent"] <= SETTINGS.shared_budget
 
     def test_a_forecast_tells_what_the_model_is_worth_and_that_it_stays(self, store):
@@ -228,16 +229,15 @@ class TestStore:
         store.declare_public(np.concatenate([X[3000:3100], X[3000:3001]]), np.append(Y[3000:3100], Y[3000]))
         store.predict(QUERIES[:60])
         old = store.engine.predictor.model
-        assert old.shown.rule.start is not None
+        assert old._start is not None
         store.close()
         with indknn.open(store.path) as again:
             new = again.engine.predictor.model
             assert (new.weights.whole == old.weights.whole).all()
-            assert (new.shown.rule.start.whole == old.shown.rule.start.whole).all()
+            assert (new._start == old._start).all()
             again.purge()
             again.predict(QUERIES[:60])
-            start = again.engine.predictor.model.shown.rule.start
-            assert start is not None
+            assert again.engine.predictor.model._start is not None
             assert not list(problems(again))
 
     def test_public_rows_have_no_labels_before_the_classes_are_known(self, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+from types import SimpleNamespace
 
 import apsw
 import numpy as np
@@ -10,15 +11,16 @@ import pytest
 
 import indknn
 from conftest import blobs
+from helpers.asking import declared
 from indknn import IndKNNClassifier, InvalidInputError, PrivacyError, UnknownOwnerError
 from indknn.core.noise import SeededNoise
 from indknn.errors import StaleStoreError, StoreError, StoreLockedError
 from indknn.ledger.figures import statement
 from indknn.settings import Settings
-from indknn.store import Store, chain
+from indknn.store import Store, chain, journal
 from indknn.store.backup import backup
 from indknn.store.change import Change
-from indknn.store.head import head_path
+from indknn.store.filehome import head_path
 from indknn.store.reports import status
 from indknn.store.verify import problems
 
@@ -36,7 +38,7 @@ def path(tmp_path):
 @pytest.fixture
 def store(path):
     with Store.create(path, SETTINGS) as made:
-        made.add(RECORDS, Y[:600], OWNERS)
+        declared(made, "alice", "ann", "bob").add(RECORDS, Y[:600], OWNERS)
         yield made
 
 
@@ -311,7 +313,7 @@ def test_verify_notices_what_was_tampered_with(store):
         ("DELETE FROM audit WHERE position = 2", "entry 2 is missing"),
         ("DELETE FROM debits WHERE seq = (SELECT min(seq) FROM debits)", r"answer \d+ has no debits"),
         (
-            "UPDATE debits SET body = substr(body, 1, length(body) - 12) WHERE length(body) > 12",
+            "UPDATE debits SET body = x'010100000000000000000307' WHERE length(body) > 12",
             r"the debits of answer \d+ are not what it was charged",
         ),
         ("UPDATE answers SET charged = '0' WHERE seq = 5", "not charged what the audit trail says|people have spent"),
@@ -356,13 +358,14 @@ def test_verify_notices_what_was_tampered_with(store):
         "UPDATE meta SET value = 'other' WHERE name = 'store'",
     ],
 )
-def test_a_file_that_was_edited_is_refused(store, change):
+def test_a_file_that_was_edited_is_refused(store, change, monkeypatch):
     for analyst in (None, "ann", "bob"):
         store.predict(QUERIES[:20], analyst, request_id=f"request of {analyst}")
     store.forget(["person-9"])
     store.add(RECORDS[:2], Y[:2], ["ann", "bob"], ["visit 1", "visit 2"])
     store.predict(QUERIES[20:30])
     copy = store.path.with_name("copy")
+    monkeypatch.setattr(store, "fold", lambda: None)  # so that there are debits to edit
     backup(store, copy)
     db = apsw.Connection(str(copy))
     changed = db.total_changes()
@@ -487,3 +490,37 @@ def test_bad_input_that_is_told_after_somebody_was_charged_is_not_taken_for_harm
     assert store.spent().sum() == spent  # memory was read anew: nothing was answered, nothing is charged
     store.predict(QUERIES[:3])
     assert not list(problems(store))
+
+
+def test_debits_of_a_very_large_store_are_folded_when_they_are_as_long_as_its_balances():
+    """A fold writes the balances of everybody near any query since the last one: in a large store, of nearly everybody."""
+
+    def length(people):
+        return journal.StoreJournal.fold_bytes.fget(
+            SimpleNamespace(ledger=SimpleNamespace(participation=range(people)))
+        )
+
+    assert [length(n) for n in (10, 1000, 1_000_000, 10**8)] == [256 << 10, 768_000, journal.FOLD_BYTES, 12 * 10**8]
+
+
+def test_other_threads_run_while_a_transaction_is_committed(tmp_path):
+    # The commit waits for the reader, and the reader can only end if the commit does not hold Python's lock.
+    place = str(tmp_path / "plain")
+    reader = apsw.Connection(place)
+    reader.execute("CREATE TABLE t (x); INSERT INTO t VALUES (1), (2)")
+    reading, writing = reader.execute("SELECT x FROM t"), threading.Event()
+    next(reading)
+
+    def end_reading():
+        writing.wait()
+        reading.close()
+
+    thread = threading.Thread(target=end_reading)
+    thread.start()
+    db = chain.FileConnection(place)
+    db.set_busy_timeout(30_000)
+    with db:
+        db.execute("INSERT INTO t VALUES (3)")
+        writing.set()
+    thread.join()
+    assert db.execute("SELECT count(*) FROM t").get == 3

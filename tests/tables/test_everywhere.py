@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import apsw
 import numpy as np
@@ -16,6 +17,7 @@ from helpers.commands import run
 from indknn import IndKNNClassifier, InvalidInputError
 from indknn.settings import Settings
 from indknn.store import Store, chain
+from indknn.store.intake import Item
 from indknn.store.verify import problems
 from indknn.tables import infer, read_schema
 from indknn.tables.schema import schema_text, to_plain
@@ -202,7 +204,7 @@ def test_the_command_line_takes_every_format(tmp_path, made, store, ending):
     result = run("predict", made, write(tmp_path / f"queries{ending}", QUERIES[["job", "age", "income"]]), "-o", out)
     assert result.exit_code == 0, result.output
     with out.open() as file:
-        answers = [row["y"] for row in csv.DictReader(file)]
+        answers = [row["bought"] for row in csv.DictReader(file)]
     assert right(answers) > 0.8
 
 
@@ -252,6 +254,28 @@ def test_queries_in_another_unit_are_told_of(tmp_path, made):
         model.predict(cents[:60])
     with pytest.warns(UserWarning, match="values in column 'job' that the schema does not list"):
         model.predict(QUERIES.assign(job="Cook"))
+
+
+@pytest.mark.parametrize("column", ["visit", "record_id", "id"])
+def test_the_ids_of_queries_are_no_features_anywhere(store, tmp_path, column):
+    """The schema calls the record id `visit`. A table of queries may have its ids in record_id or id too."""
+    schema = SCHEMA.with_roles(record_id="visit")
+    asked = QUERIES[:3].assign(**{column: ["a", "b", "c"]})
+    model = IndKNNClassifier(epsilon=8.0, schema=schema, random_state=0).fit(TABLE)
+    assert model.predict(asked).tolist() == model.predict(QUERIES[:3]).tolist()
+    path, settings = tmp_path / "v.store", replace(store.settings, schema=to_plain(schema))
+    with Store.create(path, settings) as made:
+        made.add(TABLE)
+        expected = made.predict(QUERIES[:3]).tolist()
+        assert made.predict(asked).tolist() == expected
+        with application(made) as client:
+            answer = client("POST", INFER, json={"rows": asked.to_dict("records")}).json()
+            assert {one["name"]: one["data"] for one in answer["outputs"]} == {"label": expected, "id": ["a", "b", "c"]}
+        with pytest.raises(InvalidInputError, match="column 'id' is not in the schema"):
+            made.upsert([{**QUERIES.iloc[0], "id": "a"}], [Item("yes", "p1")])  # is that the record id?
+    result = run("explain", path, write(tmp_path / "q.csv", asked))
+    assert result.exit_code == 0, result.output
+    assert "row 2: " in result.output
 
 
 # HTTP

@@ -19,7 +19,7 @@ from indknn.tables import Number, Schema, infer, read_schema
 from indknn.tables.schema import schema_text
 
 X, Y = blobs(40, 2, 3, seed=1)
-PLAIN = {"max_queries": 10, "tau": 0.4, "prior": "none", "reuse": "none"}
+PLAIN = {"max_queries": 10, "tau": 0.4, "mode": "votes", "reuse": "none"}
 DAYS = [dt.date(2026, 1, 31), dt.date(2026, 2, 1)]
 TEXT_OF_DAYS = ["2026-01-31", "2026-02-01"]
 
@@ -70,9 +70,9 @@ def test_the_estimator_and_the_store_take_labels_of_every_type(tmp_path, case):
     ("y", "classes", "message"),
     [
         (np.array([b"a", b"b"])[Y], None, "got bytes; decode bytes yourself"),
-        (np.array(["x", None], dtype=object)[Y], ["x", "y"], r"label \d+ must not be empty"),
-        (pd.Series(Y, dtype="Int64").where(Y == 0), [0, 1], r"label \d+ must not be empty"),
-        (np.array(["2026-01-01", "NaT"], dtype="datetime64[D]")[Y], None, r"label \d+ must not be empty"),
+        (np.array(["x", None], dtype=object)[Y], ["x", "y"], r"row \d+: the label must not be empty"),
+        (pd.Series(Y, dtype="Int64").where(Y == 0), [0, 1], r"row \d+: the label must not be empty"),
+        (np.array(["2026-01-01", "NaT"], dtype="datetime64[D]")[Y], None, r"row \d+: the label must not be empty"),
         (np.array(["0", "2"])[Y], [0, 1], "unknown label .*'2'.*: the classes are"),
         (np.array(["00", "01"])[Y], [0, 1], "unknown label .*'00'.*: the classes are"),
     ],

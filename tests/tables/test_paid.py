@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from helpers.asking import declared
 from helpers.commands import run
 from indknn.core import accounting
 from indknn.core.noise import SeededNoise
@@ -131,14 +132,14 @@ def test_the_first_queries_are_public_rows_also_after_counts(store):
     path = store.path
     store.close()
     with Store(path) as again:
-        again.predict(asked, "ann")
+        declared(again, "ann").predict(asked, "ann")
         assert len(again.engine.predictor.model.public)
-        assert not again.engine.ledger.house  # analysts keep ledgers of their own: all have seen the counts
+        assert not again.engine.ledger.joint  # analysts keep ledgers of their own: all have seen the counts
         rounds = again.engine.predictor.model.rounds
         again.purge()  # it begins the next round itself, so later queries, which may tell of answers, shape nothing
         again.predict({name: values[100:200] for name, values in features(rows).items()})
         assert again.engine.predictor.model.rounds == rounds == 1
-        assert not again.engine.ledger.house
+        assert not again.engine.ledger.joint
 
 
 def test_nothing_of_the_table_is_in_the_file_but_noisy_counts(store):
@@ -183,7 +184,7 @@ def test_refused_before_anybody_is_charged(store, tmp_path):
         with pytest.raises(InvalidInputError, match=words):
             pay_for_counts(store, features(rows), owners)
     assert not store.engine.ledger.anything_spent()
-    with new_store(tmp_path / "b", prior="none") as bare, pytest.raises(InvalidInputError, match="no shared part"):
+    with new_store(tmp_path / "b", mode="votes") as bare, pytest.raises(InvalidInputError, match="no shared part"):
         pay_for_counts(bare, features(rows), rows["patient"])
     schema = infer(rows, label="y", owner="patient").schema
     store.adopt(schema)

@@ -7,44 +7,42 @@ takes part is charged before an answer is computed.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import sqrt
 from threading import RLock
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from indknn.answering.requests import Journal, Reply, Request
-from indknn.answering.trainer import Progress, Trainer
-from indknn.answering.transcript import Answer, Transcript, keys_of
+from indknn.answering.requests import Answer, Journal, Reply, Request, Scan, ScansAhead
+from indknn.answering.trainer import MayShow, Progress, Trainer, Watch, at_once
 from indknn.core import mechanism
-from indknn.core.calibrate import DEFAULT_TAU, Crowd, plan_from_queries
-from indknn.core.kernels import tau_on_grid
-from indknn.core.mechanism import MAX_SIGMA2, Plan
+from indknn.core.calibrate import DEFAULT_TAU, NUMBER_SIZE, Crowd, plan_from_queries
+from indknn.core.mechanism import MAX_SIGMA2, MIN_K, Plan
 from indknn.core.noise import Noise
-from indknn.core.releases import ModelOnly, NoisyVotes, PublicRows, Release, TableCounts, Votes
+from indknn.core.releases import ModelOnly, ModelShown, NoisyVotes, PublicRows, Release, Renewed, TableCounts, Votes
+from indknn.core.targets import about_centre, label_of
 from indknn.errors import PrivacyError
 from indknn.ledger import SHARED, Scope
 from indknn.models import new_adviser, new_model
-from indknn.models.adviser import Advice, Adviser, Question
+from indknn.models.adviser import LATEST, Advice, Adviser, Question
+from indknn.models.local_mean import LocalMean
 from indknn.models.probabilities import from_votes
 from indknn.models.shared_model import MOST_ROWS, Scores, distinct
-from indknn.models.shift import LATEST
-from indknn.records.book import MAX_EPOCH
+from indknn.models.shown_numbers import ShownNumbers
+from indknn.records.book import MAX_EPOCH, AnyShard, Near
+from indknn.records.indexes import ExactIndex
 from indknn.records.indexes.scan import MAX_QUERIES
-from indknn.records.protocol import AnyShard, Near
 from indknn.records.shard import new_index
 from indknn.settings import Settings
-from indknn.types import GRID, FloatArray, Int8Array, Vectors, joined
+from indknn.types import EVERYBODY, GRID, FloatArray, Int8Array, IntArray, Vectors, joined, tau_on_grid
 
-Scan: TypeAlias = Callable[[Vectors, int], Iterator[Near]]
-"""A function from queries and τ to who is near each query."""
-MayShow: TypeAlias = Callable[[], bool]
-"""Says whether a finished model may be shown now. It must not depend on the records (rule 17)."""
 SCHEDULE_FIRST, SCHEDULE_GROWS = 256, 4
 """When the number of one analyst's queries starts rounds: the first check for newcomers comes after this many queries.
 Each later check comes after a quarter more, and at least this many more."""
@@ -56,9 +54,54 @@ _BLOCK = 64  # queries about which the adviser decides at once
 _BY_MODEL: ModelOnly | Votes = ModelOnly()
 
 
-def at_once() -> bool:
-    """A finished model is shown at once, because whoever asks waits for it."""
-    return True
+@dataclass
+class Transcript:
+    """What was released to one analyst. It is public to that analyst and may be used again at no cost (rule 10).
+
+    With one ledger per analyst, what was released to Alice is not public to Bob. If it shaped Bob's answers, Bob would
+    learn something that only Alice's ledger was charged for (rule 11).
+
+    A repeated query is answered from here even after records came or went. If the answer changed only because the data
+    changed, the analyst would learn of the change without any noise.
+
+    `pool` is None if earlier answers do not vote. `crowd` follows the counts released to the analyst. None if the noise
+    on votes does not depend on them.
+    """
+
+    pool: ExactIndex | None
+    crowd: Crowd | None = None
+    answers: dict[bytes, int] = field(default_factory=dict)
+    votes_on: dict[bytes, Votes | NoisyVotes] = field(default_factory=dict)
+    """The noisy votes behind answers. Answers without votes are missing."""
+    local: LocalMean | None = None
+    """If records say numbers and there is no model: from noisy sums to a number."""
+    _labels: list[int] = field(default_factory=list)
+
+    def votes(self, query: Vectors, plan: Plan) -> IntArray:
+        """Σ κ·e_a over the released pairs within τ of the query, in grid units: the paper's "prediction reuse"."""
+        if self.pool is None:
+            return np.zeros(plan.n_classes, dtype=np.int64)
+        (near,) = self.pool.search(query, tau_on_grid(plan.tau))
+        labels = np.array(self._labels, dtype=np.int64)[near.slots]
+        labels = labels if plan.ballot == "class" else about_centre(labels, plan.centre)
+        pairs = mechanism.group(np.arange(len(labels)), labels, near.kappa, plan)
+        return np.bincount(pairs.entry_label, pairs.entry_vote, minlength=plan.n_classes).astype(np.int64)
+
+    def said(self, label: int, noisy: IntArray, scale: int) -> int:
+        """The label that the noisy votes say: the one with most votes, or that of the number behind noisy sums."""
+        return label if self.local is None else label_of(self.local.answer(noisy, scale))
+
+    def add(self, query: Vectors, key: bytes, label: int, release: Release | None = None) -> None:
+        """Note a release. From now on it is public to this analyst."""
+        self.answers[key] = label
+        if isinstance(release, Votes | NoisyVotes):
+            self.votes_on[key] = release
+        if self.local is not None and isinstance(release, NoisyVotes):
+            self.local.note(release.votes, release.scale)
+        if self.pool is not None:
+            del self._labels[len(self.pool) :]  # labels that an interrupted call may have left
+            self._labels.append(label)
+            self.pool.add(query)  # nothing is ever removed from the pool, so slots are 0, 1, 2, ...
 
 
 class Predictor:
@@ -76,9 +119,9 @@ class Predictor:
         public: PublicRows | None = None,
     ):
         self.shard, self.settings, self.noise, self.journal, self.public = shard, settings, noise, journal, public
-        self.plan: Plan | None = None  # if τ is not given and there is no model, the first queries choose it
-        if settings.tau is not None or settings.advised:
-            self.plan = settings.plan(settings.tau or DEFAULT_TAU)
+        known = settings.tau is not None or settings.advised  # otherwise the first queries choose τ
+        self.plan = settings.plan(settings.tau or DEFAULT_TAU) if known else None
+        self.watch: Watch | None = None
         self.lock = RLock()
         self._process = os.getpid()
         self.begun = time.monotonic()  # when the latest round of training began, or this process did
@@ -94,7 +137,7 @@ class Predictor:
     # A request
 
     def compute(self, requests: Sequence[Request]) -> list[Reply]:
-        """Answer all requests. This spends the budget of the people near the queries.
+        """Answer all requests. This spends people's budget, for the shared model and for votes.
 
         Everything is charged and noted, but not durable yet. With a journal, no answer may leave before it is durable.
         """
@@ -121,6 +164,7 @@ class Predictor:
                     "this process was forked from the one that holds the ledger, and would spend everybody's budget "
                     "again; answer only from the first process"
                 )
+            self.shard.ledger.tick()
             yield
 
     def _new_queries(self, requests: Sequence[Request]) -> list[tuple[list[bytes], list[int]]]:
@@ -205,7 +249,7 @@ class Predictor:
         asking = [(request.analyst, part, i) for request, part in each for i in range(len(part.values))]
         for start in range(0, len(asking), self.shard.block):
             block = asking[start : start + self.shard.block]
-            plans = [self._analysts_plan(plan, analyst) for analyst, _, _ in block]
+            plans = [self._about_everybody(plan, analyst, _rows(part, [i])) for analyst, part, i in block]
             # Lines 4 to 7: those who can pay for being counted take part and are charged. The noisy K is released.
             questions = [(now, analyst) for now, (analyst, _, _) in zip(plans, block, strict=True)]
             admitted = self.shard.ask(list(islice(near, len(block))), questions)
@@ -215,10 +259,28 @@ class Predictor:
             votes = self.shard.votes(admitted, Ks, plans)
             for (analyst, part, i), now, K, sums in zip(block, plans, Ks, votes, strict=True):
                 if self.settings.reuse == "labels":  # released votes cost nothing and are not counted in K (rule 10)
-                    sums = sums + self._transcript(analyst).votes(_rows(part, [i]), tau, now.n_classes)  # noqa: PLW2901
+                    sums = sums + self._transcript(analyst).votes(_rows(part, [i]), now)  # noqa: PLW2901
                 # Line 11: the label.
+                scale = now.scale2(K)
                 label, noisy = mechanism.noisy_answer(sums, K, now, self.noise)
-                yield Answer(label, NoisyVotes(now.scale2(K), noisy))
+                yield Answer(self._transcript(analyst).said(label, noisy, scale), NoisyVotes(scale, noisy))
+
+    def _about_everybody(self, plan: Plan, analyst: Scope, query: Vectors) -> Plan:
+        """The analyst's plan. If records say numbers, everybody is asked for the mean first, until it is known well.
+
+        All are then near the query. No count is needed, because the noise follows from what a question may cost.
+        """
+        local, (paced, steps) = self._transcript(analyst).local, self.shard.ledger.fraction
+        while local is not None and (share := local.due(paced / steps)) is not None:
+            cost, K = share * self.settings.seen_by(analyst).budget, MIN_K * GRID
+            now = replace(plan, sigma2=NUMBER_SIZE / sqrt(2.0 * cost * MIN_K), centre=local.centre)
+            admitted = self.shard.ask(self.shard.scan(query, EVERYBODY), [(now, analyst)], counted=False)
+            (sums,) = self.shard.votes(admitted, [K], [now])
+            release = NoisyVotes(now.scale2(K), mechanism.noisy_votes(sums, K, now, self.noise))
+            local.note_everybody(release.votes, release.scale)
+            if self.journal is not None:
+                self.journal.note(analyst, None, -1, release)
+        return self._analysts_plan(plan, analyst)
 
     def _with_sigma2(self, plan: Plan, K: int, analyst: Scope) -> Plan:
         """The plan with the noise on votes that follows from the counts so far, unless σ2 was given."""
@@ -241,8 +303,7 @@ class Predictor:
             assert adviser is not None
             now = self._analysts_plan(plan, request.analyst)
             while start < n:
-                # The adviser changes its decisions only between blocks. So a block is answered as if its queries came
-                # one at a time.
+                # The adviser changes its decisions only between blocks, so it is as if queries came one at a time.
                 end = min(start + adviser.until_change(), start + _BLOCK, n)
                 block = queries if (start, end) == (0, n) else queries[slice(start, end)]
                 advice = adviser.advise(block, None if scores is None else (scores[0][start:end], scores[1][start:end]))
@@ -254,15 +315,15 @@ class Predictor:
                         release = asked = next(votes)
                         mixed = adviser.mixed(mixed, asked)
                     adviser.note(query, release)
-                    yield Answer(int(mixed.argmax()), release, mixed)
+                    yield Answer(self.settings.target_.answer(mixed), release, mixed)
                 start = end
 
     def _votes(
         self, block: Vectors, advice: Advice, scan: Scan, plan: Plan, adviser: Adviser, analyst: Scope
     ) -> Iterator[Votes]:
         """The noisy votes on the queries of a block that need them."""
-        plan, tau = replace(plan, tau=advice.tau), tau_on_grid(advice.tau)
-        asked = np.flatnonzero(advice.ask).tolist()
+        plan, tau = adviser.plan(plan, advice.tau), tau_on_grid(advice.tau)
+        asked = advice.ask.nonzero()[0].tolist()
         near = scan(_rows(block, asked), tau)
         while asked:
             questions = self._questions(block, asked, tau, plan, adviser)
@@ -306,14 +367,11 @@ class Predictor:
         votes = self.shard.votes(admitted, Ks, plans)
         for question, now, K, sums in zip(questions, plans, Ks, votes, strict=True):
             noisy = mechanism.noisy_votes(sums, K, now, self.noise)
-            yield Votes(K, now.scale2(K), count, question.share, question.kappa, mechanism.centred(noisy))
+            told = mechanism.centred(noisy) if now.ballot == "class" else noisy
+            yield Votes(K, now.scale2(K), count, question.share, question.kappa, told)
 
     def _looked_at(self, parts: list[Vectors]) -> list[Scores | None]:
-        """The model's scores for each part, computed for all parts at once.
-
-        The scores of a row do not depend on the other rows, and the model does not change before the queries are
-        answered.
-        """
+        """The model's scores for each part, computed at once. The scores of a row do not depend on the other rows."""
         shown = None if self.model is None else self.model.shown
         if shown is None or sum(len(part.values) for part in parts) > _TOGETHER:
             return [None] * len(parts)
@@ -329,7 +387,7 @@ class Predictor:
             adviser = self.adviser(request.analyst)
             if adviser is not None and len(part):
                 ask, tau = adviser.foresee(len(part), scores)
-                wanted.append((_rows(part, np.flatnonzero(ask).tolist()), tau_on_grid(tau)))
+                wanted.append((_rows(part, ask.nonzero()[0].tolist()), tau_on_grid(tau)))
         ahead = ScansAhead(self._scan, nested=self.settings.index == "exact")
         ahead.look_up([(queries, tau) for queries, tau in wanted if len(queries)])
         return ahead
@@ -339,14 +397,16 @@ class Predictor:
     def _fixed_plan(self, queries: Vectors) -> Plan:
         """The plan. If no τ was given, the first queries choose it, which are public. Then it is fixed."""
         if self.plan is None:
-            settings = self.settings
-            self.plan = plan_from_queries(settings.kernel_, settings.plan, settings.near_share, queries)
+            given = self.settings
+            self.plan = plan_from_queries(given.kernel_, given.plan, given.near_share, queries)
             if self.journal is not None:
                 self.journal.tau = self.plan.tau
         return self.plan
 
     def _analysts_plan(self, plan: Plan, analyst: Scope) -> Plan:
         """The plan with more noise for an analyst who was given less, so that budgets last for as many queries."""
+        if plan.ballot == "number" and (local := self._transcript(analyst).local) is not None:
+            plan = replace(plan, centre=local.centre)
         if analyst not in self.settings.analysts:
             return plan
         seen = self.settings.seen_by(analyst)
@@ -365,27 +425,33 @@ class Predictor:
             return None
         if analyst not in self._advisers:
             self._advisers[analyst] = new_adviser(self.settings, self.model, analyst)
+        paced, steps = self.shard.ledger.fraction
+        self._advisers[analyst].paced = paced / steps
         return self._advisers[analyst]
 
     def _transcript(self, analyst: Scope) -> Transcript:
         if analyst not in self._transcripts:
             pool = new_index(self.settings) if self.settings.reuse == "labels" else None
             crowd = Crowd(self.settings.seen_by(analyst).sigma2_) if self.settings.sigma2 is None else None
-            self._transcripts[analyst] = Transcript(pool, crowd)
+            local = LocalMean() if self.settings.numeric and self.model is None else None
+            self._transcripts[analyst] = Transcript(pool, crowd, local=local)
         return self._transcripts[analyst]
 
     def remember(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None = None) -> None:
         """Restore a release of an earlier process. A sum over records has no query."""
         if query is None:
-            if isinstance(release, TableCounts):  # these counts made the schema; the model does not use them
-                return
-            if analyst == SHARED and release is not None and self.model is not None:
-                self._absorb(release)
+            if isinstance(release, Renewed):
+                self.renew()
+            elif analyst == SHARED and self.model is not None and not isinstance(release, TableCounts | None):
+                self._absorb(release)  # counts made the schema, and the model does not use them
+            elif isinstance(release, NoisyVotes) and (local := self._transcript(analyst).local) is not None:
+                local.note_everybody(release.votes, release.scale)
             return
         adviser = self.adviser(analyst)
         (key,) = keys_of(query)
         self._transcript(analyst).add(query, key, label, release)
         if adviser is not None and isinstance(release, ModelOnly | Votes):
+            adviser.weigh_if_new()  # as before the answer was given
             if isinstance(release, Votes) and release.count:
                 adviser.density.add_count(release.share, release.count)
             adviser.note(query, release)
@@ -398,6 +464,14 @@ class Predictor:
         self._advisers.pop(analyst, None)
         self._transcripts.pop(analyst, None)
 
+    def renew(self) -> Renewed:
+        """Everybody's budget has started anew. The next round starts from zero. Returns the release."""
+        for adviser in self._advisers.values():
+            adviser.renew()
+        if self.model is not None:
+            self.model.rounds = self.model.since = 0  # as before the first round; what is shown stays until its end
+        return Renewed()
+
     def purge(self) -> PublicRows | None:
         """Delete everything that was released, and everything that was learned from it.
 
@@ -409,10 +483,11 @@ class Predictor:
             return None if rows is None else self.begin_round(rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in {"lock", "_trainer"}}
+        own = {"lock", "_trainer", "watch"}  # of this process
+        return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, lock=RLock(), _process=os.getpid(), _trainer=None)
+        self.__dict__.update(state, lock=RLock(), _process=os.getpid(), _trainer=None, watch=None)
 
     # Rounds: when the shared model is trained, and how its releases are written down
 
@@ -433,12 +508,12 @@ class Predictor:
         """
         assert self.model is not None
         declared = None if self.public is None else self.public.values
-        given = declared if rows is None else rows[:MOST_ROWS]
-        if given is None or (self.model.started and rows is None):
-            given = np.zeros((0, self.model.terms.n_features), dtype=np.int8)
-        known = self.public is not None and np.array_equal(given, self.public.values)
+        used = declared if rows is None else rows[:MOST_ROWS]
+        if used is None or (self.model.started and rows is None):
+            used = np.zeros((0, self.model.terms.n_features), dtype=np.int8)
+        known = self.public is not None and np.array_equal(used, self.public.values)
         epoch = min(self.shard.epoch + 1, MAX_EPOCH)
-        release = PublicRows(by_queries, epoch, given, self.public.labels if self.public and known else None)
+        release = PublicRows(by_queries, epoch, used, self.public.labels if self.public and known else None)
         self._absorb(release)
         return release
 
@@ -449,20 +524,22 @@ class Predictor:
         """
         while True:
             with self.locked():
-                due = None if self.model is None else self.model.due()
-                progress = None if due is None or (due == "show" and not may_show()) else self._piece()
+                model = self.model
+                due = None if model is None else model.due()
+                if due == "show" and not may_show():
+                    due = None
+                if self.watch is not None and model is not None and (model.follow or not model.ready or due is None):
+                    self.watch(None if due is None else Progress(model.step, model.follow))
+                if due is None or model is None:
+                    return
+                if self._trainer is None:
+                    self._trainer = Trainer(model, self.shard, self.noise, self._released)
+                progress = self._trainer.piece(whole=self.journal is None or not self.journal.background)
+                if model.due() is None:
+                    self._trainer = None  # it holds values of every record
             if progress is None:
                 return
             yield progress
-
-    def _piece(self) -> Progress | None:
-        assert self.model is not None
-        if self._trainer is None:
-            self._trainer = Trainer(self.model, self.shard, self.noise, self._released)
-        progress = self._trainer.piece(whole=self.journal is None or not self.journal.background)
-        if self.model.due() is None:
-            self._trainer = None  # it holds values of every record
-        return progress
 
     def _train_if_due(self, requests: Sequence[Request]) -> None:
         """Start a round without an operator, because of the first query of all or the number of one analyst's queries.
@@ -474,42 +551,40 @@ class Predictor:
         """
         assert self.model is not None
         if not self.model.started:
-            self.start_round(_distinct(requests) if self.public is None else None)
+            asked = np.concatenate([r.queries.values for r in requests])[: 4 * MOST_ROWS]
+            self.start_round(asked[distinct(asked)] if self.public is None else None)
         else:
             unnamed = self._advisers.get(None)
-            if unnamed is not None and self._alone() and self._look_due(unnamed):
+            if unnamed is not None and self._look_due(unnamed):
                 self._plan_beyond(unnamed.answered)
                 recent = unnamed.density.queries().values if self.public is None else None
                 self.start_round(recent, by_queries=True)
-        if self.journal is None or not self.journal.background:
+        if self.model.due() is not None and (self.journal is None or not self.journal.background):
             for _ in self.training():
                 pass
 
     def _alone(self) -> bool:
         """Whether nobody but the unnamed analyst was told anything, or all analysts spend from one ledger."""
         ledger = self.shard.ledger
-        told = {name for name, transcript in self._transcripts.items() if transcript.answers} | set(ledger.scopes)
         # An analyst who was given less must not see what the unnamed analyst's larger budget shaped.
-        return ledger.house or not (told - {None, SHARED} or ledger.budgets)
+        return ledger.joint or not (self.told or ledger.budgets)
+
+    @property
+    def told(self) -> set[str]:
+        """The names of the analysts who were told anything."""
+        answered = {name for name, transcript in self._transcripts.items() if transcript.answers}
+        return {name for name in answered.union(self.shard.ledger.scopes) if name is not None and name != SHARED}
 
     def _look_due(self, unnamed: Adviser) -> bool:
         """Whether it is time to look for newcomers: by the schedule, or early because other things are asked now."""
-        if unnamed.answered >= self._scheduled:
-            return True
+        in_turn = unnamed.answered >= self._scheduled
         early = self._looks <= MOST_EARLY and unnamed.answered >= self._looked + LATEST
-        return early and unnamed.density.unlike_marked()
+        return (in_turn or early) and self._alone() and (in_turn or unnamed.density.unlike_marked())
 
     def _plan_beyond(self, answered: int) -> None:
         while self._scheduled <= answered:
             self._scheduled += max(SCHEDULE_FIRST, self._scheduled // SCHEDULE_GROWS)
             self._looks = 0
-
-    def _look_noted(self) -> None:
-        """A look began, now or in an earlier process. Later queries are compared with those up to here."""
-        unnamed = self._advisers.get(None)
-        if unnamed is not None:
-            self._looks, self._looked = self._looks + 1, unnamed.answered
-            unnamed.density.mark()
 
     def _released(self, release: Release) -> None:
         """Give a release of the shared model to the model, then write it down."""
@@ -525,55 +600,24 @@ class Predictor:
         assert self.model is not None
         if isinstance(release, PublicRows):
             if release.by_queries:
-                self.shard.ledger.house = True
+                self.shard.ledger.joint = True
             self.shard.epoch = max(self.shard.epoch, release.epoch)
             self.begun = time.monotonic()
-            self._look_noted()
+            unnamed = self._advisers.get(None)
+            if unnamed is not None:  # later queries are compared with those up to here
+                self._looks, self._looked = self._looks + 1, unnamed.answered
+                unnamed.density.mark()
         self.model.absorb(release)
-
-
-class ScansAhead:
-    """One scan for all waiting requests, although each analyst's adviser decides about its own queries.
-
-    Who is near a query depends only on the query, τ and the records, and records do not change while a batch is
-    answered. So neighbours can be looked up in advance for all queries that will probably need them. If a query was
-    not expected, or needs another τ, it is scanned later. The answers are the same either way.
-
-    `nested` means that the records near a query at a larger τ are a subset of those at a smaller τ, with the same κ.
-    This holds for an exact index. Then one scan at the smallest τ serves analysts with different τ.
-    """
-
-    def __init__(self, scan: Scan, *, nested: bool):
-        self._scan = scan
-        self._nested = nested
-        self._found: dict[tuple[int, bytes], tuple[int, Near]] = {}
-
-    def look_up(self, wanted: list[tuple[Vectors, int]]) -> None:
-        """Scan all of these queries, each with its τ. With `nested` this is one scan, otherwise one scan for each τ."""
-        least = min((tau for _, tau in wanted), default=0)
-        together: dict[int, list[Vectors]] = {}
-        for queries, tau in wanted:
-            together.setdefault(least if self._nested else tau, []).append(queries)
-        for at, parts in together.items():
-            queries = joined(parts)
-            for key, near in zip(keys_of(queries), self._scan(queries, at), strict=True):
-                self._found[0 if self._nested else at, key] = at, near
-
-    def __call__(self, queries: Vectors, tau: int) -> Iterator[Near]:
-        """The selected records of each query, from an earlier scan or from a new one."""
-        known = [self._found.get((0 if self._nested else tau, key)) for key in keys_of(queries)]
-        if any(one is None or one[0] > tau for one in known):
-            yield from self._scan(queries, tau)
-        else:
-            yield from (one[1] if one[0] == tau else one[1].within(tau) for one in known if one is not None)
-
-
-def _distinct(requests: Sequence[Request]) -> Int8Array:
-    """The distinct queries of these requests, in order, for use as public rows. At most as many as are kept."""
-    rows = np.concatenate([request.queries.values for request in requests])[: 4 * MOST_ROWS]
-    return rows[distinct(rows)]
+        if isinstance(release, ModelShown) and isinstance(self.model.shown, ShownNumbers):
+            self.shard.show(self.model.shown.rule)
 
 
 def _rows(queries: Vectors, positions: list[int]) -> Vectors:
     """The queries at these positions. If that is all of them, the same object is returned."""
     return queries if len(positions) == len(queries.values) else queries[np.array(positions, dtype=np.int64)]
+
+
+def keys_of(queries: Vectors) -> list[bytes]:
+    """A digest of everything that the mechanism sees of each query. Equal queries have equal keys."""
+    rows = zip(queries.values, queries.scale, strict=True)
+    return [hashlib.blake2b(row.tobytes() + scale.tobytes(), digest_size=32).digest() for row, scale in rows]

@@ -1,14 +1,18 @@
 """Rounds of training of the shared model: counts, gradients and report cards, charged to the shared ledger.
 
 A round is cut into pieces, so that answers can be given in between. Every release is charged and written down as soon
-as it is made. A crash or a stop costs at most the release that was being made. The round continues from there.
+as it is made. A crash or a stop costs at most the release that was being made. The round continues from there. How far
+a round is, in one line on a terminal or in a notebook, follows from releases alone, and from the clock.
 """
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import TextIO, TypeAlias
 
 from indknn.core import accounting, statistics, training
 from indknn.core.noise import Noise
@@ -16,12 +20,14 @@ from indknn.core.releases import Gradient, ModelShown, Release, TallyRelease
 from indknn.ledger import SHARED
 from indknn.models import SharedModel
 from indknn.models.feature_map import FeatureMap
-from indknn.models.shared_model import Due
-from indknn.records.protocol import AnyShard, Filled
-from indknn.records.slices import Arguments
+from indknn.models.shared_model import STEPS, Due
+from indknn.records.book import AnyShard, Filled
+from indknn.records.derived import Arguments
 from indknn.types import Cohort, FloatArray
 
 _MOMENT = 0.002  # seconds
+PATIENCE = 2.0
+"""Seconds. A training that is shorter is not worth a line."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,17 @@ class Progress:
 
     made: int
     follow: int
+
+
+MayShow: TypeAlias = Callable[[], bool]
+"""Says whether a finished model may be shown now. It must not depend on the records (rule 17)."""
+Watch: TypeAlias = Callable[[Progress | None], None]
+"""Is told before each piece of a round how far the round is, and None at its end. That follows from releases alone."""
+
+
+def at_once() -> bool:
+    """A finished model is shown at once, because whoever asks waits for it."""
+    return True
 
 
 class Trainer:
@@ -111,10 +128,65 @@ class Trainer:
     def _headcount(self) -> TallyRelease:
         model, (scale, units) = self._model, self._price("count")
         cells, since = model.n_cells("count"), model.since if model.trained else 0
-        counts = self._shard.headcount(model.cohort, cells, since, scale, units, SHARED)
+        counts = self._shard.headcount(model.cohort, cells, model.span, since, scale, units, SHARED)
         return TallyRelease(0, scale, statistics.noisy_tally(counts, scale, self._noise))
 
     def _price(self, due: Due) -> tuple[int, int]:
         """The noise on the cells of a count or a card, and the most that anybody pays for it."""
         price = self._model.price(due)
         return statistics.tally_scale(price), accounting.to_units(price)
+
+
+class TrainingLine:
+    """Says what a training costs, then how far it is, in one line that is overwritten.
+
+    Where nobody watches, as in a log, it says once how long the training will take, if that is long.
+    `verbose` True: always. None: if a person is watching, and it takes longer than `PATIENCE`.
+    """
+
+    def __init__(
+        self,
+        words: str,
+        verbose: bool | None,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._words, self._stream, self._clock = words, stream or sys.stderr, clock
+        self._live = _is_watched(self._stream)
+        self._patience = 0.0 if verbose else PATIENCE
+        self._silent = not (verbose or self._live)
+        self._begun: float | None = None
+        self._said = self._paced = False
+
+    def __call__(self, progress: Progress | None) -> None:
+        """Take in how far the training is. None: it is finished."""
+        if self._silent:
+            return
+        if progress is None:
+            if self._said:
+                self._write("\r" if self._live else "", f"the shared model is trained: {STEPS} steps", "\n")
+            self._begun, self._said, self._paced = None, False, False
+            return
+        now = self._clock()
+        self._begun = now if self._begun is None else self._begun
+        if now - self._begun < self._patience:
+            return
+        if not self._said:
+            self._write("", self._words, "\n")
+            self._said = True
+        made, follow = progress.made, progress.follow
+        left = f", about {(now - self._begun) * follow / made:.0f} s left" if made else ""
+        if self._live:
+            self._write("\r", f"step {made} of {made + follow or STEPS}{left}", "")
+        elif left and now - self._begun >= PATIENCE and not self._paced:
+            self._write("", f"step {made} of {made + follow}{left}", "\n")
+            self._paced = True
+
+    def _write(self, before: str, text: str, end: str) -> None:
+        self._stream.write(f"{before}{text:<48}{end}" if self._live else f"{before}{text}{end}")
+        self._stream.flush()
+
+
+def _is_watched(stream: TextIO) -> bool:
+    """Whether a person sees this stream as it grows: a terminal, or the output of a notebook."""
+    return stream.isatty() or type(stream).__module__.startswith("ipykernel")

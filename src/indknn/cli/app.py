@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -12,13 +15,15 @@ import click
 from indknn import __version__
 from indknn.cli.options import parameter_options
 from indknn.core import accounting
-from indknn.errors import IndKNNError, InvalidInputError, StoreError, to_install
+from indknn.errors import IndKNNError, InvalidInputError, StoreError, StoreLockedError, meant, missing, to_install
 
 _MODULES: Final = {
-    "stores": ("init", "add", "train", "predict", "forget", "purge", "backup", "rewrite", "takeover"),
-    "inspection": ("status", "owner", "export", "verify", "forecast"),
-    "doctor": ("doctor",),
-    "keys": ("keys",),
+    "records": ("add", "sync", "forget", "expire", "hold"),
+    "stores": ("init", "purge", "rewrite", "takeover", "backup", "restore"),
+    "answers": ("train", "predict", "explain"),
+    "inspection": ("status", "owner", "verify", "forecast", "export"),
+    "doctor": ("doctor", "check"),
+    "keys": ("keys", "analysts"),
     "schema": ("schema",),
     "serve": ("serve", "cluster"),
 }
@@ -38,9 +43,19 @@ class Commands(click.Group):
                 warnings.simplefilter("default", UserWarning)
                 warnings.showwarning = lambda message, *_: click.echo(f"indknn: {message}", err=True)
                 return super().invoke(ctx)
+        except BrokenPipeError:  # whoever reads the output, such as head, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (IndKNNError, ValueError, OSError) as error:
-            click.echo(f"indknn: {error}", err=True)
+            click.echo(f"indknn: {_words(error)}", err=True)
             ctx.exit(3 if isinstance(error, StoreError | OSError) else 2)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """The command that was typed. An unknown one is refused with the one that may have been meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            hint = meant(args[0], self.list_commands(ctx))
+            raise click.UsageError(error.message.rstrip(".") + hint, ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands."""
@@ -49,7 +64,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command with this name. If it cannot be loaded, a command that says what to install."""
         found: click.Command | None = super().get_command(ctx, cmd_name)
-        extra = "store" if cmd_name in _MODULE_OF else "lab"
+        extra = "lab" if cmd_name not in _MODULE_OF else "check" if cmd_name == "check" else "store"
         try:
             if found is None and cmd_name in _MODULE_OF:
                 module = import_module(f"indknn.cli.{_MODULE_OF[cmd_name]}")
@@ -60,6 +75,17 @@ class Commands(click.Group):
         except ModuleNotFoundError as missing:
             return _stand_in(cmd_name, str(missing.name), extra)
         return found
+
+
+def _words(error: Exception) -> str:
+    """An error in one line. One of the operating system names the file, and not its own number."""
+    if isinstance(error, StoreLockedError):
+        return f"{error}. If that is a server, ask it: indknn status --url, indknn backup --url"
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return missing(Path(os.fsdecode(error.filename)))
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
 
 
 def _stand_in(name: str, module: str, extra: str) -> click.Command:
@@ -86,7 +112,7 @@ def app() -> None:
       indknn forget people.store ann
       indknn serve people.store                answer over HTTP
 
-    Exit codes: 0 done; 1 verify, doctor, schema check or audit found a problem; 2 an argument or a value is not
+    Exit codes: 0 done; 1 verify, check, doctor, schema check or audit found a problem; 2 an argument or a value is not
     allowed; 3 the store or a file cannot be used (locked, damaged, an old copy, disk full); 4 audit had no time for
     everything.
     """

@@ -1,4 +1,4 @@
-"""Checks whether this machine can keep a store, and shows what a bug report should say about the machine."""
+"""Checks that open no store: `indknn doctor`, of this machine, and `indknn check`, of what a store has signed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,10 +16,11 @@ from pathlib import Path
 import click
 
 from indknn import __version__
-from indknn.cli.options import JSON, StorePlace, show
+from indknn.cli.options import FILE, JSON, StorePlace, show
 from indknn.core.noise import SecureNoise
-from indknn.errors import StoreError, to_install
+from indknn.errors import InvalidInputError, StoreError, to_install
 from indknn.place import Address, Place
+from indknn.proof import PublicKey, check, read_keys
 from indknn.records.indexes.scan import levels, make_scanner
 
 _SYNCS = 20
@@ -144,3 +146,39 @@ def _sync(folder: Path) -> tuple[bool, str, str]:
     finally:
         probe.unlink(missing_ok=True)
     return True, "durable writes", f"{took:.2f} ms per fsync"
+
+
+@click.command("check")
+@FILE
+@click.option("--key", required=True, help="The public key of the store, or a file that holds it (indknn keys public).")
+@JSON
+@click.pass_context
+def check_command(ctx: click.Context, file: Path, key: str, in_json: bool) -> None:
+    """Check a receipt or an exported audit trail, with nothing but the public key of its store.
+
+    The signature must be of this key. In a trail, every entry must fit the one before it, and the trail must end where
+    its signed head says. The first entry that is wrong is named. The exit code is 1 if anything is wrong.
+
+    \b
+    Examples:
+      indknn keys public patients.store --json > patients.pub
+      indknn check receipt.json --key patients.pub
+      indknn check audit.jsonl --key patients.pub
+    """
+    keys = _keys(key)
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        found = check(lines, keys)
+    facts = {"ok": found.problem is None, **asdict(found)}
+    about = f"{found.what} of store {found.store}, {found.at}"
+    length = "" if found.entries is None else f", all {found.entries:,} entries"
+    show(facts, in_json, f"{file}: {found.problem}" if found.problem else f"{file} is genuine: {about}{length}")
+    ctx.exit(1 if found.problem else 0)
+
+
+def _keys(given: str) -> list[PublicKey]:
+    """The keys in a file, or the key that was typed."""
+    path = Path(given)
+    try:
+        return read_keys(path.read_text(encoding="utf-8") if path.is_file() else given)
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"{path} does not hold a public key of a store") from None

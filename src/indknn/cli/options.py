@@ -10,15 +10,24 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
-from indknn.core.inputs import as_whole
-from indknn.core.parameters import Parameter
+from indknn.core.inputs import Parameter, as_whole
 from indknn.errors import InvalidInputError, to_install
-from indknn.place import is_address, place_of
+from indknn.place import is_address, place_of, private_file
 from indknn.settings import PARAMETERS
 from indknn.tables.read import Named
+from indknn.tables.schema import Schema
 
+_DAYS = "_days"
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -32,6 +41,10 @@ class StorePlace(click.Path):
         """The place that was typed. An address with a password in it is refused."""
         return place_of(value) if is_address(str(value)) else super().convert(value, param, ctx)
 
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """The places in a variable, with commas between them. Addresses are full of the usual colons."""
+        return rv.split(",")
+
 
 STORE = click.argument("store", type=StorePlace())
 FILE = click.argument("file", type=click.Path(path_type=Path))
@@ -39,11 +52,27 @@ JSON = click.option("--json", "in_json", is_flag=True, help="Print JSON.")
 WITNESS = click.option(
     "--witness", type=click.Path(path_type=Path), help="A file on another disk that detects old copies."
 )
+URL = click.option("--url", help="Ask the server at this address, which has the store open, as http://127.0.0.1:8080.")
+KEY = click.option(
+    "--key",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="With --url: the file that holds your key.",
+)
 LABEL = click.option("--label", default="y", show_default=True, help="Column of the label (not for npz).")
 OWNER = click.option("--owner", default="owner", show_default=True, help="Column of the owner (not for npz).")
 RECORD = click.option(
     "--record-id", "record", default="record_id", show_default=True, help="Column of your own ids (not for npz)."
 )
+EXPIRES = click.option(
+    "--expires",
+    default="expires",
+    show_default=True,
+    help="Column of the days or times (UTC) from which rows take no further part and are erased (not for npz).",
+)
+PROMISED = click.option(
+    "--owner-epsilon", "epsilon", default="", help="Column of what the owner is promised, if less (not for npz)."
+)
+RECEIPT = click.option("--receipt", type=click.Path(path_type=Path), help="Write the receipt to this file as well.")
 FEATURES = click.option("--features", help="Columns of the features (not for npz), as a,b,c. Default: all others.")
 
 
@@ -61,8 +90,10 @@ class NumberOrNone(_Type):
         self.name = f"{number.name}|none"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number that was typed. Commas are allowed, as in 10,000."""
+        """The number that was typed. Commas are allowed, as in 10,000. So are days, as in 400d, if it is about days."""
         text = str(value).replace(",", "")
+        if param is not None and (param.name or "").endswith(_DAYS):
+            text = text.removesuffix("d")
         return None if text == "none" else self.number.convert(text, param, ctx)
 
 
@@ -84,17 +115,28 @@ def _option(name: str, described: Parameter) -> Decorator:
     if described.none and described.kind in {int, float}:
         kind = NumberOrNone(click.INT if kind is int else click.FLOAT)
     about = f"{described.help} Without it: {described.none}." if described.none else described.help
-    return click.option(flag, name, type=kind, default=default, show_default=default is not None, help=about)
+    short = [f"--{name.removesuffix(_DAYS)}"] if name.endswith(_DAYS) else []  # --keep 400d for --keep-days 400
+    return click.option(flag, *short, name, type=kind, default=default, show_default=default is not None, help=about)
 
 
-def columns(label: str = "", owner: str = "", features: str | None = None, record: str = "") -> Named:
-    """The columns that the options name."""
-    return Named(label, owner, tuple(features.split(",")) if features else (), record)
+def column_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that name the columns of records, for `columns`."""
+    for option in (FEATURES, PROMISED, EXPIRES, RECORD, OWNER, LABEL):
+        command = option(command)
+    return command
+
+
+def columns(label: str = "", owner: str = "", features: str | None = None, record: str = "", **more: str) -> Named:
+    """The columns that the options name. `more` are those of dates and promises."""
+    return Named(label, owner, tuple(features.split(",")) if features else (), record, **more)
 
 
 def class_names(listed: str) -> tuple[Any, ...]:
     """Labels from a text such as a,b,c. If all are whole numbers, they become numbers."""
-    return as_whole(name.strip() for name in listed.split(","))
+    names = [name.strip() for name in listed.split(",")]
+    if "" in names or len(set(names)) < len(names):
+        raise InvalidInputError(f"classes must be different names with commas between them, as a,b,c, got {listed!r}")
+    return as_whole(names)
 
 
 def as_json(value: Any) -> str:
@@ -102,13 +144,30 @@ def as_json(value: Any) -> str:
     return json.dumps(value, indent=2, default=str)
 
 
-def refuse_column_options() -> None:
-    """Refuse options that name columns, because the schema of the store names them."""
-    context = click.get_current_context()
-    for name in ("label", "owner", "record", "features"):
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            option = "record-id" if name == "record" else name
-            raise InvalidInputError(f"--{option} is not for this store: its schema names the columns")
+def with_named_columns(schema: Schema) -> Schema:
+    """The schema of a store, with the columns that options name and the schema does not. It cannot be contradicted."""
+    context, given = click.get_current_context(), {}
+    roles = {"label": "label", "owner": "owner", "record": "record_id", "expires": "expires", "epsilon": "epsilon"}
+    roles["features"] = ""
+    for name, role in roles.items():
+        if context.get_parameter_source(name) is not click.core.ParameterSource.COMMANDLINE:
+            continue
+        option = "--owner-epsilon" if role == "epsilon" else f"--{(role or name).replace('_', '-')}"
+        value, known = context.params[name], getattr(schema, role, "")
+        if known not in {None, value}:
+            what = f"; it says {known!r}" if known else ""
+            raise InvalidInputError(f"{option} is not for this store: its schema names the columns{what}")
+        if value in schema.used:
+            raise InvalidInputError(f"{option} {value} is not for this store: column {value!r} is a feature there")
+        given[role] = value
+    return schema.with_roles(**given) if given else schema
+
+
+def write_receipt(path: Path | None, facts: Any) -> None:
+    """Write a receipt to a file that only its owner can read, if one was asked for."""
+    if path is not None:
+        with private_file(path) as file:
+            file.write(as_json(facts) + "\n")
 
 
 def show(facts: Any, in_json: bool, *lines: str) -> None:
@@ -130,28 +189,55 @@ def wanted(extra: str) -> Iterator[None]:
 
 
 @contextmanager
-def counting(what: str, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A counter for work whose total is not known."""
-    console = Console(stderr=True)
-    if not (shown and console.is_terminal):  # older versions of rich end even a disabled bar with an empty line
-        yield lambda done: None
-        return
-    columns = TextColumn(what), BarColumn(), TextColumn("{task.completed:,.0f}"), TimeElapsedColumn()
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done: bar.update(task, completed=done)
+def remote(url: str, key: Path | None) -> Iterator[Any]:
+    """A client of a running server, with the key in this file."""
+    with wanted("client"):
+        from indknn.client import Client  # noqa: PLC0415
+    text = None if key is None else key.read_text(encoding="utf-8").strip()
+    with Client(url, text, timeout=None) as client:
+        yield client
+
+
+def on_terminal() -> bool:
+    """Whether somebody sees what is written on stderr as it grows."""
+    return Console(stderr=True).is_terminal
 
 
 @contextmanager
-def stages() -> Iterator[Callable[[str, int, int], None]]:
-    """Progress bars by name. A bar starts when its name is first used."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+def stages_on_terminal(shown: bool) -> Iterator[Callable[[str, int, int | None], None]]:
+    """As `stages`, if there is a terminal. Older versions of rich end even a disabled bar with an empty line."""
+    if not (shown and on_terminal()):
+        yield lambda label, done, total: None
+        return
+    with stages() as show:
+        yield show
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str, int, int | None], None]]:
+    """Progress bars by name. A bar starts when its name is first used. Its total may be unknown."""
+    times = TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *times
     with Progress(*columns, console=Console(stderr=True)) as bar:
         tasks: dict[str, TaskID] = {}
 
-        def show(label: str, done: int, total: int) -> None:
+        def show(label: str, done: int, total: int | None) -> None:
             if label not in tasks:
                 tasks[label] = bar.add_task(label, total=total)
             bar.update(tasks[label], completed=done)
 
         yield show
+
+
+def many(n: int, one: str, more: str = "") -> str:
+    """A number of things in words.
+
+    >>> many(1, "record"), many(1200, "record")
+    ('1 record', '1,200 records')
+    """
+    return f"{n:,} {one if n == 1 else more or f'{one}s'}"
+
+
+def records_of(records: int, people: int) -> str:
+    """How many records of how many people."""
+    return f"{many(records, 'record')} of {many(people, 'person', 'people')}"

@@ -1,6 +1,6 @@
 """Many shards, in other processes or on other machines. Each has the records and ledgers of some people.
 
-`Cluster` holds the links to them, and makes the coordinator that an engine or a store has (`coordinator.py`).
+`Cluster` holds the links to them, and makes the shard that an engine or a store has (`shard.py`).
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from indknn.cluster.coordinator import Cluster, Coordinator, local_cluster
+from indknn.cluster.shard import Cluster, ClusterShard, local_cluster
 
-__all__ = ["Cluster", "Coordinator", "local_cluster", "shard_maker"]
+__all__ = ["Cluster", "ClusterShard", "local_cluster", "shard_maker"]
 
 
-def shard_maker(shards: Any) -> Callable[..., Coordinator] | None:
+def shard_maker(shards: Any) -> Callable[..., ClusterShard] | None:
     """A function that makes the shard of an engine: over a cluster, or over this many processes. None for None."""
     if shards is None:
         return None

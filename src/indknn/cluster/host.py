@@ -2,29 +2,111 @@
 
 It knows no names: people and records are numbers that the coordinator gave them. Everything here follows from what the
 coordinator sent. So a host that dies can be filled again, and a host that was replaced is ignored.
+
+The messages come first: plain values and arrays that can be pickled.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from indknn.cluster.messages import Debit, Form, Limits, PackedDebits, QueryBatch, Sums
+from indknn.core.kernels import Kernel
 from indknn.core.mechanism import Plan
 from indknn.errors import ShardError
 from indknn.ledger import MemoryLedger, Scope
+from indknn.ledger.promises import PROMISE
 from indknn.records.derived import Derived, Rule
 from indknn.records.indexes import make_index
 from indknn.records.shard import Admitted, Shard
-from indknn.records.slices import Arguments
 from indknn.types import Cohort, FloatArray, Int8Array, IntArray, Vectors
 
+Debit = tuple[IntArray, IntArray]
+"""Slots of owners, and the units that they paid."""
 _NOBODY: IntArray = np.zeros(0, dtype=np.int64)
-_RECORDS = ("expect", "place", "drop", "balances", "bodies", "status")
-CALLS = frozenset((*_RECORDS, "vote", "count", "settle", "derive", "fill", "gradient", "tally", "headcount"))
+_RECORDS = ("expect", "place", "date", "promise", "renew", "drop", "balances", "bodies", "status")
+CALLS = frozenset((*_RECORDS, "vote", "count", "settle", "show", "derive", "fill", "add_up"))
+SUMS = ("gradient", "tally", "headcount")
+
+
+@dataclass(frozen=True)
+class Form:
+    """How to make the index of a shard, and the version of the program. Another version may use other messages."""
+
+    version: str
+
+    index: str
+    kernel: Kernel
+    n_features: int
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of everybody's spending. They are sent with every call that charges."""
+
+    budget: int
+    global_budget: int | None
+    shared_budget: int
+    budgets: dict[Scope, int]
+    joint: bool
+    minute: int
+    """The time."""
+    fraction: tuple[int, int]
+
+    @staticmethod
+    def of(ledger: MemoryLedger) -> Limits:
+        """The limits now."""
+        budgets = ledger.budget, ledger.global_budget, ledger.shared_budget, dict(ledger.budgets)
+        return Limits(*budgets, ledger.joint, ledger.minute, ledger.fraction)
+
+    def hold_in(self, ledger: MemoryLedger) -> None:
+        """Use these limits in this ledger from now on."""
+        ledger.budget, ledger.global_budget, ledger.shared_budget = self.budget, self.global_budget, self.shared_budget
+        ledger.budgets, ledger.joint, ledger.minute = self.budgets, self.joint, self.minute
+        ledger.fraction = self.fraction
+
+
+@dataclass(frozen=True)
+class QueryBatch:
+    """Queries that are asked together, with one scan and one round trip: the plan of each, and whose ledger pays."""
+
+    queries: Vectors
+    tau: int
+    questions: list[tuple[Plan, Scope]]
+
+
+@dataclass(frozen=True)
+class PackedDebits:
+    """Who pays how much for each of some answers. `ends` says where the owners of each answer end."""
+
+    ends: IntArray
+    slots: npt.NDArray[np.uint32]
+    units: IntArray
+
+    @staticmethod
+    def of(answers: list[Debit]) -> PackedDebits:
+        """Pack them."""
+        slots = np.concatenate([np.zeros(0, dtype=np.int64), *(slots for slots, _ in answers)])
+        units = np.concatenate([np.zeros(0, dtype=np.int64), *(units for _, units in answers)])
+        return PackedDebits(np.cumsum([len(slots) for slots, _ in answers]), slots.astype(np.uint32), units)
+
+    def __getitem__(self, answer: int) -> Debit:
+        first, end = int(self.ends[answer - 1]) if answer else 0, int(self.ends[answer])
+        return self.slots[first:end].astype(np.int64), self.units[first:end]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The result of a shard: sums over its people, one row per answer, and what they pay."""
+
+    rows: IntArray
+    debits: PackedDebits
 
 
 class Host:
@@ -60,17 +142,39 @@ class Host:
     # Records and balances
 
     def place(
-        self, vectors: Vectors, labels: IntArray, owners: IntArray, epochs: IntArray, balances: dict[Scope, IntArray]
+        self,
+        vectors: Vectors,
+        labels: IntArray,
+        owners: IntArray,
+        epochs: IntArray,
+        until: IntArray,
+        balances: dict[Scope, IntArray],
+        promises: npt.NDArray[np.void] | None,
     ) -> IntArray:
         """Store records and return their slots here.
 
-        `balances` is what the distinct owners, ascending, have spent so far.
+        `balances` is what the distinct owners, ascending, have spent so far, and `promises` their own promises.
         """
         people = np.unique(owners)
         self._ledger.set_spent(people, None, np.zeros(len(people), dtype=np.int64))
         for scope, units in balances.items():
             self._ledger.set_spent(people, scope, units)
-        return self._shard.place(vectors, labels, owners, epochs)
+        if promises is not None:
+            self._ledger.set_promises(people, promises)
+        return self._shard.place(vectors, labels, owners, epochs, until)
+
+    def date(self, slots: IntArray, until: IntArray, epochs: IntArray) -> None:
+        """Set until when these records take part, and how many rounds had begun before they did."""
+        self._shard.redate(slots, until, epochs)
+
+    def renew(self, terms: Limits) -> None:
+        """Everybody's budget starts anew."""
+        terms.hold_in(self._ledger)
+        self._ledger.close_period()
+
+    def promise(self, people: IntArray, promises: npt.NDArray[np.void]) -> None:
+        """These people have these promises from now on."""
+        self._ledger.set_promises(people, promises)
 
     def expect(self, records: int) -> None:
         """Reserve room for this many records."""
@@ -78,9 +182,10 @@ class Host:
 
     def drop(self, slots: IntArray) -> None:
         """Erase records, and the balances of owners who have none left. The coordinator keeps those."""
-        gone = np.array(self._shard.drop(slots), dtype=np.int64)
+        gone = np.array(self._shard.drop(np.sort(slots)), dtype=np.int64)
         for scope in self._ledger.scopes:
             self._ledger.set_spent(gone, scope, np.zeros(len(gone), dtype=np.int64))
+        self._ledger.set_promises(gone, np.zeros(len(gone), dtype=PROMISE))
 
     def balances(self) -> dict[Scope, tuple[IntArray, IntArray]]:
         """Who has spent how much, by scope. For a coordinator that missed the end of a batch."""
@@ -128,6 +233,10 @@ class Host:
             paid.append(self._paid(scope))
         return paid
 
+    def show(self, rule: Rule) -> None:
+        """Set the rule of ballots about residuals."""
+        self._shard.show(rule)
+
     # Training
 
     def derive(self, rule: Rule, cohort: Cohort) -> None:
@@ -138,26 +247,13 @@ class Host:
         """Process some more records. Returns whether there were any left."""
         return self._derived is not None and self._derived.fill()
 
-    def gradient(self, terms: Limits, step: Arguments, scope: Scope) -> Sums:
-        """The gradient over the records here that take part."""
-        assert self._derived is not None
+    def add_up(self, terms: Limits, what: str, arguments: tuple[Any, ...], scope: Scope) -> Sums:
+        """A sum over the records here that take part: the gradient, the tally or the headcount of the shard."""
+        if what not in SUMS:
+            raise ShardError(f"a shard does not know the sum {what!r}")
         terms.hold_in(self._ledger)
-        return self._summed(self._shard.gradient(self._derived, step, scope), scope)
-
-    def tally(self, terms: Limits, n_cells: int, scale: int, price: int, scope: Scope) -> Sums:
-        """How many records are in each cell."""
-        assert self._derived is not None
-        terms.hold_in(self._ledger)
-        return self._summed(self._shard.tally(self._derived, n_cells, scale, price, scope), scope)
-
-    def headcount(
-        self, terms: Limits, cohort: Cohort, n_cells: int, since: int, scale: int, price: int, scope: Scope
-    ) -> Sums:
-        """How many people there are."""
-        terms.hold_in(self._ledger)
-        return self._summed(self._shard.headcount(cohort, n_cells, since, scale, price, scope), scope)
-
-    def _summed(self, total: IntArray, scope: Scope) -> Sums:
+        rows = () if what == "headcount" else (self._derived,)
+        total = getattr(self._shard, what)(*rows, *arguments, scope)
         return Sums(total, PackedDebits.of([self._paid(scope)]))
 
     def _paid(self, scope: Scope) -> Debit:

@@ -18,8 +18,7 @@ from time import monotonic
 from typing import Any, Protocol, Self
 from weakref import finalize
 
-from indknn.cluster.host import Host
-from indknn.cluster.messages import Form
+from indknn.cluster.host import Form, Host
 from indknn.errors import IndKNNError, InvalidInputError, ShardError
 
 PATIENCE = 120.0
@@ -71,14 +70,16 @@ class Links:
     def begin(self, form: Form) -> str:
         """Empty all hosts, and return their new incarnation. From now on earlier users are refused."""
         incarnation = secrets.token_hex(16)
-        for number, link in enumerate(self._links):
-            self._links[number] = link or self._connect(number)
-        try:
-            self._gather([("begin", incarnation, form, self._threads)] * len(self))
-        except ShardError:  # one had died meanwhile; the second time all of them are new
-            self.close()
-            self._links = [self._connect(number) for number in range(len(self))]
-            self._gather([("begin", incarnation, form, self._threads)] * len(self))
+        for again in (True, False):
+            new = [number for number, link in enumerate(self._links) if link is None]
+            for number in new:
+                self._links[number] = self._connect(number)
+            try:
+                self._gather([("begin", incarnation, form, self._threads)] * len(self))
+                break
+            except ShardError:  # one had died meanwhile: it is replaced, but a new one that fails is not
+                if not again or any(self._links[number] is None for number in new):
+                    raise
         return incarnation
 
     def ask(self, incarnation: str, name: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -86,7 +87,7 @@ class Links:
         return self._gather([("call", incarnation, name, *own) for own in arguments])
 
     def _gather(self, messages: Sequence[tuple[Any, ...]]) -> list[Any]:
-        given: list[Any] = []
+        answers: list[Any] = []
         failure, sending = None, True
         try:
             for number, message in enumerate(messages):
@@ -98,18 +99,18 @@ class Links:
             sending = False
             for number, link in enumerate(self._links):
                 try:
-                    given.append(link.receive() if link else None)
+                    answers.append(link.receive() if link else None)
                 except ShardError as error:
-                    given.append(None)
+                    answers.append(None)
                     failure = error
                     self._drop(number)
         except BaseException:  # an interrupt: half of a message may be sent, so these hosts are not used again
-            for number in range(len(messages)) if sending else range(len(given), len(messages)):
+            for number in range(len(messages)) if sending else range(len(answers), len(messages)):
                 self._drop(number)
             raise
         if failure is not None:
             raise failure
-        return given
+        return answers
 
     def _link(self, number: int) -> Link:
         link = self._links[number]
@@ -186,14 +187,14 @@ class Process:
                     # This process may have been suspended, and the answer came meanwhile: look once more.
                     if monotonic() - start >= self._patience and not self._connection.poll(0):
                         raise ShardError(f"shard {self._number} did not answer within {self._patience:g} seconds")
-                number, given, error = self._connection.recv()
+                number, answer, error = self._connection.recv()
             except (OSError, EOFError) as gone:
                 raise ShardError(f"shard {self._number} is gone: {gone!r}") from gone
             if number == self._sent:  # an earlier number is the answer to a call that was interrupted
                 break
         if error is not None:
             raise ShardError(f"shard {self._number} failed: {error}")
-        return given
+        return answer
 
     def close(self) -> None:
         """Give it up. If the process is suspended, it finds its socket closed when it continues."""

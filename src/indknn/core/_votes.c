@@ -40,6 +40,16 @@ static void squared_norms(const Settling *s, const int64_t *vote, double *norms,
     }
 }
 
+/* The same for somebody with one entry. */
+static double squared_norm(const Settling *s, int64_t vote)
+{
+    const double v = (double)vote, norm = v * v;
+    if (!s->contrast)
+        return norm;
+    const double left = norm - v * v / (double)s->classes, rounded = norm > 0.0 ? (double)(s->classes / 2) : 0.0;
+    return (left > 0.0 ? left : 0.0) + norm * 0x1p-46 + rounded;
+}
+
 /* What a squared shift is charged: rounded up, at most `most`. */
 static int64_t charge_units(double squared, double per_square, double most)
 {
@@ -70,32 +80,37 @@ static double shrink_of(double limit, double norm)
     return sqrt(limit / size);
 }
 
+/* Towards zero, so that no vote becomes longer: votes about numbers have a sign. */
 static int64_t shrunk(int64_t vote, double shrink)
 {
-    return shrink < 1.0 ? (int64_t)floor((double)vote * shrink) : vote;
+    return shrink < 1.0 ? (int64_t)((double)vote * shrink) : vote;
 }
 
-/* One entry each and the plain charge: the usual store, in a single pass. */
+/* The clipped vote of somebody with one entry and so much left, and what it costs; 0 and 0 if they cannot pay. */
+static int64_t settle_one(const Settling *s, int64_t whole, int64_t remaining, int64_t *charge)
+{
+    const int64_t vote = shrunk(whole, shrink_of(limit_of(s, remaining), squared_norm(s, whole)));
+    *charge = charge_units(squared_norm(s, vote), s->per_square, s->most);
+    if (*charge <= remaining)
+        return vote;
+    *charge = 0;
+    return 0;
+}
+
+/* One entry each: the usual store, in a single pass. */
 static void settle_ones(const Settling *s)
 {
     const int64_t *label = s->label.buf, *whole = s->vote.buf, *remaining = s->remaining.buf;
     int64_t *votes = s->votes.buf, *charges = s->charges.buf;
-    for (Py_ssize_t i = 0; i < s->entries; i++) {
-        const double v = (double)whole[i];
-        const int64_t vote = shrunk(whole[i], shrink_of(limit_of(s, remaining[i]), v * v));
-        charges[i] = charge_units((double)vote * (double)vote, s->per_square, s->most);
-        if (charges[i] <= remaining[i])
-            votes[label[i]] += vote;
-        else
-            charges[i] = 0;
-    }
+    for (Py_ssize_t i = 0; i < s->entries; i++)
+        votes[label[i]] += settle_one(s, whole[i], remaining[i], &charges[i]);
 }
 
 static int settle_all(const Settling *s)
 {
     const int64_t *who = s->who.buf, *label = s->label.buf, *whole = s->vote.buf, *remaining = s->remaining.buf;
     int64_t *votes = s->votes.buf, *charges = s->charges.buf;
-    if (!s->who.len && !s->contrast) {
+    if (!s->who.len) {
         settle_ones(s);
         return 0;
     }
@@ -193,25 +208,51 @@ static PyObject *count(PyObject *self, PyObject *args)
 }
 
 typedef struct {
-    Py_buffer own, shared, slots; /* `shared` of no length: nobody was charged there */
-    long long limit, budget;
+    double epsilon;
+    int64_t whole, part, before, over;
+} Promise; /* of one person; `whole` 0: the public default. See ledger/promises.py */
+
+typedef struct {
+    Py_buffer own, shared, promises, slots; /* `shared`, `promises` of no length: nobody has any */
+    long long limit, budget, paced, steps; /* so much of the limit is there yet: paced of steps */
+    long long now; /* that is so much of it, see `known` */
+    int apart; /* the analyst sees nothing that is shared */
 } Columns;
 
-static int64_t left_of(const Columns *c, int64_t slot)
+/* The part of a limit that is there yet. */
+static int64_t there_yet(const Columns *c, int64_t limit)
+{
+    if (c->paced >= c->steps || limit <= 0)
+        return limit;
+    return limit / c->steps * c->paced + limit % c->steps * c->paced / c->steps;
+}
+
+static inline int64_t left_of(const Columns *c, int64_t slot)
 {
     const int64_t spent = ((const int64_t *)c->own.buf)[slot];
-    const int64_t mine = c->limit - spent;
-    const int64_t whole = c->budget - (c->shared.len ? ((const int64_t *)c->shared.buf)[slot] : 0) - spent;
+    int64_t limit = c->now, budget = c->budget;
+    if (c->promises.len) {
+        const Promise *own = (const Promise *)c->promises.buf + slot;
+        if (own->whole) {
+            budget = own->whole < budget ? own->whole : budget;
+            const int64_t most = budget - (c->apart ? 0 : own->part);
+            limit = there_yet(c, most < c->limit ? most : c->limit);
+        }
+    }
+    const int64_t mine = limit - spent;
+    const int64_t whole = budget - (c->shared.len ? ((const int64_t *)c->shared.buf)[slot] : 0) - spent;
     const int64_t least = mine < whole ? mine : whole;
     return least > 0 ? least : 0;
 }
 
 /* Whether the columns are of one length, and every slot is one of theirs. */
-static int known(const Columns *c)
+static int known(Columns *c)
 {
     const int64_t *slot = c->slots.buf;
     const Py_ssize_t capacity = c->own.len / 8;
     int fits = !c->shared.len || c->shared.len == c->own.len;
+    fits = fits && (!c->promises.len || c->promises.len / (Py_ssize_t)sizeof(Promise) == capacity);
+    c->now = there_yet(c, c->limit);
     for (Py_ssize_t i = 0; fits && i < c->slots.len / 8; i++)
         fits = slot[i] >= 0 && slot[i] < capacity;
     return fits;
@@ -221,6 +262,7 @@ static void release(Columns *c)
 {
     PyBuffer_Release(&c->own);
     PyBuffer_Release(&c->shared);
+    PyBuffer_Release(&c->promises);
     PyBuffer_Release(&c->slots);
 }
 
@@ -229,7 +271,8 @@ static PyObject *room(PyObject *self, PyObject *args)
     Columns c;
     Py_buffer out;
     (void)self;
-    if (!PyArg_ParseTuple(args, "y*y*y*LLw*:room", &c.own, &c.shared, &c.slots, &c.limit, &c.budget, &out))
+    if (!PyArg_ParseTuple(args, "y*y*y*y*LLLLpw*:room", &c.own, &c.shared, &c.promises, &c.slots, &c.limit, &c.budget,
+                          &c.paced, &c.steps, &c.apart, &out))
         return NULL;
     const int fits = out.len == c.slots.len && known(&c);
     for (Py_ssize_t i = 0; fits && i < c.slots.len / 8; i++)
@@ -244,8 +287,8 @@ static PyObject *charge(PyObject *self, PyObject *args)
     Columns c;
     Py_buffer units, queries;
     (void)self;
-    if (!PyArg_ParseTuple(args, "w*y*y*LLy*w*:charge", &c.own, &c.shared, &c.slots, &c.limit, &c.budget, &units,
-                          &queries))
+    if (!PyArg_ParseTuple(args, "w*y*y*y*LLLLpy*w*:charge", &c.own, &c.shared, &c.promises, &c.slots, &c.limit, &c.budget,
+                          &c.paced, &c.steps, &c.apart, &units, &queries))
         return NULL;
     const Py_ssize_t n = c.slots.len / 8;
     const int64_t *slot = c.slots.buf, *unit = units.buf;
@@ -262,6 +305,178 @@ static PyObject *charge(PyObject *self, PyObject *args)
     return PyBool_FromLong(fits);
 }
 
+/* Lines 4 and 7 on a ledger: whoever can pay for being counted with m records does. The work is the same for those who
+   cannot (rule 3). */
+static PyObject *pay(PyObject *self, PyObject *args)
+{
+    Columns c;
+    Py_buffer records, charges, able;
+    double grid, per_square;
+    long long most;
+    int64_t total = 0, payers = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "w*y*y*y*LLLLpy*w*w*ddL:pay", &c.own, &c.shared, &c.promises, &c.slots, &c.limit,
+                          &c.budget, &c.paced, &c.steps, &c.apart, &records, &charges, &able, &grid, &per_square, &most))
+        return NULL;
+    const Py_ssize_t n = c.slots.len / 8;
+    const int64_t *slot = c.slots.buf, *m = records.buf;
+    int64_t *charge = charges.buf, *own = c.own.buf;
+    const int fits = records.len == c.slots.len && charges.len == c.slots.len && able.len == n && known(&c);
+    for (Py_ssize_t i = 0; fits && i < n; i++) {
+        const double shift = (double)m[i] * grid;
+        charge[i] = charge_units(shift * shift, per_square, (double)most);
+        const int64_t pays = left_of(&c, slot[i]) >= charge[i];
+        ((uint8_t *)able.buf)[i] = (uint8_t)pays;
+        own[slot[i]] += pays * charge[i];
+        total += pays * m[i];
+        payers += pays;
+    }
+    release(&c);
+    PyBuffer_Release(&records);
+    PyBuffer_Release(&charges);
+    PyBuffer_Release(&able);
+    return Py_BuildValue("OLL", fits ? Py_True : Py_False, (long long)total, (long long)payers);
+}
+
+/* Lines 8 and 9 on a ledger, for people with one entry each: clip, charge and add up. */
+static PyObject *vote(PyObject *self, PyObject *args)
+{
+    Columns c;
+    Settling s = {.who = {.len = 0}};
+    Py_buffer queries;
+    long long most;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "w*y*y*y*LLLLpy*y*w*w*w*pdddL:vote", &c.own, &c.shared, &c.promises, &c.slots,
+                          &c.limit, &c.budget, &c.paced, &c.steps, &c.apart, &s.label, &s.vote, &s.votes, &s.charges,
+                          &queries, &s.contrast, &s.per_square, &s.per_unit, &s.slack, &most))
+        return NULL;
+    const Py_ssize_t n = s.entries = c.slots.len / 8;
+    const int64_t *slot = c.slots.buf, *label = s.label.buf, *whole = s.vote.buf;
+    int64_t *own = c.own.buf, *votes = s.votes.buf, *charges = s.charges.buf;
+    s.classes = s.votes.len / 8;
+    s.most = (double)most;
+    int fits = s.label.len == c.slots.len && s.vote.len == c.slots.len && s.charges.len == c.slots.len &&
+               queries.len * 2 == c.own.len && known(&c);
+    for (Py_ssize_t i = 0; fits && i < n; i++)
+        fits = label[i] >= 0 && label[i] < s.classes;
+    for (Py_ssize_t i = 0; fits && i < n; i++) {
+        votes[label[i]] += settle_one(&s, whole[i], left_of(&c, slot[i]), &charges[i]);
+        own[slot[i]] += charges[i];
+        ((int32_t *)queries.buf)[slot[i]]++;
+    }
+    release(&c);
+    Py_buffer *all[] = {&s.label, &s.vote, &s.votes, &s.charges, &queries};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        PyBuffer_Release(all[i]);
+    return PyBool_FromLong(fits);
+}
+
+static int bytes_of(uint64_t most)
+{
+    int width = 1;
+    while (width < 8 && most >> (8 * width))
+        width++;
+    return width;
+}
+
+static uint8_t *put(uint8_t *to, uint64_t value, int width)
+{
+    for (int b = 0; b < width; b++)
+        *to++ = (uint8_t)(value >> (8 * b));
+    return to;
+}
+
+static PyObject *blocks_of(const int64_t *slot, Py_ssize_t n, int64_t block)
+{
+    PyObject *blocks = PyList_New(0);
+    int64_t last = -1;
+    for (Py_ssize_t i = 0; blocks && i < n; i++)
+        if (slot[i] / block != last) {
+            PyObject *number = PyLong_FromLongLong(last = slot[i] / block);
+            if (!number || PyList_Append(blocks, number))
+                Py_CLEAR(blocks);
+            Py_XDECREF(number);
+        }
+    return blocks;
+}
+
+/* Debits as they are written down (`Debits.encode`), their sum, and the blocks of balances that they are in. */
+static PyObject *pack(PyObject *self, PyObject *args)
+{
+    Py_buffer slots, units;
+    long long block;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*L:pack", &slots, &units, &block))
+        return NULL;
+    const int64_t *slot = slots.buf, *unit = units.buf;
+    const Py_ssize_t n = slots.len / 8 < units.len / 8 ? slots.len / 8 : units.len / 8;
+    uint64_t total = 0, widest = 0, least = n ? (uint64_t)unit[0] : 0, most = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const uint64_t gap = (uint64_t)(slot[i] - (i ? slot[i - 1] : 0)), paid = (uint64_t)unit[i];
+        total = total >> 62 ? (uint64_t)1 << 63 : total + paid;
+        widest = gap > widest ? gap : widest;
+        least = paid < least ? paid : least;
+        most = paid > most ? paid : most;
+    }
+    const int gaps = bytes_of(widest), amounts = bytes_of(most - least);
+    PyObject *body = PyBytes_FromStringAndSize(NULL, n ? 10 + n * (gaps + amounts) : 0);
+    PyObject *blocks = body ? blocks_of(slot, n, block) : NULL;
+    if (blocks && n) {
+        uint8_t *to = (uint8_t *)PyBytes_AS_STRING(body);
+        to = put(put(put(to, (uint64_t)gaps, 1), (uint64_t)amounts, 1), least, 8);
+        for (Py_ssize_t i = 0; i < n; i++)
+            to = put(to, (uint64_t)(slot[i] - (i ? slot[i - 1] : 0)), gaps);
+        for (Py_ssize_t i = 0; i < n; i++)
+            to = put(to, (uint64_t)unit[i] - least, amounts);
+    }
+    PyBuffer_Release(&slots);
+    PyBuffer_Release(&units);
+    if (!blocks) {
+        Py_XDECREF(body);
+        return NULL;
+    }
+    return Py_BuildValue("NLN", body, total >> 62 ? -1LL : (long long)total, blocks);
+}
+
+/* The dot products of one int8 vector with each of n rows, as float64. With fewer than 2^17 features a sum fits. */
+static inline void dots_of(const int8_t *q, const int8_t *row, Py_ssize_t n, Py_ssize_t d, double *out)
+{
+    for (Py_ssize_t i = 0; i < n; i++, row += d) {
+        int32_t sum = 0;
+        for (Py_ssize_t j = 0; j < d; j++)
+            sum += (int16_t)q[j] * (int16_t)row[j];
+        out[i] = sum;
+    }
+}
+
+#if defined(__GNUC__) && defined(__x86_64__)
+__attribute__((target("avx2"))) static void dots_avx2(const int8_t *q, const int8_t *row, Py_ssize_t n, Py_ssize_t d,
+                                                      double *out)
+{
+    dots_of(q, row, n, d, out);
+}
+#define WIDE __builtin_cpu_supports("avx2")
+#else
+#define WIDE 0
+#define dots_avx2 dots_of
+#endif
+
+static PyObject *dots(PyObject *self, PyObject *args)
+{
+    Py_buffer query, rows, out;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*w*:dots", &query, &rows, &out))
+        return NULL;
+    const Py_ssize_t d = query.len, n = out.len / 8;
+    const int fits = rows.len == n * d && d < 1 << 17;
+    if (fits)
+        (WIDE ? dots_avx2 : dots_of)(query.buf, rows.buf, n, d, out.buf);
+    PyBuffer_Release(&query);
+    PyBuffer_Release(&rows);
+    PyBuffer_Release(&out);
+    return PyBool_FromLong(fits);
+}
+
 static PyMethodDef METHODS[] = {
     {"settle", settle, METH_VARARGS,
      "settle(who, label, vote, remaining, votes, charges, contrast, per_square, per_unit, slack, most)\n\n"
@@ -269,10 +484,20 @@ static PyMethodDef METHODS[] = {
     {"count", count, METH_VARARGS,
      "count(m, remaining, charges, grid, per_square, most) -> (able, total)\n\nSets charges while all are able."},
     {"room", room, METH_VARARGS,
-     "room(own, shared, slots, limit, budget, out) -> bool\n\nSets what is left; False if a slot is not there."},
+     "room(own, shared, promises, slots, limit, budget, paced, steps, apart, out) -> bool\n\n"
+     "Sets what is left; False if a slot is not there."},
     {"charge", charge, METH_VARARGS,
-     "charge(own, shared, slots, limit, budget, units, queries) -> bool\n\n"
+     "charge(own, shared, promises, slots, limit, budget, paced, steps, apart, units, queries) -> bool\n\n"
      "Adds units to the slots of a column, and one to their queries: all if all fit, or none."},
+    {"pay", pay, METH_VARARGS,
+     "pay(own, shared, promises, slots, limit, budget, paced, steps, apart, m, charges, grid, per_square, most) -> (able, total)\n\n"
+     "Sets what being counted costs and charges it, if all are able."},
+    {"vote", vote, METH_VARARGS,
+     "vote(own, shared, promises, slots, limit, budget, paced, steps, apart, label, vote, votes, charges, queries, contrast,\n"
+     "per_square, per_unit, slack, most) -> bool\n\nAdds clipped votes of one entry each to votes, sets charges and charges them."},
+    {"pack", pack, METH_VARARGS,
+     "pack(slots, units, block) -> (body, total, blocks)\n\nOf ascending slots; total is -1 if it is above 2^62."},
+    {"dots", dots, METH_VARARGS, "dots(query, rows, out) -> bool\n\nSets dot products of int8 vectors, if the sizes fit."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "_votes", "Votes and charges in one pass.", -1, METHODS,

@@ -17,11 +17,10 @@ Both functions round to the safe side: `budget` down, `epsilon` up.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from math import exp, expm1, inf, isfinite, log, log1p, sqrt
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
-from scipy.special import log_ndtr
 
 from indknn.errors import InvalidInputError
 from indknn.types import Accountant, FloatArray, IntArray
@@ -52,11 +51,7 @@ def budget(epsilon: float, delta: float, accountant: Accountant = "gdp") -> floa
     _check("epsilon", epsilon, MIN_EPSILON, MAX_EPSILON)
     _check("delta", delta, MIN_DELTA, 1.0)
     _check_accountant(accountant)
-    if accountant == "rdp":
-        # For each α the conversion can be solved for B; the best α gives the largest B.
-        B = -_minimise(lambda a1: -(epsilon - _rdp_offset(a1, delta)) / (1.0 + a1))
-    else:
-        B = _gdp_mu(epsilon, log(delta)) ** 2 / 2.0
+    B = _rdp_budget(epsilon, delta) if accountant == "rdp" else _gdp_mu(epsilon, log(delta)) ** 2 / 2.0
     return B * (1.0 - _MARGIN)
 
 
@@ -79,6 +74,31 @@ def epsilon(budget: float, delta: float, accountant: Accountant = "gdp") -> floa
     return max(0.0, eps * (1.0 + _MARGIN))
 
 
+def budget_at_order(epsilon: float, delta: float, order: float) -> float:
+    """The largest Rényi divergence of one order that proves (epsilon, delta)-DP.
+
+    >>> round(budget_at_order(1.0, 1e-5, 16.0), 4)
+    0.4818
+    """
+    _check("epsilon", epsilon, MIN_EPSILON, MAX_EPSILON)
+    B = epsilon - _offset_at(order, delta)
+    if B <= 0.0:
+        raise InvalidInputError(f"order {order:g} proves nothing at epsilon = {epsilon:g}, delta = {delta:g}: raise it")
+    return B * (1.0 - _MARGIN)
+
+
+def epsilon_at_order(spent: float, delta: float, order: float) -> float:
+    """The epsilon that a Rényi divergence of one order proves."""
+    return max(0.0, (spent + _offset_at(order, delta)) * (1.0 + _MARGIN)) if spent else 0.0
+
+
+def _offset_at(order: float, delta: float) -> float:
+    _check("delta", delta, MIN_DELTA, 1.0)
+    if not (isfinite(order) and order > 1.0):
+        raise InvalidInputError(f"order must be a number above 1, got {order!r}")
+    return _rdp_offset(order - 1.0, delta)
+
+
 def to_units(budget: float) -> int:
     """A budget in ledger units, rounded down.
 
@@ -98,6 +118,8 @@ def from_units(units: IntArray | int) -> FloatArray:
 
 def _gdp_log_delta(eps: float, mu: float) -> float:
     """log δ(ε) of μ-GDP, without cancellation in the tails."""
+    from scipy.special import log_ndtr  # noqa: PLC0415 - SciPy is half of the start of a process, and many need none
+
     a = float(log_ndtr(mu / 2.0 - eps / mu))
     b = eps + float(log_ndtr(-mu / 2.0 - eps / mu))
     return a + log(-expm1(b - a)) if b < a else -inf
@@ -108,6 +130,8 @@ def _gdp_mu(eps: float, log_delta: float) -> float:
 
     def gap(log_mu: float) -> float:
         return max(_gdp_log_delta(eps, exp(log_mu)), -1e6) - log_delta
+
+    from scipy.optimize import brentq  # noqa: PLC0415
 
     low, high = log(eps) - 10.0, 5.0 + log1p(sqrt(2.0 * eps))
     root = float(brentq(gap, low, high, xtol=1e-14, rtol=1e-14))
@@ -122,8 +146,16 @@ def _gdp_epsilon(mu: float, log_delta: float) -> float:
 
     if gap(0.0) <= 0.0:
         return 0.0
+    from scipy.optimize import brentq  # noqa: PLC0415
+
     high = mu * mu / 2.0 + mu * sqrt(-2.0 * log_delta) + 1e-300  # Chernoff: δ(high) <= δ
     return float(brentq(gap, 0.0, high, xtol=1e-300, rtol=1e-14, maxiter=500))
+
+
+@lru_cache(maxsize=256)  # 400 points of a grid, for settings that are few
+def _rdp_budget(epsilon: float, delta: float) -> float:
+    """For each α the conversion can be solved for B; the best α gives the largest B."""
+    return -_minimise(lambda a1: -(epsilon - _rdp_offset(a1, delta)) / (1.0 + a1))
 
 
 def _rdp_offset(a1: float, delta: float) -> float:
@@ -133,6 +165,8 @@ def _rdp_offset(a1: float, delta: float) -> float:
 
 def _minimise(f: Callable[[float], float]) -> float:
     """The minimum of f over α - 1 > 0. Any α is valid, so an inexact minimum is only pessimistic."""
+    from scipy.optimize import minimize_scalar  # noqa: PLC0415
+
     grid = np.linspace(log(1e-6), log(1e9), 400)
     values = [f(exp(t)) for t in grid]
     i = int(np.argmin(values))

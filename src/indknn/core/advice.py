@@ -28,6 +28,7 @@ _FEATURES, _MOST = 5, 0.7
 """
 _ROUNDING, _ENDS = 1e-9, 4
 """A feature with at most this many rows at 0 and at 1 is taken as continuous."""
+_LARGE_DELTA = 0.01
 _MANY = 200
 """This many equal answers are probably not by chance."""
 
@@ -58,6 +59,31 @@ def about_seed(seed: object) -> list[Warning]:
     return [PrivacyWarning(text)]
 
 
+def about_clones() -> list[Warning]:
+    """A warning that several copies of an estimator are fitted to the same people."""
+    text = (
+        "every clone of this estimator starts with new budgets. If several are fitted to the same people, as by "
+        "GridSearchCV or cross_val_score, the guarantees add up. Choose parameters on public rows instead: indknn tune"
+    )
+    return [PrivacyWarning(text)]
+
+
+def about_parameters(delta: float, classes: Sequence[Any], expected: int | None = None) -> list[Warning]:
+    """Warnings about public parameters, before anything is made. `expected` is how many people there will be.
+
+    >>> [str(one) for one in about_parameters(0.5, ["ill"])]  # doctest: +NORMALIZE_WHITESPACE
+    ['delta = 0.5 is a probability with which the guarantee may fail: make it much smaller than 1/n for n people',
+     "there is one class, 'ill', so every answer is the same"]
+    """
+    found: list[Warning] = about_delta(delta, 0, expected or 0)
+    if delta >= _LARGE_DELTA:
+        text = f"delta = {delta:g} is a probability with which the guarantee may fail: make it much smaller than 1/n"
+        found = [PrivacyWarning(f"{text} for n people")]
+    if len(classes) == 1:
+        found.append(UserWarning(f"there is one class, {str(classes[0])!r}, so every answer is the same"))
+    return found
+
+
 def about_delta(delta: float, before: int, now: int) -> list[Warning]:
     """A warning at the moment when the number of people reaches 1/delta.
 
@@ -78,6 +104,12 @@ def about_copies(copies: int, rows: int) -> list[Warning]:
     """
     text = f"{copies:,} of {rows:,} rows are already here, byte for byte; give record ids to replace instead of add"
     return [UserWarning(text)] if copies else []
+
+
+def about_bounds(cut: int, rows: int, bounds: tuple[float, float]) -> list[Warning]:
+    """Numbers that were outside the bounds."""
+    low, high = bounds
+    return [PrivacyWarning(f"{cut:,} of {rows:,} numbers were outside the bounds {low:g} to {high:g}, and were cut")]
 
 
 def about_answers(answers: Sequence[Any] | npt.NDArray[Any]) -> list[Warning]:

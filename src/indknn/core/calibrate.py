@@ -20,6 +20,9 @@ NEAR_SHARE = 0.015
 """The same with a shared model, where few votes are enough. Chosen on held-out training records."""
 MANY_RECORDS = 1 << 20
 """From this many records on, the number of neighbours stays the same and their share falls. See docs/tuning.md."""
+NUMBER_SIZE = 0.4
+"""The usual size of a vote with a number, which says how much noise it needs. The square of a vote costs 1/16, for the
+record's own weight, and y², which is about 0.1 for numbers in [-1, 1]."""
 COUNT_EVERY = 16
 """With a shared model, one in this many answers releases its count."""
 FEW_RECORDS = 15_000

@@ -12,7 +12,7 @@ never which are selected.
 from __future__ import annotations
 
 from math import inf, log
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,39 +23,6 @@ DEFAULT_BANDWIDTH = float(np.exp(0.75))
 """ν with ν² = e^1.5, the value behind the paper's table of τ (rule 12)."""
 
 _SAFE = 1e-9  # far above the rounding errors of the bound, far below one step of an integer dot product
-
-
-class Kernel(Protocol):
-    """κ(x, q) on the grid, from dot = Σ x_j q_j over int8 values, and each side's |values| and scale."""
-
-    uses_lengths: bool
-    """Whether κ depends on the lengths of the vectors, and so on their scales. If not, it depends only on the angle."""
-
-    def values(
-        self, dot: FloatArray, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float
-    ) -> IntArray:
-        """κ in grid units."""
-        ...
-
-    def least_dot(self, tau: int, root_x: FloatArray, scale_x: FloatArray, root_q: float, scale_q: float) -> FloatArray:
-        """A dot product below this cannot have κ >= tau (in grid units)."""
-        ...
-
-    def least_cosine(self, tau: int) -> float:
-        """A cosine below this cannot have κ >= tau; -inf for a kernel that uses lengths."""
-        ...
-
-
-def tau_on_grid(tau: float) -> int:
-    """τ in grid units, rounded up, so never zero (rule 6).
-
-    >>> tau_on_grid(0.5) == GRID // 2
-    True
-    """
-    if not 0.0 < tau <= 1.0:
-        raise InvalidInputError(f"tau must be in (0, 1], got {tau!r}")
-    num, den = float(tau).as_integer_ratio()
-    return -(-num * GRID // den)
 
 
 class Cosine:
@@ -141,6 +108,14 @@ class RBF:
         return self.bandwidth**2 * t * (1.0 + _SAFE)
 
 
+Kernel: TypeAlias = Cosine | RBF
+"""κ(x, q) on the grid, from dot = Σ x_j q_j over int8 values, and each side's |values| and scale.
+
+`uses_lengths`: whether κ depends on the lengths of the vectors, and so on their scales. If not, it depends only on the
+angle. `least_cosine`: a cosine below this cannot have κ >= τ; -inf for a kernel that uses lengths.
+"""
+
+
 def make_kernel(name: KernelName, bandwidth: float | None = None, *, normalize: bool = True) -> Kernel:
     """The kernel with this name.
 
@@ -154,4 +129,4 @@ def make_kernel(name: KernelName, bandwidth: float | None = None, *, normalize: 
     raise InvalidInputError(f"kernel must be 'cosine' or 'rbf', got {name!r}")
 
 
-__all__ = ["DEFAULT_BANDWIDTH", "RBF", "Cosine", "Kernel", "make_kernel", "tau_on_grid"]
+__all__ = ["DEFAULT_BANDWIDTH", "RBF", "Cosine", "Kernel", "make_kernel"]

@@ -20,24 +20,35 @@ rounded up, for the noise that is really drawn.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from math import isqrt
+from functools import cached_property, lru_cache
+from math import isfinite, isqrt
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from indknn.core import native
 from indknn.core.accounting import MAX_UNITS, UNIT
 from indknn.core.noise import Noise
+from indknn.core.quantise import as_int64, load_native
 from indknn.errors import InvalidInputError
 from indknn.types import GRID, BoolArray, FloatArray, IntArray
 
-_votes = native.load("indknn.core._votes")
+_votes = load_native("indknn.core._votes")
+Columns: TypeAlias = tuple[Any, ...]
+"""What is left to some people, as the C code reads it (`MemoryLedger.columns`)."""
 _CHARGE_SLACK = 1.0 + 2.0**-32
 """Covers the rounding of float64 in sums of squares and in charges, so that a charge is never below the exact one."""
 
 MIN_K = 30
 """The paper's lower limit for the noisy count K (see its appendix). It is applied after the release, so it is free."""
 
+
+Ballot: TypeAlias = Literal["class", "number", "residual"]
+"""What a record adds to the sums of a query. With its kernel value κ: κ in the column of its class; (κ/4, κ·y) for a
+number y in [-1, 1]; or κ·r, for what a released model gets wrong about it, r in [-1, 1]."""
+COLUMNS = {"number": 2, "residual": 1}
+MASS = 4
+"""A record's own weight is divided by this in a ballot about numbers. It costs as much as a number of 1/MASS."""
 
 MAX_SIGMA1, MAX_SIGMA2 = 2.0**30, 2.0**20
 """Far larger than useful, and small enough that every draw of noise on the grid fits into 63 bits."""
@@ -63,12 +74,15 @@ class Plan:
     contrast: bool = False
     """Charge votes by |P F|, with P = I - 11ᵀ/c. This is valid while only the argmax or P times the noisy votes leaves.
     """
+    ballot: Ballot = "class"
+    centre: int = 0
+    """Ballots with a number are about how far it is from here, in units of 1/GRID. It follows from releases."""
 
     def __post_init__(self) -> None:
         """Refuse values with which the mechanism would be meaningless."""
         for name in ("tau", "sigma1", "sigma2"):
             value = getattr(self, name)
-            if not (np.isfinite(value) and value > 0):
+            if not (isfinite(value) and value > 0):
                 raise InvalidInputError(f"{name} must be a positive finite number, got {value!r}")
         for name, most in (("sigma1", MAX_SIGMA1), ("sigma2", MAX_SIGMA2)):
             if getattr(self, name) > most:
@@ -77,6 +91,8 @@ class Plan:
             raise InvalidInputError(f"tau must be in (0, 1], got {self.tau!r}")
         if self.n_classes < 1:
             raise InvalidInputError(f"n_classes must be at least 1, got {self.n_classes!r}")
+        if self.n_classes != COLUMNS.get(self.ballot, self.n_classes) or (self.contrast and self.ballot != "class"):
+            raise InvalidInputError(f"a ballot of kind {self.ballot!r} has {COLUMNS[self.ballot]} columns, no contrast")
         cap = self.max_records_per_query
         if cap is not None and cap < 1:
             raise InvalidInputError(f"max_records_per_query must be None or at least 1, got {cap!r}")
@@ -86,14 +102,9 @@ class Plan:
         """σ1 on the grid, rounded up."""
         return ceil_sqrt(*_squared(self.sigma1))
 
-    @cached_property
-    def _squared2(self) -> tuple[int, int]:
-        return _squared(self.sigma2)
-
     def scale2(self, K: int) -> int:
         """σ2·sqrt(K) on the grid, rounded up: the noise on the votes, for a released K in grid units."""
-        num, den = self._squared2
-        return ceil_sqrt(num * K, den * GRID)
+        return _scale2(self.sigma2, K)
 
 
 @dataclass(frozen=True)
@@ -142,19 +153,23 @@ class Settlement:
 
 
 def group(owners: IntArray, label: IntArray, kappa: IntArray, plan: Plan) -> Group:
-    """The selected records by owner: the indicators of line 5 and the κ·y of line 8."""
-    if (owners[1:] > owners[:-1]).all():  # one record each and already in order, as in most stores
-        everyone = np.arange(len(owners))
-        return Group(owners, np.ones_like(owners), everyone, label, kappa)
-    # Nearest first within an owner, so that a cap on records per query keeps each owner's own nearest ones.
-    order = np.lexsort((label, -kappa, owners))
-    owners, label, kappa = owners[order], label[order], kappa[order]
-    names, start, m = np.unique(owners, return_index=True, return_counts=True)
-    who = np.repeat(np.arange(len(names)), m)
-    if plan.max_records_per_query is not None:
-        top = np.arange(len(owners)) - start[who] < plan.max_records_per_query
-        who, label, kappa = who[top], label[top], kappa[top]
-        m = np.minimum(m, plan.max_records_per_query)
+    """The selected records by owner: the indicators of line 5 and the κ·y of line 8.
+
+    `label` is the class of each record, or its number or residual in units of 1/GRID.
+    """
+    names, who, m = owners, np.arange(len(owners)), np.ones_like(owners)
+    if not (owners[1:] > owners[:-1]).all():  # otherwise one record each and already in order, as in most stores
+        # Nearest first within an owner, so that a cap on records per query keeps each owner's own nearest ones.
+        order = np.lexsort((label, -kappa, owners))
+        owners, label, kappa = owners[order], label[order], kappa[order]
+        names, start, m = np.unique(owners, return_index=True, return_counts=True)
+        who = np.repeat(np.arange(len(names)), m)
+        if plan.max_records_per_query is not None:
+            top = np.arange(len(owners)) - start[who] < plan.max_records_per_query
+            who, label, kappa = who[top], label[top], kappa[top]
+            m = np.minimum(m, plan.max_records_per_query)
+    if plan.ballot != "class":
+        return _sums_of_numbers(names, m, who, label, kappa, plan)
     if len(who) == len(names):  # one record each
         return Group(names, m, who, label, kappa)
     cell, entry = np.unique(who * plan.n_classes + label, return_inverse=True)
@@ -162,12 +177,19 @@ def group(owners: IntArray, label: IntArray, kappa: IntArray, plan: Plan) -> Gro
     return Group(names, m, cell // plan.n_classes, cell % plan.n_classes, vote.astype(np.int64))
 
 
+def _sums_of_numbers(names: IntArray, m: IntArray, who: IntArray, y: IntArray, kappa: IntArray, plan: Plan) -> Group:
+    """One entry for each owner and column, in the order of the owners. Products are cut towards zero to the grid."""
+    parts = [np.trunc(kappa * y / GRID)] if plan.ballot == "residual" else [kappa // MASS, np.trunc(kappa * y / GRID)]
+    sums = np.stack([np.bincount(who, weights=part, minlength=len(names)) for part in parts], axis=1)
+    everyone, column = np.divmod(np.arange(sums.size), len(parts))
+    return Group(names, m, everyone, column, sums.ravel().astype(np.int64))
+
+
 def count(group: Group, remaining: IntArray, plan: Plan) -> Count:
     """Lines 4 and 7: an owner takes part if their budget covers m²/(2σ1²), and is charged exactly that."""
     if _votes is not None:
         charges, per_square = np.empty_like(remaining), charge_rate(plan.scale1)
-        given = map(native.whole, (group.m, remaining))
-        able, total = _votes.count(*given, charges, GRID, per_square, MAX_UNITS)
+        able, total = _votes.count(*map(as_int64, (group.m, remaining)), charges, GRID, per_square, MAX_UNITS)
         if able:
             return Count(group, total, charges)
     shift = group.m.astype(np.float64) * GRID
@@ -220,7 +242,7 @@ def centred(noisy: IntArray) -> IntArray:
 def charge_units(squared_shift: FloatArray, scale: int) -> IntArray:
     """ρ = Δ²/2s² in ledger units, rounded up, for shifts and a noise scale in the same grid units.
 
-    `squared_shift` are float64 sums of squares of non-negative integers. The slack covers every rounding in them and in
+    `squared_shift` are float64 sums of squares of integers. The slack covers every rounding in them and in
     this function, so the result is never below the exact charge.
 
     >>> charge_units(np.array([0.0, 1.0]), 1).tolist() == [0, UNIT // 2 + 2**17]
@@ -250,7 +272,7 @@ def largest_squared_shift(units: IntArray, scale: int) -> FloatArray:
 def _clip(group: Group, vote: IntArray, squared: FloatArray, limit: FloatArray) -> IntArray:
     """The votes. If an owner's squared size is above the limit, their votes are scaled down to it."""
     shrink = np.sqrt(np.minimum(1.0, limit / np.maximum(squared, 1.0)))[group.entry_owner]  # sizes are integers
-    return np.where(shrink < 1.0, np.floor(vote * shrink), vote).astype(np.int64)
+    return np.where(shrink < 1.0, np.trunc(vote * shrink), vote).astype(np.int64)
 
 
 def _settled(group: Group, vote: IntArray, charges: IntArray, remaining: IntArray, plan: Plan) -> Settlement:
@@ -281,17 +303,54 @@ def _squared_norms(group: Group, vote: IntArray, plan: Plan) -> FloatArray:
 def _settle_in_one_pass(group: Group, remaining: IntArray, scale: int, plan: Plan) -> Settlement:
     """The same result as `settle`, to the bit, computed in C."""
     votes, charges = np.zeros(plan.n_classes, dtype=np.int64), np.zeros(len(remaining), dtype=np.int64)
-    who = native.whole(group.entry_owner) if len(group.entry_vote) != len(group.owners) else b""
-    rates = charge_rate(scale), 2.0 * float(scale) * float(scale) / UNIT, _CHARGE_SLACK * _CHARGE_SLACK
-    given = map(native.whole, (group.entry_label, group.entry_vote, remaining))
-    _votes.settle(who, *given, votes, charges, plan.contrast, *rates, MAX_UNITS)
+    who = as_int64(group.entry_owner) if len(group.entry_vote) != len(group.owners) else b""
+    arrays = map(as_int64, (group.entry_label, group.entry_vote, remaining))
+    _votes.settle(who, *arrays, votes, charges, plan.contrast, *_rates(scale))
     return Settlement(votes, charges)
+
+
+def _rates(scale: int) -> tuple[float, float, float, int]:
+    """What C needs to know about the noise on votes."""
+    return charge_rate(scale), 2.0 * float(scale) * float(scale) / UNIT, _CHARGE_SLACK * _CHARGE_SLACK, MAX_UNITS
+
+
+# The same on the columns of a ledger, in C: what is left is looked up and what is due is charged in the same pass.
+
+
+def count_and_charge(group: Group, columns: Columns, plan: Plan) -> Count | None:
+    """`count`, charged. None if it was not done."""
+    if _votes is None:
+        return None
+    charges, able = np.empty(len(group.owners), dtype=np.int64), np.empty(len(group.owners), dtype=np.bool_)
+    prices = GRID, charge_rate(plan.scale1), MAX_UNITS
+    done, total, payers = _votes.pay(*columns, as_int64(group.m), charges, able, *prices)
+    if not done:
+        return None
+    return Count(group, total, charges) if payers == len(able) else Count(group.only(able), total, charges[able])
+
+
+def settle_and_charge(
+    group: Group, columns: Columns, queries: npt.NDArray[np.int32], K: int, plan: Plan
+) -> Settlement | None:
+    """`settle`, charged, where everybody has one entry. `queries` are counted up. None if it was not done."""
+    if _votes is None or len(group.entry_vote) != len(group.owners):
+        return None
+    votes, charges = np.zeros(plan.n_classes, dtype=np.int64), np.empty(len(group.owners), dtype=np.int64)
+    entries = as_int64(group.entry_label), as_int64(group.entry_vote)
+    done = _votes.vote(*columns, *entries, votes, charges, queries, plan.contrast, *_rates(plan.scale2(K)))
+    return Settlement(votes, charges) if done else None
 
 
 def _squared(sigma: float) -> tuple[int, int]:
     """(σ·GRID)² as an exact fraction. A float is already a fraction."""
     num, den = float(sigma).as_integer_ratio()
     return (num * GRID) ** 2, den**2
+
+
+@lru_cache(maxsize=64)  # it is needed a few times for each answer
+def _scale2(sigma2: float, K: int) -> int:
+    num, den = _squared(sigma2)
+    return ceil_sqrt(num * K, den * GRID)
 
 
 def ceil_sqrt(num: int, den: int) -> int:

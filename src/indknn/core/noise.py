@@ -19,11 +19,11 @@ from typing import Protocol
 
 import numpy as np
 
-from indknn.core import native
+from indknn.core.quantise import load_native
 from indknn.errors import InvalidInputError
 from indknn.types import IntArray
 
-_sampler = native.load("indknn.core._sampler")
+_sampler = load_native("indknn.core._sampler")
 
 _FAST_SCALES = 1 << 59
 _DIGIT_BITS = 64

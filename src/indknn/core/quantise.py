@@ -1,4 +1,4 @@
-"""Turns raw features into int8, one row at a time.
+"""Arrays of whole numbers: features as int8, one row at a time, exact products of them, and what is handed to C.
 
 The result for a record may depend only on the record itself and on public constants (rule 1). So each row is scaled by
 its own largest entry. A maximum is the same in any order of computation, and a sum of squares in floating point is not.
@@ -8,14 +8,18 @@ held in float64.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from indknn.errors import InvalidInputError
-from indknn.types import Float32Array, FloatArray, Int8Array, Vectors
+from indknn.types import Float32Array, FloatArray, Int8Array, IntArray, Vectors
 
 LEVELS = 127
 EXACT_FEATURES = (1 << 24) // (LEVELS * LEVELS)
@@ -97,6 +101,11 @@ def root_norms(values: npt.NDArray[np.int8]) -> FloatArray:
     return result
 
 
+def unit_rows(values: Int8Array) -> Float32Array:
+    """Rows of length 1. The shared model only sees directions."""
+    return np.asarray(values / np.maximum(root_norms(values), 1.0)[:, None], dtype=np.float32)
+
+
 def integer_dots(left: Int8Array, right: Int8Array) -> FloatArray:
     """The matrix of integer dot products, as float64. It is exact in any order of summation.
 
@@ -105,6 +114,10 @@ def integer_dots(left: Int8Array, right: Int8Array) -> FloatArray:
     >>> integer_dots(np.array([[1, 2]], dtype=np.int8), np.array([[3, 4]], dtype=np.int8)).tolist()
     [[11.0]]
     """
+    if len(left) == 1 and _votes is not None and left.dtype == right.dtype == np.int8:
+        row = np.empty((1, len(right)))  # without a copy of `right` in float32, which takes ten times as long
+        if _votes.dots(np.ascontiguousarray(left), np.ascontiguousarray(right), row):
+            return row
     total = np.zeros((len(left), len(right)))
     for low in range(0, right.shape[1], EXACT_FEATURES):
         piece = slice(low, low + EXACT_FEATURES)
@@ -117,6 +130,22 @@ def whole_product(left: Float32Array, right: Float32Array) -> Float32Array:
     with np.errstate(invalid="ignore"):
         result: Float32Array = left @ right
     return result
+
+
+def load_native(name: str) -> Any:
+    """The extension in C with this name, which gives the same bits as the Python in its place.
+
+    None if it was not built, or if INDKNN_NATIVE=0 is in the environment.
+    """
+    if os.environ.get("INDKNN_NATIVE") != "0":
+        with suppress(ImportError):
+            return import_module(name)
+    return None
+
+
+_votes = load_native("indknn.core._votes")
+as_int64: Callable[[IntArray], IntArray] = partial(np.ascontiguousarray, dtype=np.int64)
+"""The array in the form that C reads: contiguous 64-bit integers."""
 
 
 def _refuse(what: str, bad: npt.NDArray[np.bool_], wrong: str, allowed: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from struct import calcsize, pack, unpack_from
-from typing import ClassVar, TypeAlias, get_args
+from typing import Any, ClassVar, Self, TypeAlias, get_args
 
 import numpy as np
 
@@ -17,24 +17,45 @@ from indknn.errors import StoreError
 from indknn.types import Int8Array, IntArray
 
 
-@dataclass(frozen=True)
-class ModelOnly:
-    """Answered by the model alone. Nobody was asked."""
-
-    kind: ClassVar[bytes] = b"A"
+class _Mark:
+    """A release that says everything by its kind."""
 
     def body(self) -> bytes:
         """No bytes."""
         return b""
 
-    @staticmethod
-    def read(body: bytes) -> ModelOnly:
+    @classmethod
+    def read(cls, body: bytes) -> Self:
         """The release that `body` wrote."""
-        return ModelOnly()
+        return cls()
+
+
+class _Numbers:
+    """A release of some numbers, packed by `layout`, and an array of whole numbers."""
+
+    layout: ClassVar[str]
+
+    def body(self) -> bytes:
+        """As bytes."""
+        *numbers, array = vars(self).values()
+        return pack(self.layout, *numbers) + _ints(array)
+
+    @classmethod
+    def read(cls, body: bytes) -> Any:
+        """The release that `body` wrote."""
+        make: Any = cls
+        return make(*unpack_from(cls.layout, body), _array(body, calcsize(cls.layout)))
 
 
 @dataclass(frozen=True)
-class Votes:
+class ModelOnly(_Mark):
+    """Answered by the model alone. Nobody was asked."""
+
+    kind: ClassVar[bytes] = b"A"
+
+
+@dataclass(frozen=True)
+class Votes(_Numbers):
     """The noisy votes of one answer, centred (P·v in units of 1/(c·GRID)), with the scale of their noise in grid units.
 
     K, in grid units, is what the noise was scaled by. `count` is the noisy count if one was released, else 0. `share`
@@ -42,6 +63,7 @@ class Votes:
     """
 
     kind: ClassVar[bytes] = b"V"
+    layout: ClassVar[str] = "<qqqdd"
     K: int
     scale: int
     count: int
@@ -49,34 +71,15 @@ class Votes:
     kappa: float
     centred: IntArray
 
-    def body(self) -> bytes:
-        """As bytes."""
-        return pack("<qqqdd", self.K, self.scale, self.count, self.share, self.kappa) + _ints(self.centred)
-
-    @staticmethod
-    def read(body: bytes) -> Votes:
-        """The release that `body` wrote."""
-        K, scale, count, share, kappa = unpack_from("<qqqdd", body)
-        return Votes(K, scale, count, share, kappa, _array(body, calcsize("<qqqdd")))
-
 
 @dataclass(frozen=True)
-class NoisyVotes:
+class NoisyVotes(_Numbers):
     """The noisy votes of one answer of Algorithm 3, and the scale of their noise, in grid units."""
 
     kind: ClassVar[bytes] = b"N"
+    layout: ClassVar[str] = "<q"
     scale: int
     votes: IntArray
-
-    def body(self) -> bytes:
-        """As bytes."""
-        return pack("<q", self.scale) + _ints(self.votes)
-
-    @staticmethod
-    def read(body: bytes) -> NoisyVotes:
-        """The release that `body` wrote."""
-        (scale,) = unpack_from("<q", body)
-        return NoisyVotes(scale, _array(body, calcsize("<q")))
 
 
 @dataclass(frozen=True)
@@ -112,66 +115,46 @@ class PublicRows:
 
 
 @dataclass(frozen=True)
-class Gradient:
+class Gradient(_Numbers):
     """One noisy step of the shared model: its number in the round, how many steps follow, and its noise.
 
     `entries` and `scale` are in units of 1/STEP_GRID.
     """
 
     kind: ClassVar[bytes] = b"G"
+    layout: ClassVar[str] = "<iiq"
     step: int
     follow: int
     scale: int
     entries: IntArray
 
-    def body(self) -> bytes:
-        """As bytes."""
-        return pack("<iiq", self.step, self.follow, self.scale) + _ints(self.entries)
-
-    @staticmethod
-    def read(body: bytes) -> Gradient:
-        """The release that `body` wrote."""
-        step, follow, scale = unpack_from("<iiq", body)
-        return Gradient(step, follow, scale, _array(body, calcsize("<iiq")))
-
 
 @dataclass(frozen=True)
-class ModelShown:
+class ModelShown(_Mark):
     """The end of a round: from now on, queries are answered with the model that the round made."""
 
     kind: ClassVar[bytes] = b"S"
 
-    def body(self) -> bytes:
-        """No bytes."""
-        return b""
-
-    @staticmethod
-    def read(body: bytes) -> ModelShown:
-        """The release that `body` wrote."""
-        return ModelShown()
-
 
 @dataclass(frozen=True)
-class TallyRelease:
+class TallyRelease(_Numbers):
     """Noisy counts of cells in units of 1/GRID: the report card of the model (`tables` 1), or a number of people.
 
     The last cell of a number of people is the number of their records, in units of the most that one may have.
     """
 
     kind: ClassVar[bytes] = b"T"
+    layout: ClassVar[str] = "<iq"
     tables: int
     scale: int
     cells: IntArray
 
-    def body(self) -> bytes:
-        """As bytes."""
-        return pack("<iq", self.tables, self.scale) + _ints(self.cells)
 
-    @staticmethod
-    def read(body: bytes) -> TallyRelease:
-        """The release that `body` wrote."""
-        tables, scale = unpack_from("<iq", body)
-        return TallyRelease(tables, scale, _array(body, calcsize("<iq")))
+@dataclass(frozen=True)
+class Renewed(_Mark):
+    """A new period began, and with it everybody's budget. It is an event of the clock, and nobody pays for it."""
+
+    kind: ClassVar[bytes] = b"R"
 
 
 @dataclass(frozen=True)
@@ -195,7 +178,9 @@ class TableCounts:
         return TableCounts(scale, tuple(json.loads(body[start : start + length])), _array(body, start + length))
 
 
-Release: TypeAlias = ModelOnly | Votes | NoisyVotes | PublicRows | Gradient | ModelShown | TallyRelease | TableCounts
+Release: TypeAlias = (
+    ModelOnly | Votes | NoisyVotes | PublicRows | Gradient | ModelShown | TallyRelease | TableCounts | Renewed
+)
 _KINDS: dict[bytes, type[Release]] = {kind.kind: kind for kind in get_args(Release)}
 
 

@@ -1,8 +1,9 @@
-"""One step of training under the filter: the gradient of a softmax model over all records, exact to the bit.
+"""One step of training under the filter: the gradient of a model over all records, exact to the bit.
 
 A record is a row v of whole numbers, which stands for the unit vector v/|v|. The model gives it class probabilities p
-by a table, and its gradient is v/|v| ⊗ (p - e_y). Each person's gradient, over all of their records, is scaled down to
-the clip and to what they can still pay. What is then actually added is charged, rounded up.
+by a table, and its gradient is v/|v| ⊗ (p - e_y). If records say numbers, the model gives it a number f, and its
+gradient is v/|v|·ψ(f - y), where ψ cuts at a bound (Huber's loss). Each person's gradient, over all of their records,
+is scaled down to the clip and to what they can still pay. What is then actually added is charged, rounded up.
 
 Every number here is whole, or the result of one correctly rounded operation per entry. Sums are of whole numbers below
 2^53, which float64 adds exactly in any order. So what a person adds does not depend on anybody else (rules 1 and 7).
@@ -22,11 +23,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indknn.core import native
 from indknn.core.accounting import MAX_UNITS
 from indknn.core.mechanism import charge_rate, charge_units, largest_squared_shift
 from indknn.core.noise import Noise
+from indknn.core.quantise import as_int64, load_native
 from indknn.core.statistics import Contribution
+from indknn.core.targets import MIDDLE
 from indknn.types import FloatArray, Int8Array, IntArray
 
 STEP_GRID = 1 << 26
@@ -38,7 +40,7 @@ MAX_WEIGHT = float((1 << 15) - 1)
 MOST_RECORDS = 1 << 20
 """A person with more records than this adds nothing, because sums over them might not be exact."""
 
-_training: Any = native.load("indknn.core._training")
+_training: Any = load_native("indknn.core._training")
 _WIDEST = (1 << 17) - 1  # features, for `_training.c`
 _PADDING = 32  # features
 _SHARE = 4096  # records that a thread takes at a time
@@ -54,16 +56,23 @@ _DENSE = 1 << 22  # entries of the gradients of several people at a time
 
 @dataclass(frozen=True)
 class Weights:
-    """A softmax model over rows: whole numbers, one column per class, and the value of one unit."""
+    """A model over rows: whole numbers, one column per class, and the value of one unit."""
 
     whole: FloatArray
     unit: float
+    bound: float | None = None
+    """If the model says a number, in one column: where residuals are cut (Huber's loss). At most 1."""
 
     @staticmethod
-    def of(weights: FloatArray) -> Weights:
+    def of(weights: FloatArray, bound: float | None = None) -> Weights:
         """The nearest weights on the grid."""
         top = float(np.abs(weights).max(initial=0.0)) or 1.0
-        return Weights(np.rint(weights * (MAX_WEIGHT / top)), top / MAX_WEIGHT)
+        return Weights(np.rint(weights * (MAX_WEIGHT / top)), top / MAX_WEIGHT, bound)
+
+    def same(self, other: Weights) -> bool:
+        """Whether these are the same numbers."""
+        equal = (self.unit, self.bound) == (other.unit, other.bound)
+        return self is other or (equal and np.array_equal(self.whole, other.whole))
 
     @cached_property
     def packed(self) -> tuple[npt.NDArray[np.int16], FloatArray]:
@@ -83,6 +92,11 @@ class _People:
     """The end of the last one too."""
     limits: IntArray
     most: FloatArray
+
+
+def table_of_softmax() -> dict[str, Any]:
+    """The constants of `probabilities`, for whoever computes it elsewhere."""
+    return {"intercept": _INTERCEPT_RATIO, "step": _TABLE_STEP, "table": _TABLE.astype(int).tolist()}
 
 
 def rows_of(values: Int8Array) -> tuple[FloatArray, FloatArray]:
@@ -108,9 +122,27 @@ def probabilities(rows: FloatArray, lengths: FloatArray, weights: Weights) -> Fl
     return result
 
 
+def numbers(rows: FloatArray, lengths: FloatArray, weights: Weights) -> FloatArray:
+    """What a model of numbers says about each row. A sum of whole numbers and one rounding."""
+    return np.asarray((rows @ weights.whole[:, 0]) * (weights.unit / lengths), dtype=np.float64)
+
+
+def _residuals(rows: FloatArray, lengths: FloatArray, labels: IntArray, weights: Weights) -> FloatArray:
+    """By how much the model is wrong about each row and class, as a whole number of 1/RESIDUAL."""
+    if weights.bound is None:
+        wrong = probabilities(rows, lengths, weights)
+        wrong[np.arange(len(rows)), labels] -= 1.0
+    else:
+        y = (labels - float(MIDDLE)) / MIDDLE
+        wrong = np.clip(numbers(rows, lengths, weights) - y, -weights.bound, weights.bound)[:, None]
+    return np.asarray(np.rint(wrong * _RESIDUAL), dtype=np.float64)
+
+
 def predicted(values: Int8Array, weights: Weights) -> FloatArray:
-    """The probability of each class for each row of features."""
+    """The probability of each class for each row of features, or its number."""
     if not _in_c(values):
+        if weights.bound is not None:
+            return numbers(*rows_of(values), weights)[:, None]
         return probabilities(*rows_of(values), weights)
     found = np.empty((len(values), weights.whole.shape[1]))
     _training.probabilities(*_model(values, weights), found, levels()[-1])
@@ -140,11 +172,12 @@ def gradient(
     if (owners[1:] < owners[:-1]).any():
         order = np.argsort(owners, kind="stable")
         values, labels, owners, limits = values[order], labels[order], owners[order], limits[order]
+    values = values[:, : len(weights.whole) - 1]  # a model without features has only an intercept
     new = np.append(owners[1:] != owners[:-1], True)[: len(owners)]
     starts = np.append(0, np.flatnonzero(new) + 1)
     names, limits = owners[starts[:-1]], limits[starts[:-1]]
     most = np.minimum(largest_squared_shift(limits, scale), (clip * STEP_GRID) ** 2)
-    people = _People(native.whole(labels), starts, native.whole(limits), most)
+    people = _People(as_int64(labels), starts, as_int64(limits), most)
     if _in_c(values):
         total, charges = _gradient_in_c(values, people, weights, scale, threads)
     else:
@@ -172,7 +205,7 @@ def _in_c(values: Int8Array) -> bool:
 def _model(values: Int8Array, weights: Weights) -> tuple[object, ...]:
     """The first arguments of both functions."""
     rows = np.ascontiguousarray(values)
-    return values.shape[1], rows, *weights.packed, _TABLE, weights.unit, _INTERCEPT_RATIO
+    return values.shape[1], rows, *weights.packed, _TABLE, weights.unit, _INTERCEPT_RATIO, weights.bound or 0.0
 
 
 def _gradient_in_c(
@@ -192,8 +225,8 @@ def _gradient_in_c(
     with ThreadPoolExecutor(max(threads - 1, 1)) as others:
         waiting = [others.submit(work, total) for total in totals[1:]]
         work(totals[0])
-    for one in waiting:
-        one.result()
+    for work_of_another in waiting:
+        work_of_another.result()
     return np.ascontiguousarray(totals.sum(axis=0).T), charges
 
 
@@ -207,9 +240,7 @@ def _gradient_in_numpy(values: Int8Array, people: _People, weights: Weights, sca
     charges = np.zeros(len(limits), dtype=np.int64)
     for who, records in _portions(starts, m, weights.whole.size):
         rows, lengths = rows_of(values[records])
-        wrong = probabilities(rows, lengths, weights)
-        wrong[np.arange(len(rows)), people.labels[records]] -= 1.0
-        wrong = np.rint(wrong * _RESIDUAL)
+        wrong = _residuals(rows, lengths, people.labels[records], weights)
         if int(m[who[0]]) == 1:
             added, squared = _of_single_records(rows, lengths, wrong, most[who])
         else:
@@ -228,9 +259,9 @@ def _portions(starts: IntArray, m: IntArray, size: int) -> Iterator[tuple[IntArr
     """Positions of owners with equally many records, some at a time, and the records of these owners in order."""
     for count in np.unique(m[m <= MOST_RECORDS]).tolist():
         alike = np.flatnonzero(m == count)
-        some = _BLOCK if count == 1 else max(min(_BLOCK // count, _DENSE // size), 1)
-        for first in range(0, len(alike), some):
-            who = alike[first : first + some]
+        step = _BLOCK if count == 1 else max(min(_BLOCK // count, _DENSE // size), 1)
+        for first in range(0, len(alike), step):
+            who = alike[first : first + step]
             yield who, (starts[who][:, None] + np.arange(count)).ravel()
 
 

@@ -10,7 +10,7 @@ The law: what an owner has spent in a scope never falls and never exceeds the bu
 May import: `core` and below.
 """
 
-from indknn.ledger.memory import MemoryLedger, checked_analyst
+from indknn.ledger.memory import MemoryLedger
 from indknn.types import SHARED, Scope
 
-__all__ = ["SHARED", "MemoryLedger", "Scope", "checked_analyst"]
+__all__ = ["SHARED", "MemoryLedger", "Scope"]

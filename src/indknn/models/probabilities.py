@@ -1,14 +1,27 @@
-"""The probability of each class, computed from releases. This is post-processing and costs nobody anything."""
+"""The probability of each class, computed from releases, and labels from probabilities.
+
+Labels may be weighed, where they are not equally common, or left open. All of this is post-processing of what was
+released. It costs nobody anything, and charges are the same as without it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import sqrt
+from numbers import Real
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from indknn.core.releases import NoisyVotes, Votes
+from indknn.errors import InvalidInputError
 from indknn.types import FloatArray
 
+ClassWeight: TypeAlias = Mapping[Any, float] | str | None
+_LEAST_SHARE = 0.01
+"""A label is counted as at least this common, compared with equally common labels: below that, counts are noise."""
 LEAST = 1e-3
 """The smallest probability that a class can get, as a share of 1/c."""
 _FLATTEST = 0.01
@@ -40,17 +53,17 @@ def from_votes(votes: NoisyVotes | Votes | None, label: int, n_classes: int) -> 
     blur = _BLURRED * noise
     length = np.hypot(v, blur)
     positive = np.where(v > 0, v + length, blur * blur / (length + np.abs(v)))  # v + length, without cancellation
-    return proper(_scaled((positive / positive.max()) ** power))
+    return proper(scaled((positive / positive.max()) ** power))
 
 
 def proper(scores: FloatArray) -> FloatArray:
     """Scores, which may be negative, as probabilities in the same order."""
-    return _scaled(np.maximum(scores, LEAST / scores.shape[-1]))
+    return scaled(np.maximum(scores, LEAST / scores.shape[-1]))
 
 
 def sharpened(probabilities: FloatArray, power: float) -> FloatArray:
     """Probabilities raised to a power and scaled, in the same order. Above 1 they become surer, below 1 less sure."""
-    return _scaled(proper(probabilities) ** power)
+    return scaled(proper(probabilities) ** power)
 
 
 def fitting_power(probabilities: FloatArray, right: float, error: float) -> float:
@@ -70,6 +83,89 @@ def fitting_power(probabilities: FloatArray, right: float, error: float) -> floa
     return float(np.sqrt(low * high))
 
 
-def _scaled(positive: FloatArray) -> FloatArray:
+def scaled(positive: FloatArray) -> FloatArray:
     """Scale each row so that it sums to 1."""
     return np.asarray(positive / positive.sum(axis=-1, keepdims=True), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How labels follow from probabilities.
+
+    `class_weight` is "balanced", or a weight for each label. "balanced" divides by how common each label is, by the
+    noisy counts that people paid for. Below `min_confidence` there is no label.
+    """
+
+    min_confidence: float | None = None
+    class_weight: ClassWeight = None
+
+    def __post_init__(self) -> None:
+        """Check both values."""
+        least, weight = self.min_confidence, self.class_weight
+        number = isinstance(least, Real) and not isinstance(least, bool)
+        if least is not None and not (number and 0.0 <= least <= 1.0):
+            raise InvalidInputError(f"min_confidence must be from 0 to 1, got {least!r}")
+        if not (weight is None or weight == "balanced" or isinstance(weight, Mapping)):
+            raise InvalidInputError(f"class_weight must be 'balanced', or weights by label, got {weight!r}")
+
+    @property
+    def plain(self) -> bool:
+        """Whether labels are as they were released."""
+        return self.min_confidence is None and self.class_weight is None
+
+    @property
+    def balanced(self) -> bool:
+        """Whether weights follow from released counts."""
+        return self.class_weight == "balanced"
+
+    def refuse_unfit(self, classes: npt.NDArray[Any], advised: bool) -> None:
+        """Refuse what cannot be decided, before anybody is charged. `advised` says whether there is a shared model."""
+        if isinstance(self.class_weight, Mapping):
+            _given(self.class_weight, classes)
+        if self.balanced and not advised:
+            raise InvalidInputError("class_weight='balanced' needs the counts of a shared model, and there is none")
+
+    def weighed(self, likely: FloatArray, classes: npt.NDArray[Any], shares: FloatArray | None) -> FloatArray:
+        """Probabilities, as if labels were as common as the weights say. `shares` are needed to balance."""
+        if self.class_weight is None:
+            return likely
+        if isinstance(self.class_weight, Mapping):
+            weights = _given(self.class_weight, classes)
+        else:
+            assert shares is not None
+            weights = 1.0 / np.maximum(shares, _LEAST_SHARE / len(classes))
+        return scaled(likely * weights)
+
+    def labels(
+        self, released: npt.NDArray[Any], likely: FloatArray, classes: npt.NDArray[Any], shares: FloatArray | None
+    ) -> npt.NDArray[Any]:
+        """The labels. With `min_confidence` an array of objects, which has None where no label is likely enough.
+
+        `released` are the labels that were answered. Only weights can change them.
+        """
+        likely = self.weighed(likely, classes, shares)
+        chosen = np.searchsorted(classes, released) if self.class_weight is None else likely.argmax(axis=1)
+        labels = classes[chosen]
+        if self.min_confidence is None:
+            return np.asarray(labels)
+        unsure = likely[np.arange(len(chosen)), chosen] < self.min_confidence
+        found = np.empty(len(labels), dtype=object)
+        found[:] = labels.tolist()
+        found[unsure] = None
+        return found
+
+
+PLAIN = Decision()
+"""Labels as they were released."""
+
+
+def _given(weights: Mapping[Any, float], classes: npt.NDArray[Any]) -> FloatArray:
+    """The weight of each class. A label that is not named has weight 1."""
+    named = {str(label): label for label in classes.tolist()}
+    for label, weight in weights.items():
+        if str(label) not in named:
+            raise InvalidInputError(f"class_weight must name labels of {list(named)}, got {label!r}")
+        if not (isinstance(weight, int | float) and 0.0 < weight < np.inf):
+            raise InvalidInputError(f"class_weight of {label!r} must be a positive number, got {weight!r}")
+    by_name = {str(label): float(weight) for label, weight in weights.items()}
+    return np.array([by_name.get(name, 1.0) for name in named])

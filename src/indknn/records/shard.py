@@ -14,19 +14,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from indknn.core import mechanism, statistics
+from indknn.core.clock import HOUR
+from indknn.core.inputs import NEVER
 from indknn.core.mechanism import Plan
 from indknn.core.statistics import Contribution
+from indknn.core.targets import about_centre
 from indknn.ledger import MemoryLedger, Scope
-from indknn.records.book import RecordBook
-from indknn.records.derived import Derived, Rule
-from indknn.records.indexes import Index, make_index
-from indknn.records.keys import KeyArray
-from indknn.records.slices import Arguments, GradientSlices
+from indknn.records.book import AnyShard
+from indknn.records.derived import Arguments, Derived, GradientSlices, Rule
+from indknn.records.indexes import ExactIndex, make_index
 from indknn.settings import Settings
-from indknn.types import Cohort, FloatArray, Int8Array, IntArray, OwnerId, Selection, Vectors
+from indknn.types import EVERYBODY, GRID, Cohort, FloatArray, Int8Array, IntArray, OneOrEach, Selection, Times, Vectors
 
 
-def new_index(settings: Settings) -> Index:
+def new_index(settings: Settings) -> ExactIndex:
     """An empty index as these settings say."""
     return make_index(settings.index, settings.kernel_, settings.n_features, **settings.index_options)
 
@@ -40,19 +41,17 @@ class Admitted:
     scope: Scope
 
 
-class Shard(RecordBook):
+class Shard(AnyShard):
     """Records of some people, searchable, with what each person has spent."""
 
     block = 1
     """How many queries are asked before any of them is settled. A cluster takes many at once."""
 
-    def __init__(self, index: Index, ledger: MemoryLedger):
+    def __init__(self, index: ExactIndex, ledger: MemoryLedger):
         super().__init__(ledger, with_scale=index.slots.with_scale)
         self.index = index
+        self._residuals: Derived | None = None  # what the shown model gets wrong about records
         self._spare: tuple[Cohort, IntArray] | None = None  # the numbers of records that are too many of one person
-
-    def __len__(self) -> int:
-        return len(self.index)
 
     @property
     def used(self) -> int:
@@ -67,40 +66,24 @@ class Shard(RecordBook):
         """The quantised features of these records, and their scales if the kernel uses them."""
         return self.values_of(slots), self.index.slots.scales(slots)
 
-    def add(
-        self, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId], keys: KeyArray | None = None
+    def place(
+        self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, epochs: OneOrEach, until: OneOrEach = NEVER
     ) -> IntArray:
-        """Store the records and return their numbers. The caller has validated everything."""
-        with self._changing():
-            slots = self.place(vectors, labels, self.ledger.enrol(owners), self.epoch)
-            self._set_keys(slots, keys)
-            return self.ids_at(slots)
-
-    def place(self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, epochs: IntArray | int) -> IntArray:
         """Store records of people who have slots already. Returns the slot of each record."""
         slots = self.index.add(vectors)
-        self._enter(slots, labels, owner_slots, epochs)
+        self._enter(slots, labels, owner_slots, epochs, until)
         return slots
-
-    def forget(self, slots: IntArray) -> dict[int, OwnerId]:
-        """Remove the records in these slots. Owners with no record left are forgotten; returns their slots and names.
-
-        What they spent stays in the ledger (rule 4).
-        """
-        with self._changing():
-            return self._retire(self.drop(slots))
 
     def drop(self, slots: IntArray) -> list[int]:
         """Remove the records in these slots. Returns the slots of the owners who have none left."""
-        slots = np.unique(slots)
         self.index.remove(slots)
         return self._leave(slots)
 
     def restore(
-        self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray, epochs: IntArray | int = 0
+        self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray, times: Times
     ) -> None:
         """Restore the next records of an earlier process, slot by slot. Owner -1 marks a slot that will be freed."""
-        self._enter(self.index.add(vectors), labels, owners, epochs, generations)
+        self._enter(self.index.add(vectors), labels, owners, *times, generations)
 
     def expect(self, records: int) -> None:
         """Reserve room for this many records, so that nothing is moved while they are added."""
@@ -114,23 +97,45 @@ class Shard(RecordBook):
     # Answering
 
     def scan(self, queries: Vectors, tau: int) -> list[Selection]:
-        """Which records each query selects."""
-        return self.index.search(queries, tau)
+        """Which records each query selects. At τ = `EVERYBODY` all are, and each person counts once."""
+        return self.index.search(queries, tau) if tau != EVERYBODY else [self._everybody()] * len(queries)
+
+    def _everybody(self) -> Selection:
+        """All records that take part, weighted so that those of one person add up to 1."""
+        slots = self.slots()
+        slots = slots[self.dates.taking_part(slots, self.ledger.minute // HOUR)]
+        _, who, m = np.unique(self._owner[slots], return_inverse=True, return_counts=True)
+        return Selection(slots, GRID // m[who])
 
     def admit(self, selection: Selection, plan: Plan, scope: Scope, *, counted: bool = True) -> Admitted:
         """Lines 4 to 7: admit those who can pay for being counted, and charge them.
 
         If K is known without a count (`counted` False), everybody near is admitted and nobody pays here.
         """
-        slots = selection.slots
-        owners, labels = self._owner[slots].astype(np.int64), self._label[slots].astype(np.int64)
-        group = mechanism.group(owners, labels, selection.kappa, plan)
+        here = self.dates.taking_part(selection.slots, self.ledger.minute // HOUR)
+        slots, kappa = selection.slots[here], selection.kappa[here]
+        if plan.ballot == "residual":  # each record says what the shown model gets wrong about it
+            assert self._residuals is not None, "no model was shown"
+            said = np.asarray(self._residuals.of(slots), dtype=np.int64)
+        else:  # its class, or its number
+            said = self._label[slots].astype(np.int64)
+            said = said if plan.ballot == "class" else about_centre(said, plan.centre)
+        group = mechanism.group(self._owner[slots].astype(np.int64), said, kappa, plan)
         total = 0
         if counted:
-            count = mechanism.count(group, self.ledger.remaining(group.owners, scope), plan)
-            self.ledger.charge(count.group.owners, count.charges, scope, joining=False)
+            columns = self.ledger.columns(group.owners, scope)
+            count = None if columns is None else mechanism.count_and_charge(group, columns, plan)
+            if count is None:  # without C, or the budget is not that simple
+                count = mechanism.count(group, self.ledger.remaining(group.owners, scope), plan)
+                self.ledger.charge(count.group.owners, count.charges, scope, joining=False)
+            elif self.ledger.log is not None:
+                self.ledger.charged(count.group.owners, count.charges, scope)
             group, total = count.group, count.total
         return Admitted(total, group, scope)
+
+    def show(self, rule: Rule) -> None:
+        """From now on, ballots about residuals are about the values of this rule. They are computed when needed."""
+        self._residuals = Derived(self, rule, Cohort(0, 0))
 
     def ask(
         self, near: Sequence[Selection], questions: Sequence[tuple[Plan, Scope]], *, counted: bool = True
@@ -141,14 +146,18 @@ class Shard(RecordBook):
 
     def votes(self, admitted: Sequence[Admitted], Ks: Sequence[int], plans: Sequence[Plan]) -> Iterator[IntArray]:
         """The votes on each query. Everybody pays for a query when its votes are taken."""
-        for waiting, K, plan in zip(admitted, Ks, plans, strict=True):
-            yield self.settle(waiting, K, plan)
+        return map(self.settle, admitted, Ks, plans)
 
     def settle(self, admitted: Admitted, K: int, plan: Plan) -> IntArray:
         """Lines 8 and 9: charge the clipped votes, and return their sums per class."""
         group, scope = admitted.group, admitted.scope
-        settled = mechanism.settle(group, self.ledger.remaining(group.owners, scope), K, plan)
-        self.ledger.charge(group.owners, settled.charges, scope)
+        columns, queries = self.ledger.columns(group.owners, scope), self.ledger.counters
+        settled = None if columns is None else mechanism.settle_and_charge(group, columns, queries, K, plan)
+        if settled is None:
+            settled = mechanism.settle(group, self.ledger.remaining(group.owners, scope), K, plan)
+            self.ledger.charge(group.owners, settled.charges, scope)
+        elif self.ledger.log is not None:
+            self.ledger.charged(group.owners, settled.charges, scope)
         return settled.votes
 
     # Training
@@ -169,33 +178,36 @@ class Shard(RecordBook):
 
     def _slices(self, rows: Derived, step: Arguments, scope: Scope) -> GradientSlices:
         if rows.slices is None or not rows.slices.step.same(step):
-            rows.slices = GradientSlices(self, rows, step, lambda owners: self.ledger.remaining(owners, scope))
+            rows.slices = GradientSlices(self, rows, step, self.ledger, scope)
         return rows.slices
 
     def tally(self, cells: Derived, n_cells: int, scale: int, price: int, scope: Scope) -> IntArray:
         """How many records of the cohort are in each cell. Everybody is charged at most `price`."""
         slots = self.taking_part(cells.cohort)
         owners = self.owners_of(slots)
-        limits = np.minimum(self.ledger.remaining(owners, scope), price)
+        limits = np.minimum(self.ledger.remaining(owners, scope), self.ledger.scaled(owners, price))
         return self._pay(statistics.tally(cells.of(slots), owners, limits, n_cells, scale), scope)
 
-    def headcount(self, cohort: Cohort, n_cells: int, since: int, scale: int, price: int, scope: Scope) -> IntArray:
+    def headcount(
+        self, cohort: Cohort, n_cells: int, span: int, since: int, scale: int, price: int, scope: Scope
+    ) -> IntArray:
         """How many people there are, and how many records they have. Everybody is charged at most `price`.
 
         People are counted by records that came before `since` rounds of training had begun, then by the others. Both
-        counts are by label, unless there are only two cells. One more cell is about the number of records.
+        counts are by label, `span` labels in a cell, unless there are only two cells. One more cell is about the number
+        of records.
         """
         slots = self.taking_part(cohort)
         owners = self.owners_of(slots)
-        limits = np.minimum(self.ledger.remaining(owners, scope), price)
-        labels = self.labels_of(slots) if n_cells > 2 else 0
+        limits = np.minimum(self.ledger.remaining(owners, scope), self.ledger.scaled(owners, price))
+        labels = np.minimum(self.labels_of(slots) // span, n_cells // 2 - 1)
         cells = labels + (self.epochs_of(slots) >= since) * (n_cells // 2)
         return self._pay(statistics.headcount(cells, owners, limits, n_cells, scale, cohort.most), scope)
 
     def taking_part(self, cohort: Cohort) -> IntArray:
         """The slots of the records that a shared release is about."""
         slots = self.slots()
-        slots = slots[self._epoch[slots] < cohort.before]
+        slots = slots[(self._epoch[slots] < cohort.before) & self.dates.taking_part(slots, self.hour)]
         if self._spare is None or self._spare[0] != cohort:
             self._spare = cohort, self._too_many(slots, cohort.most)
         spare = self._spare[1]
@@ -215,6 +227,6 @@ class Shard(RecordBook):
             spare.append(self.ids_at(own[np.argsort(np.array(hashes), kind="stable")[most:]]))
         return np.concatenate([np.zeros(0, dtype=np.int64), *spare])
 
-    def _pay(self, given: Contribution, scope: Scope) -> IntArray:
-        self.ledger.charge(given.owners, given.charges, scope)
-        return given.sums
+    def _pay(self, part: Contribution, scope: Scope) -> IntArray:
+        self.ledger.charge(part.owners, part.charges, scope)
+        return part.sums

@@ -72,7 +72,9 @@ def shown(value: Any) -> str:
     >>> shown([[[]]] * 9), shown({"a": 1}), shown(1.5), len(shown("a" * 1000))
     ('a list of 9', 'an object of 1', '1.5', 82)
     """
-    if isinstance(value, str | bytes):
+    if isinstance(value, bytes):
+        value = value.decode("latin-1")
+    if isinstance(value, str):
         cut = len(value) > _LONGEST_VALUE
         text = value[: _LONGEST_VALUE - 3] if cut else value
         return repr(text)[:-1] + "...'" if cut else repr(text)

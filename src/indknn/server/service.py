@@ -6,30 +6,29 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-import numpy.typing as npt
-
-from indknn.errors import FencedError, StoreError
-from indknn.ledger.figures import guarantee
+from indknn.errors import FencedError, StoreError, UnknownOwnerError
+from indknn.ledger.figures import added_up, guarantee, statement
 from indknn.place import Address
-from indknn.server.keys import OPEN, PERMISSIONS, Keyring, may
-from indknn.server.limits import SMALL, BodyBudget, Pace, RateLimiter
-from indknn.server.metrics import Metrics
-from indknn.server.reader import Bounds, Reader
+from indknn.server.gate import OPEN, PERMISSIONS, BodyBudget, Keyring, may
+from indknn.server.limits import Pace, RateLimiter
+from indknn.server.telemetry import Log, Metrics
+from indknn.server.wire import SMALL, Bounds, Reader
 from indknn.server.worker import Worker
 from indknn.settings import ServerOptions
 from indknn.store import Store
-from indknn.store.chain import entries, last
+from indknn.store.chain import entries, last, published, signed_head
 from indknn.store.journal import today
 from indknn.store.keyfile import Key, is_keyed, keys_path, mark_keyed
 from indknn.store.reports import Figures
-from indknn.types import FloatArray
+from indknn.types import FloatArray, Scope
 
 _HOUR = 3600.0
 _NUMBER = 64  # bytes of a number in JSON, indented
@@ -40,6 +39,8 @@ _KEPT = 50 * _POINTS
 _SINCE = "SELECT at, body FROM audit WHERE kind = 'answers' AND position > ? AND position <= ? ORDER BY position"
 LOOK_SECONDS = 1.0
 """How often a server asks its database whether it still has the store, also while nobody asks it anything."""
+UNSURE_SECONDS = 10.0
+"""If that is not answered for so long, the server is not ready: the database is cut off, or the store is being read."""
 _log = logging.getLogger("indknn.server")
 T = TypeVar("T")
 Embed: TypeAlias = Callable[[list[str]], FloatArray]
@@ -64,16 +65,18 @@ class Service:
         options: ServerOptions,
         open_on_loopback: bool,
         embed: Embed | None = None,
+        log: Log | None = None,
     ):
         self.store = store
+        self.log = log or Log()
         self.options = options
         self.name = options.name
         self.embed = embed
-        self.n_features: int | None = None  # of a row; None before the first records
         self.look()
-        self.keys = Keyring(keys)
+        self.keys = Keyring(keys, self._log_keys)
         with store.reading() as db:
             self.keyed = is_keyed(db)
+            self.signing_keys = published(db)  # nobody can change them while this process has the store
         if self.keys.is_open and self.keyed and not open_on_loopback:
             raise StoreError(
                 f"{store.path} had keys, but {keys_path(store.path).name} is lost or empty: restore that file, make "
@@ -85,11 +88,19 @@ class Service:
         self.reader = Reader()
         self.metrics = Metrics()
         self.reports = Reports(store)
+        self.backing_up = asyncio.Lock()
+        self.alone = True  # on this server
+        self.same_people: tuple[Service, ...] = ()  # the services in which a name means the same person, this one too
         self.closing = False  # then nothing is told any more
         self.reachable = True  # the database of the store
+        self.warm = True  # whether everything is loaded that answers need; `serve` begins without
         self.connections: Callable[[], int] = lambda: 0  # how many are open; `serve` sets this
         if not self.keys.is_open:
             self._mark_keyed()
+
+    def _log_keys(self, keys: list[Key]) -> None:
+        by_role = Counter(key.role for key in keys)
+        self.log.event("keys", in_use=len(keys), **{role: by_role[role] for role in sorted(by_role)})
 
     async def remember_keys(self) -> None:
         """Let the store remember that it has keys, after the first was made."""
@@ -117,7 +128,7 @@ class Service:
     @cached_property
     def worker(self) -> Worker:
         """The threads that work on the store. They start when they are first needed."""
-        return Worker(self.store, self.metrics, self.look, 3600.0 * self.options.train_every)
+        return Worker(self.store, self.metrics, self.look, 3600.0 * self.options.train_every, self.log)
 
     def close(self) -> None:
         """Return when everything that was begun is finished."""
@@ -140,31 +151,46 @@ class Service:
 
     def look(self) -> None:
         """Remember what every request needs to know, because reading it from the store may have to reload the store."""
-        self.n_features = None if self.store.draft else self.store.settings.n_features
-
-    @property
-    def query_bounds(self) -> tuple[int, Bounds]:
-        """How long a body with queries may be, and how much structure it may have.
-
-        This is the most that rows in JSON can need.
-        """
+        settings = self.store.settings
+        self.n_features: int | None = None if self.store.draft else settings.n_features  # None before the first records
+        self.schema, self.classes, self.target = self.store.schema, settings.class_array, settings.target_
+        # How long a body with queries may be, and how much structure it may have: the most that rows in JSON can need.
         options, numbers = self.options, self.options.max_batch * (self.n_features or 1)
-        if self.embed is not None or self.store.schema is not None:  # texts are of any length, and full of commas
-            return options.max_body, Bounds(options.max_body, options.max_body)
-        return min(options.max_body, _NUMBER * numbers + SMALL), Bounds(options.max_batch + _MORE, numbers + _MORE)
+        most, bounds = min(options.max_body, _NUMBER * numbers + SMALL), (options.max_batch + _MORE, numbers + _MORE)
+        if self.embed is not None or self.schema is not None:  # texts are of any length, and full of commas
+            most, bounds = options.max_body, (options.max_body, options.max_body)
+        self.query_bounds = most, Bounds(*bounds)
 
     @property
     def record_bounds(self) -> Bounds:
         """How much structure an upload of records may have."""
         records = self.options.max_records
-        width = None if self.store.schema is not None else self.n_features  # values of tables may be full of commas
+        width = None if self.schema is not None else self.n_features  # values of tables may be full of commas
         commas = self.options.max_body if width is None else records * (width + _MORE)
         return Bounds(3 * records + _MORE, commas)  # a record, and its features or values
 
+    async def statement(self, owner: str, other_keys: Sequence[str] | None = None) -> dict[str, Any]:
+        """The statement of one person.
+
+        With `other_keys` it has the sum over this store and those that are about the same people, if one of these keys
+        is that person's own in them. Whoever runs one store can make keys for it, and learns nothing of another.
+        """
+        own = await self.told(lambda: statement(self.store.engine, owner))
+        if other_keys is None or not self.same_people:
+            return own
+        found = {self.name: own}
+        for other in self.same_people:
+            shown = [other.keys.find(text) for text in other_keys[: len(self.same_people)]]
+            if any(key is not None and key.owner == owner for key in shown):
+                with suppress(UnknownOwnerError):
+                    found[other.name] = await other.statement(owner)
+        return {**own, "everywhere": added_up(found)}
+
     @property
-    def classes(self) -> npt.NDArray[Any]:
-        """The label set."""
-        return self.store.settings.class_array
+    def ready(self) -> bool:
+        """Whether queries can be answered without waiting for a model to be loaded."""
+        sound = self.reachable and not self.store.failed  # else the store reads itself anew, with all of its shards
+        return sound and self.warm and not self.closing and self.n_features is not None
 
     def session(self, key: Key) -> dict[str, Any]:
         """Who the caller is, and what they may do."""
@@ -177,7 +203,12 @@ class Service:
             "classes": self.classes.tolist(),
             "can": [permission for permission in PERMISSIONS if may(key, permission)],
             "owner": key.owner,
-            "guarantee": guarantee(self.store.settings, None if key is OPEN else key.name),
+            "guarantee": guarantee(
+                self.store.settings,
+                None if key is OPEN else key.name,
+                periods=self.store.periods,
+            ),
+            "time": self.store.over_time,
         }
 
 
@@ -192,7 +223,7 @@ class Reports:
         self._read = 0
         self._answers: list[tuple[str, int]] = []  # by second, ascending
 
-    def moment(self, answers: int) -> Callable[[], dict[str, Any]]:
+    def moment(self, answers: dict[Scope, int]) -> Callable[[], dict[str, Any]]:
         """A function that returns the status of the store as it is now, with the answers over time read so far.
 
         The store may go on before the function is called.
@@ -230,22 +261,13 @@ class Reports:
         return [{"at": group[-1][0], "answers": sum(n for _, n in group)} for group in groups]
 
     def audit(self, after: int, limit: int) -> dict[str, Any]:
-        """A page of the audit trail. `text` is the exact body that the hash covers."""
+        """A page of the audit trail. The last page has the signed head."""
         with self.store.reading() as db:
-            newest = last(db).position
-            page: list[dict[str, Any]] = [
-                {
-                    "position": entry.position,
-                    "at": entry.at,
-                    "kind": entry.kind,
-                    "body": entry.facts,
-                    "text": entry.body,
-                    "hash": entry.hash.hex(),
-                }
-                for entry in islice(entries(db, after + 1), limit)
-            ]
-        more = bool(page) and page[-1]["position"] < newest
-        return {"entries": page, "next": page[-1]["position"] if more else None, "last": newest}
+            newest = last(db)
+            page = [entry.shown() for entry in islice(entries(db, after + 1), limit)]
+            more = bool(page) and page[-1]["position"] < newest.position
+            head = None if more else signed_head(db, self.store.signer, newest)
+        return {"entries": page, "next": page[-1]["position"] if more else None, "last": newest.position, "head": head}
 
 
 # Beside the answers, for a store in a database
@@ -257,7 +279,10 @@ async def stop_if_fenced(service: Service, stop: Callable[[], None]) -> None:
     A file cannot be taken over.
     """
     while isinstance(service.store.path, Address) and not service.closing:
-        await asyncio.to_thread(look, service)
+        looking = asyncio.ensure_future(asyncio.to_thread(look, service))
+        if not (await asyncio.wait({looking}, timeout=UNSURE_SECONDS))[0]:
+            service.reachable = False  # until it is answered
+        await looking
         if service.closing:
             stop()
         await asyncio.sleep(LOOK_SECONDS)

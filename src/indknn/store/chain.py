@@ -1,49 +1,237 @@
-"""The audit trail: a chain of hashes over what was done, without personal data; and its witness.
+"""An open store: its rows, the keyed sums over them, and the audit trail with its witness (rule 16).
 
-The hash of each entry covers the entry and the hash before it. So an entry cannot be changed, deleted or inserted
-without changing all later hashes. If the latest hash is kept elsewhere (by a witness), it proves the rest.
+The books are keyed sums over all rows. Every row of every table has a keyed hash. The sums of these hashes, one per
+table, determine which rows there are. If a row is changed, deleted, added or set back to an older form, a sum changes.
+In a file, triggers update the sums while this process writes, so no code can forget it. A database cannot call this
+process, so there the methods that write rows update the sums (`postgres/session.py`). Each entry of the audit trail
+holds a digest of the sums at that time. Opening a store reads every row once and compares.
+
+The key is in the store. So this finds damage and careless edits by itself. To find deliberate edits, it needs a
+witness, which keeps the audit trail's state elsewhere.
+
+The audit trail is a chain of hashes over what was done, without personal data. The hash of each entry covers the entry
+and the hash before it (`indknn.proof`). So an entry cannot be changed, deleted or inserted without changing all later
+hashes. If the latest hash is kept elsewhere (by a witness), it proves the rest.
+
+The secret with which receipts and the trail are signed is in the store, beside the records. Whoever can read it there
+can read all records too, and is trusted with both. A file of its own could be lost alone, and whoever copies or
+restores a store would have to think of it. A signature says that a document came from the store. It does not bind the
+operator to the truth: that needs the public key, and heads of the trail, in other hands from the beginning. If a copy
+of the store was stolen, make a new key. Old public keys stay published with the time at which they were replaced. A
+document that is signed with such a key and has a later date is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from indknn.core.files import private_file
+import apsw
+
 from indknn.errors import StaleStoreError, StoreError
-from indknn.store.connection import Connection
-from indknn.store.database import get_meta, set_meta
-from indknn.store.home import Home
+from indknn.place import private_file
+from indknn.proof import GENESIS, TRAIL, Entry, PublicKey, Signer, as_published, link
+from indknn.store.database import SUMMED, TABLES, Table, get_meta, set_meta
 
-GENESIS = bytes(32)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One entry: its position, time, kind and body, and the hash up to here."""
-
-    position: int
-    at: str
-    kind: str
-    body: str
-    hash: bytes
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The body as a dict."""
-        facts: dict[str, Any] = json.loads(self.body)
-        return facts
+if TYPE_CHECKING:
+    from indknn.store.filehome import Head
+    from indknn.store.home import Home
 
 
-def link(previous: bytes, position: int, at: str, kind: str, body: str) -> bytes:
-    """The hash of an entry on top of the previous one."""
-    text = json.dumps([position, at, kind, body], ensure_ascii=True)
-    return hashlib.blake2b(previous + text.encode(), digest_size=32).digest()
+_MODULUS = 1 << 256
+_INSERT, _UPSERT, _DELETE = (
+    {name: statement(table, "?") for name, table in TABLES.items()}
+    for statement in (Table.insert, Table.upsert, Table.delete)
+)
+_SELECT = {table.name: f"SELECT {table.names} FROM {table.name}" for table in SUMMED}
+
+
+class Connection(Protocol):
+    """An open store. `with` is a transaction: either everything in it is written, durably, or nothing.
+
+    Only `insert`, `upsert`, `delete` and `clear` write rows, inside a transaction, and the books are told of them.
+    """
+
+    books: Books
+    undone: bool
+    """Whether names or features were written and then undone, and their bytes stayed. `home.load` notes it."""
+
+    def keep(self, books: Books, /) -> None:
+        """Tell these books of every row that is written from now on."""
+        ...
+
+    def execute(self, sql: str, values: Sequence[Any] | None = None, /) -> Any:
+        """Run a SELECT, with `?` for values, in SQL that every database knows.
+
+        The result is read once, as rows: all of them by a loop or `fetchall`, one by `fetchone`, a single value by
+        `get`, which is None if there is no row.
+        """
+        ...
+
+    def scan(self, sql: str, /) -> Iterator[Any]:
+        """The rows of a large table, without holding them all. No other statement may run meanwhile."""
+        ...
+
+    def insert(self, table: str, rows: Iterable[tuple[Any, ...]], /) -> None:
+        """Write new rows."""
+        ...
+
+    def upsert(self, table: str, rows: Iterable[tuple[Any, ...]], /) -> None:
+        """Write rows, each in place of the one with its key, if there is one."""
+        ...
+
+    def delete(self, table: str, keys: Iterable[tuple[Any, ...]], /) -> None:
+        """Delete the rows with these keys."""
+        ...
+
+    def clear(self, table: str, /) -> None:
+        """Delete all rows."""
+        ...
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *error: Any) -> bool | None: ...
+
+    def readonly(self, name: str, /) -> bool:
+        """Whether nothing can be written."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection alone. A store is closed by its home."""
+        ...
+
+
+class Books:
+    """The sums over the rows of a store. The audit trail holds their `digest`."""
+
+    def __init__(self, key: bytes):
+        self._sums = {table.name: 0 for table in SUMMED}
+        self._hashers = {name: hashlib.blake2b(key=key, digest_size=32, person=name.encode()) for name in self._sums}
+        self._digester = hashlib.blake2b(key=key, digest_size=32, person=b"books")
+
+    def read(self, db: Connection) -> str:
+        """Compute the sums from the rows in the store, and return their digest."""
+        for name, hasher in self._hashers.items():
+            self._sums[name] = sum(_hashed(hasher, row) for row in db.scan(_SELECT[name])) % _MODULUS
+        return self.digest()
+
+    def digest(self) -> str:
+        """A digest of all sums."""
+        whole = self._digester.copy()
+        for total in self._sums.values():
+            whole.update(total.to_bytes(32, "little"))
+        return whole.hexdigest()
+
+    def entered(self, table: str, *row: Any) -> None:
+        """Add a row that was written."""
+        self._sums[table] = (self._sums[table] + _hashed(self._hashers[table], row)) % _MODULUS
+
+    def struck(self, table: str, *row: Any) -> None:
+        """Remove a row that was deleted, or that will be overwritten."""
+        self._sums[table] = (self._sums[table] - _hashed(self._hashers[table], row)) % _MODULUS
+
+    def emptied(self, table: str) -> None:
+        """Remove all rows of a table that was emptied."""
+        self._sums[table] = 0
+
+
+def _hashed(hasher: Any, row: tuple[Any, ...]) -> int:
+    """The keyed hash of a row as a number. Two different rows are never encoded in the same way."""
+    parts: list[bytes] = []
+    for value in row:
+        if isinstance(value, bytes):
+            parts += b"b%d;" % len(value), value
+        elif isinstance(value, int):
+            parts.append(b"i%d;" % value)
+        elif isinstance(value, str):
+            text = value.encode(errors="surrogatepass")
+            parts += b"s%d;" % len(text), text
+        else:
+            parts.append(b"n;" if value is None else b"f%s;" % value.hex().encode())
+    hashing = hasher.copy()
+    hashing.update(b"".join(parts))
+    return int.from_bytes(hashing.digest(), "little")
+
+
+class FileConnection(apsw.Connection):
+    """An open file. When `with` ends, a transaction is durable, and its head is written."""
+
+    books: Books
+    undone = False  # what is undone is gone when the log is emptied, at the latest when the file is closed
+    head: Head | None = None
+    """The head, once the file was found to be complete and may be written."""
+
+    def __enter__(self) -> FileConnection:
+        self.execute("BEGIN")
+        return self
+
+    def __exit__(self, *error: Any) -> Literal[False]:
+        # Not apsw's own `with`: that holds Python's lock while the disk is synced, and every other thread waits.
+        try:
+            if error[0] is None:
+                self.execute("COMMIT")
+        finally:
+            if self.in_transaction:
+                self.execute("ROLLBACK")
+        if self.head is not None and error[0] is None:
+            self.head.follow(*self.newest())
+        return False
+
+    def newest(self) -> tuple[int, bytes]:
+        """The position and hash of the newest entry of the audit trail."""
+        row: Any = self.execute("SELECT position, hash FROM audit ORDER BY position DESC LIMIT 1").fetchone()
+        return int(row[0]), bytes(row[1])
+
+    def keep(self, books: Books) -> None:
+        """Let triggers tell these books of every row that is written from now on."""
+        self.books = books
+        functions: dict[str, Any] = {"entered": books.entered, "struck": books.struck}
+        for name, function in functions.items():
+            self.create_scalar_function(name, function)
+        self.pragma("recursive_triggers", 1)  # otherwise REPLACE would delete rows without calling the triggers
+        for table in SUMMED:
+            for event in ("INSERT", "DELETE", "UPDATE"):
+                self.execute(_trigger(table, event))
+
+    def scan(self, sql: str) -> Iterator[Any]:
+        """The rows of a large table."""
+        return iter(self.execute(sql))
+
+    def insert(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Write new rows."""
+        self.executemany(_INSERT[table], rows)
+
+    def upsert(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Write rows, each in place of the one with its key, if there is one."""
+        self.executemany(_UPSERT[table], rows)
+
+    def delete(self, table: str, keys: Iterable[tuple[Any, ...]]) -> None:
+        """Delete the rows with these keys."""
+        self.executemany(_DELETE[table], keys)
+
+    def clear(self, table: str) -> None:
+        """Delete all rows. Nothing is left to sum up, so no trigger needs to see them one by one."""
+        self.execute(f"DROP TRIGGER temp.{table}_DELETE")
+        self.execute(f"DELETE FROM {table}")
+        self.execute(_trigger(TABLES[table], "DELETE"))
+        self.books.emptied(table)
+
+
+def _trigger(table: Table, event: str) -> str:
+    """The statement that lets the books be told of rows of a table."""
+    old, new = (", ".join(f"{side}.{column}" for column in table.columns) for side in ("OLD", "NEW"))
+    strike, enter = f"SELECT struck('{table.name}', {old});", f"SELECT entered('{table.name}', {new});"
+    work = {"INSERT": enter, "DELETE": strike, "UPDATE": strike + enter}[event]
+    return f"CREATE TEMP TRIGGER {table.name}_{event} AFTER {event} ON main.{table.name} BEGIN {work} END"
+
+
+# The audit trail
 
 
 def now() -> str:
@@ -54,7 +242,7 @@ def now() -> str:
 def append(db: Connection, kind: str, **facts: Any) -> Entry:
     """Add an entry, as the last statement of the transaction that it describes.
 
-    It holds a digest of all rows (`connection.py`). Times never go backwards, even if the clock does.
+    It holds a digest of all rows. Times never go backwards, even if the clock does.
     """
     last = db.execute("SELECT position, at, hash FROM audit ORDER BY position DESC LIMIT 1").fetchone()
     position, since, previous = (last[0] + 1, last[1], last[2]) if last else (1, "", GENESIS)
@@ -75,17 +263,6 @@ def last(db: Connection) -> Entry:
     """The newest entry."""
     row: Any = db.execute("SELECT * FROM audit ORDER BY position DESC LIMIT 1").fetchone()
     return Entry(*row)
-
-
-def breaks(db: Connection) -> Iterator[str]:
-    """What is wrong with the chain. Nothing if it is intact."""
-    previous, expected = GENESIS, 1
-    for entry in entries(db):
-        if entry.position != expected:
-            yield f"audit trail: entry {expected} is missing"
-        if link(previous, entry.position, entry.at, entry.kind, entry.body) != entry.hash:
-            yield f"audit trail: the hash of entry {entry.position} does not fit"
-        previous, expected = entry.hash, entry.position + 1
 
 
 class Witness:
@@ -168,7 +345,63 @@ class Guard:
             raise StaleStoreError(f"the witness is of store {seen['store']}, but {self._path} is {self._store_id}")
         found = db.execute("SELECT hash FROM audit WHERE position = ?", (int(str(seen["position"])),)).get
         if found is None or found.hex() != seen["hash"]:
+            newest = last(db)
             raise StaleStoreError(
                 f"{self._path} does not contain entry {seen['position']} of its audit trail, seen at {seen['at']}: "
-                "it is an old copy, and budgets were spent since that it does not know of"
+                "it is an old copy, and budgets were spent since that it does not know of. It ends with entry "
+                f"{newest.position}, of {newest.at}"
             )
+
+
+# The keys with which receipts and copies of the audit trail are signed
+
+_SECRET, _KEYS = "signing_secret", "signing_keys"
+
+
+def new_signer(db: Connection, at: str) -> Signer:
+    """Make a new key inside a transaction. The one before it stays published. The caller notes it in the trail."""
+    signer = Signer(secrets.token_bytes(32))
+    before = [replace(key, until=key.until or at) for key in read_public_keys(db)]
+    set_meta(db, _SECRET, signer.secret)
+    set_meta(db, _KEYS, json.dumps([asdict(key) for key in (*before, PublicKey(signer.public, at))]))
+    return signer
+
+
+def renew_signer(db: Connection) -> Signer:
+    """Replace the key, and note it in the audit trail. Inside a transaction."""
+    signer = new_signer(db, max(now(), last(db).at))
+    append(db, "signing", key=signer.public)
+    return signer
+
+
+def read_signer(db: Connection) -> Signer:
+    """The key in use."""
+    secret = get_meta(db, _SECRET)
+    if secret is None:
+        raise StoreError("this store was made by an earlier version, without a key to sign with")
+    return Signer(bytes(secret))
+
+
+def read_public_keys(db: Connection) -> list[PublicKey]:
+    """All public keys, the oldest first."""
+    return [PublicKey(**key) for key in json.loads(get_meta(db, _KEYS) or "[]")]
+
+
+def published(db: Connection) -> dict[str, Any]:
+    """The public keys as everybody may see them."""
+    return as_published(str(get_meta(db, "store")), read_public_keys(db))
+
+
+def signed_trail(db: Connection, signer: Signer) -> Iterator[dict[str, Any]]:
+    """All entries of the audit trail, and at the end the signed head."""
+    end = last(db)
+    for entry in entries(db):
+        if entry.position <= end.position:
+            yield entry.shown()
+    yield signed_head(db, signer, end)
+
+
+def signed_head(db: Connection, signer: Signer, end: Entry) -> dict[str, Any]:
+    """How far the audit trail is: the position and hash of its last entry, signed."""
+    facts = {"signed": TRAIL, "store": str(get_meta(db, "store")), "at": end.at, "entries": end.position}
+    return signer.signed({**facts, "hash": end.hash.hex()})

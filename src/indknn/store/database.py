@@ -1,11 +1,16 @@
-"""All functions that read and write the rows of a store, but those of the audit trail (`chain.py`)."""
+"""The tables of a store, and all functions that read and write their rows, but those of the audit trail (`chain.py`).
+
+Everything that must know the tables follows from `TABLES`: how a file or a database makes them, how rows are written,
+and what the keyed sums cover (`chain.py`).
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
@@ -16,11 +21,152 @@ from indknn.core.releases import PublicRows, Release, decode, encode
 from indknn.errors import StoreError
 from indknn.ledger import SHARED, Scope
 from indknn.ledger.memory import Tombstone
-from indknn.records.protocol import AnyShard
-from indknn.store.connection import Connection
+from indknn.ledger.promises import PROMISE
+from indknn.records.book import AnyShard
 from indknn.types import IntArray, OwnerId, Vectors
 
-_ROWS, _LABEL_BITS = 4096, 16
+if TYPE_CHECKING:
+    from indknn.store.chain import Connection
+
+
+VERSION = 1
+"""The version of the format. A store of another version is refused."""
+_SQLITE = {"int": "INTEGER", "real": "REAL", "text": "TEXT", "bytes": "BLOB", "any": "ANY"}
+_POSTGRES = {"int": "int8", "real": "float8", "text": "text", "bytes": "bytea", "any": "json"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: its columns with their types, and how many of the first columns are the key."""
+
+    name: str
+    columns: dict[str, str]
+    key: int = 1
+    optional: str = ""
+    """The column that may be NULL."""
+    summed: bool = True
+    """Whether the keyed sums cover it."""
+
+    @property
+    def names(self) -> str:
+        """The columns, as SQL lists them."""
+        return ", ".join(self.columns)
+
+    @property
+    def keys(self) -> list[str]:
+        """The columns of the key."""
+        return list(self.columns)[: self.key]
+
+    @property
+    def postgres_types(self) -> list[str]:
+        """The types of the columns in PostgreSQL."""
+        return [_POSTGRES[kind] for kind in self.columns.values()]
+
+    def insert(self, place: str) -> str:
+        """The statement that writes a new row. `place` stands for a value."""
+        return f"INSERT INTO {self.name} VALUES ({', '.join([place] * len(self.columns))})"
+
+    def upsert(self, place: str) -> str:
+        """The statement that writes a row in place of the one with its key, if there is one."""
+        rest = ", ".join(f"{name} = excluded.{name}" for name in list(self.columns)[self.key :])
+        return f"{self.insert(place)} ON CONFLICT ({', '.join(self.keys)}) DO UPDATE SET {rest}"
+
+    def delete(self, place: str) -> str:
+        """The statement that deletes the row with a key."""
+        return f"DELETE FROM {self.name} WHERE {' AND '.join(f'{name} = {place}' for name in self.keys)}"
+
+    def in_sqlite(self) -> str:
+        """The statement that makes it in a file."""
+        options = "STRICT" if self.key > 1 or self.columns[self.keys[0]] == "int" else "STRICT, WITHOUT ROWID"
+        return self._create(_SQLITE) + f" {options};"
+
+    def in_postgres(self) -> str:
+        """The statements that make it in a database.
+
+        ANALYZE keeps samples of values in a catalogue, which would outlive an erasure. So there are no statistics about
+        personal data. Compression would only cost time: features, debits and hashes look like noise.
+        """
+        made = [self._create({**_POSTGRES, "text": 'text COLLATE "C"'})]
+        for name, kind in self.columns.items():
+            change = f"ALTER TABLE {self.name} ALTER COLUMN {name} SET"
+            made += [f"{change} STATISTICS 0"] if kind in {"bytes", "text", "any"} else []
+            made += [f"{change} STORAGE EXTERNAL"] if kind == "bytes" else []
+        return "; ".join(made) + ";"
+
+    def _create(self, types: dict[str, str]) -> str:
+        columns = [
+            f"{name} {types[kind]}" + (" NOT NULL" if name != self.optional else "")
+            for name, kind in self.columns.items()
+        ]
+        return f"CREATE TABLE {self.name} ({', '.join(columns)}, PRIMARY KEY ({', '.join(self.keys)}))"
+
+
+_ALL = (
+    # Parameters, keys and counters, by name.
+    Table("meta", {"name": "text", "value": "any"}),
+    # Features and names are kept in rows that never change their length and are never deleted, but overwritten where
+    # they are. Other rows are moved when SQLite splits and merges pages, and what is moved is left behind in the unused
+    # part of a page, secure_delete or not.
+    # One row per record slot (`database.record_type`). A free slot keeps its generation, so that record ids never
+    # repeat. The rest is blank.
+    Table("records", {"slot": "int", "body": "bytes"}),
+    # Those who have records. The name is packed (`database.encode_name`), or as many zeros once forgotten.
+    Table("owners", {"number": "int", "slot": "int", "name": "bytes"}),
+    # The slots of owners under a hold, and the minute at which it began.
+    Table("holds", {"slot": "int", "since": "int"}),
+    # Analysts. The one without a name has the empty one.
+    Table("scopes", {"id": "int", "name": "text"}),
+    # What owners had spent when debits were last folded, as int64 arrays over blocks of owner slots; and in how many
+    # queries they had taken part, as int32 arrays.
+    Table("balances", {"scope": "int", "block": "int", "spent": "bytes"}, key=2),
+    Table("participation", {"block": "int", "queries": "bytes"}),
+    # Answers given: the transcript. `charged` is the sum of all debits of the answer, in ledger units; as text, because
+    # a sum over many people may exceed 63 bits. `release` is what was released besides the label: noisy votes, or a sum
+    # over records. Such a sum has no query and label -1.
+    Table(
+        "answers",
+        {
+            "seq": "int",
+            "scope": "int",
+            "query": "bytes",
+            "scale": "real",
+            "label": "int",
+            "charged": "text",
+            "release": "bytes",
+        },
+        optional="release",
+    ),
+    # Who paid for an answer: until the next fold, owner slots and amounts (`journal.Debits`).
+    Table("debits", {"seq": "int", "body": "bytes"}),
+    # Requests that may be repeated: a digest of what was asked, the answers, and the day, counted from 1970.
+    Table("requests", {"id": "text", "digest": "bytes", "labels": "bytes", "day": "int"}),
+    # What the forgotten had spent, by keyed hash of their names: JSON from scope to units, and a count of queries. Also
+    # the promise of whoever had one of their own (`ledger.promises`).
+    Table("tombstones", {"digest": "bytes", "spent": "text", "queries": "int", "promise": "bytes"}, optional="promise"),
+    # Promises of single people, as arrays over blocks of owner slots, zeros for whoever has the public default.
+    Table("promises", {"block": "int", "body": "bytes"}),
+    # Record ids that callers chose: 16 bytes of a keyed hash for each of 64 record slots, zeros where there is none.
+    Table("record_keys", {"block": "int", "digests": "bytes"}),
+    # Uploads that may be repeated: keyed hashes of their id and of all that was sent, and the numbers of the records.
+    Table("additions", {"id": "bytes", "digest": "bytes", "numbers": "bytes", "day": "int"}),
+    # The audit trail, a chain of hashes without personal data.
+    Table("audit", {"position": "int", "at": "text", "kind": "text", "body": "text", "hash": "bytes"}, summed=False),
+)
+TABLES = {table.name: table for table in _ALL}
+SUMMED = [table for table in _ALL if table.summed]
+"""The tables that the keyed sums cover. The audit trail is itself a chain of hashes."""
+INDEXES = "CREATE INDEX owners_by_slot ON owners (slot, number); CREATE UNIQUE INDEX scopes_by_name ON scopes (name);"
+
+
+def refuse_other_version(place: object, version: int) -> None:
+    """Refuse a store of another version than this program reads and writes."""
+    if version != VERSION:
+        raise StoreError(f"{place} has version {version} of the store's format; this indknn supports version {VERSION}")
+
+
+# Their rows
+
+_ROWS = 4096
 _SHARED = "*"  # the scope for what every analyst sees; the names of analysts begin with "="
 PURGED = -2
 """The label of a purged answer. A sum over records has -1."""
@@ -36,34 +182,47 @@ def set_meta(db: Connection, name: str, value: Any) -> None:
     db.upsert("meta", [(name, value)])
 
 
+def read_analysts(db: Connection) -> set[str]:
+    """The analysts who were declared."""
+    return set(json.loads(get_meta(db, "analysts") or "[]"))
+
+
 def read_public(db: Connection) -> PublicRows | None:
     """The declared public rows, if there are any."""
     body = get_meta(db, "public")
     return None if body is None else PublicRows.read(body)
 
 
-def write_records(db: Connection, shard: AnyShard, slots: IntArray, vectors: Vectors, labels: IntArray) -> None:
+def write_records(db: Connection, shard: AnyShard, slots: IntArray, vectors: Vectors) -> None:
     """Write the records that were just put into these slots, some at a time, to save memory."""
     for low in range(0, len(slots), _ROWS):
         part = slice(low, low + _ROWS)
-        here, some = slots[part], vectors[part]
-        body = _blank(shard, here, some.values.shape[1])
-        body["owner"], body["label"] = shard.owners_of(here), pack_label(labels[part], shard.epochs_of(here))
-        body["scale"], body["features"] = some.scale, some.values
-        _overwrite(db, here, body)
+        facts = {**shard.facts_at(slots[part]), "scale": vectors.scale[part], "features": vectors.values[part]}
+        body = np.zeros(len(slots[part]), dtype=record_type(vectors.values.shape[1]))
+        for name, column in facts.items():
+            body[name] = column
+        _overwrite(db, slots[part], body)
 
 
-def clear_records(db: Connection, shard: AnyShard, slots: IntArray, n_features: int) -> None:
-    """Clear slots that were just freed. Only the generation stays, increased by one."""
+def clear_records(db: Connection, slots: IntArray, generations: IntArray, n_features: int) -> None:
+    """Clear slots that were freed. Only the generation stays, increased by one."""
     for low in range(0, len(slots), _ROWS):
-        here = slots[low : low + _ROWS]
-        _overwrite(db, here, _blank(shard, here, n_features))
+        part = slice(low, low + _ROWS)
+        body = np.zeros(len(slots[part]), dtype=record_type(n_features))
+        body["generation"], body["owner"], body["label"] = generations[part], -1, -1
+        _overwrite(db, slots[part], body)
 
 
-def _blank(shard: AnyShard, slots: IntArray, n_features: int) -> npt.NDArray[np.void]:
-    body = np.zeros(len(slots), dtype=record_type(n_features))
-    body["generation"], body["owner"], body["label"] = shard.generations(slots), -1, -1
-    return body
+def write_dates(db: Connection, shard: AnyShard, slots: IntArray, n_features: int) -> None:
+    """Overwrite the dates and epochs of these records."""
+    for low in range(0, len(slots), _ROWS):
+        here = slots[low : low + _ROWS].tolist()
+        kind, which = record_type(n_features), ", ".join("?" * len(here))
+        found = dict(db.execute(f"SELECT slot, body FROM records WHERE slot IN ({which})", here))
+        body = np.frombuffer(b"".join(found[slot] for slot in here), dtype=kind).copy()
+        body["until"] = shard.dates.of(slots[low : low + _ROWS])
+        body["epoch"] = shard.epochs_of(slots[low : low + _ROWS])
+        _overwrite(db, slots[low : low + _ROWS], body)
 
 
 def _overwrite(db: Connection, slots: IntArray, body: npt.NDArray[np.void]) -> None:
@@ -85,13 +244,16 @@ def read_records(db: Connection, n_features: int, shard: AnyShard) -> None:
         values, owners = body["features"].copy(), body["owner"].astype(np.int64)
         values[owners < 0, 0] = 1  # a placeholder in a free slot while it is restored
         vectors = Vectors(values, root_norms(values), body["scale"].astype(np.float64))
-        labels, epochs = unpack_label(body["label"].astype(np.int64))
-        shard.restore(vectors, labels, owners, body["generation"].astype(np.int64), epochs)
+        labels, epochs = body["label"].astype(np.int64), body["epoch"].astype(np.int64)
+        generations, until = body["generation"].astype(np.int64), body["until"].astype(np.int64)
+        shard.restore(vectors, labels, owners, generations, (epochs, until))
         free.append(np.flatnonzero(owners < 0) + done)
         done += len(part)
     shard.free(np.concatenate(free))
     for block, digests in db.execute("SELECT block, digests FROM record_keys"):
         shard.keys.restore(block, digests)
+    for (owner,) in db.execute("SELECT slot FROM holds ORDER BY slot"):
+        shard.hold(owner)
 
 
 def scope_id(db: Connection, scope: Scope) -> int:
@@ -119,8 +281,9 @@ def read_tombstones(db: Connection) -> dict[bytes, Tombstone]:
     """What forgotten people had spent, by keyed hash."""
     scopes = read_scopes(db)
     return {
-        digest: Tombstone({scopes[int(number)]: units for number, units in json.loads(body).items()}, count)
-        for digest, body, count in db.execute("SELECT digest, spent, queries FROM tombstones ORDER BY digest")
+        digest: Tombstone({scopes[int(number)]: units for number, units in json.loads(body).items()}, count, own)
+        for digest, body, count, text in db.execute("SELECT * FROM tombstones ORDER BY digest")
+        for own in (None if text is None else np.frombuffer(text, PROMISE)[0].item(),)
     }
 
 
@@ -148,9 +311,9 @@ def blank_owners(db: Connection, slots: Iterable[int]) -> None:
         db.upsert("owners", newest.values())
 
 
-def write_record_keys(db: Connection, shard: AnyShard, slots: IntArray) -> None:
-    """Overwrite the hashes of record ids in the blocks of these slots."""
-    if blocks := shard.keys.blocks_of(slots):
+def write_record_keys(db: Connection, blocks: dict[int, bytes]) -> None:
+    """Overwrite blocks of hashes of record ids."""
+    if blocks:
         db.upsert("record_keys", blocks.items())
 
 
@@ -161,8 +324,9 @@ def write_tombstones(db: Connection, tombstones: dict[bytes, Tombstone]) -> None
     db.upsert(
         "tombstones",
         [
-            (digest, json.dumps({numbers[scope]: units for scope, units in t.spent.items() if units}), t.queries)
+            (digest, json.dumps({numbers[scope]: units for scope, units in t.spent.items() if units}), t.queries, own)
             for digest, t in tombstones.items()
+            for own in (None if t.promise is None else np.array([t.promise], PROMISE).tobytes(),)
         ],
     )
 
@@ -209,25 +373,13 @@ def purge_answers(db: Connection) -> None:
 
 
 def record_type(n_features: int) -> np.dtype[np.void]:
-    """How a record is written: 20 bytes and the features. Owner -1 marks a free slot."""
-    head = [("generation", "<i4"), ("owner", "<i4"), ("label", "<i4"), ("scale", "<f8")]
-    return np.dtype([*head, ("features", "i1", (n_features,))])
+    """How a record is written: 26 bytes and the features. Owner -1 marks a free slot. `until` is its date (`Dates`).
 
-
-def pack_label(labels: IntArray, epochs: IntArray) -> IntArray:
-    """A label, and how many rounds of training had begun when its record came, in the 32 bits of the label.
-
-    >>> packed = pack_label(np.array([3]), np.array([2]))
-    >>> [part.tolist() for part in unpack_label(packed)]
-    [[3], [2]]
+    `epoch` is how many rounds of training had begun when the record came.
     """
-    return labels | epochs << _LABEL_BITS
-
-
-def unpack_label(packed: IntArray) -> tuple[IntArray, IntArray]:
-    """The values that `pack_label` packed. A free slot has label -1."""
-    free = packed < 0
-    return np.where(free, -1, packed & ((1 << _LABEL_BITS) - 1)), np.where(free, 0, packed >> _LABEL_BITS)
+    head = [("generation", "<i4"), ("owner", "<i4"), ("label", "<i4"), ("until", "<i4"), ("epoch", "<i4")]
+    head.append(("scale", "<f8"))
+    return np.dtype([*head, ("features", "i1", (n_features,))])
 
 
 def encode_name(name: OwnerId, slot: int) -> bytes:

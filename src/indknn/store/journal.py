@@ -13,37 +13,41 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import repeat
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import product, repeat
+from struct import Struct
 from threading import Lock, RLock
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from indknn.answering.predictor import Predictor
 from indknn.answering.requests import Reply, Request
-from indknn.core.releases import Release, encode
+from indknn.core.quantise import as_int64, load_native
+from indknn.core.releases import Release, TableCounts, encode
 from indknn.errors import FencedError, InvalidInputError, RequestConflictError, StoreError
 from indknn.ledger import MemoryLedger, Scope
+from indknn.ledger.memory import Balance, Tombstone
+from indknn.ledger.promises import PROMISE
+from indknn.proof import Entry
 from indknn.store import chain
-from indknn.store.chain import Guard
-from indknn.store.connection import Connection
+from indknn.store.chain import Connection, Guard
 from indknn.store.database import get_meta, read_names, read_scopes, read_tombstones, scope_id, set_meta
 from indknn.types import IntArray, Vectors
 
 Known: TypeAlias = tuple[bytes, bytes]
 """For a request with an id: the digest of what was asked, and what was answered (`_packed`)."""
 Outcome: TypeAlias = Reply | InvalidInputError
-Balance: TypeAlias = tuple[Scope, int, bytes, bytes]
-"""What the owners of one block had spent in a scope, and in how many queries they had taken part."""
 
+_votes = load_native("indknn.core._votes")
 BLOCK = 4096
 """Owners per row of balances: 32 KiB of amounts."""
-FOLD_BYTES, _FOLD_LEAST = 8 << 20, 256 << 10
+FOLD_BYTES, _FOLD_LEAST = 32 << 20, 256 << 10
 """Debits are folded into balances when they reach this size, or earlier in a small store."""
 _MANY, _LONG = 256 << 10, 4 << 20
-_BALANCE = _DEBIT = 12  # bytes
+_BALANCE = 12  # bytes
+_DEBITS_HEAD = Struct("<BBq")
 _DAY = 86_400  # seconds
 
 
@@ -62,28 +66,44 @@ class Debits:
     @property
     def blocks(self) -> list[int]:
         """The blocks of balances that contain these owners."""
-        if not len(self.slots):
-            return []
-        first = int(self.slots[0]) // BLOCK
-        result: list[int] = (np.flatnonzero(np.bincount(self.slots // BLOCK - first)) + first).tolist()
+        result: list[int] = np.unique(self.slots // BLOCK).tolist()
         return result
 
+    def packed(self) -> tuple[bytes, int, list[int]]:
+        """As they are written down, their total and their blocks."""
+        if _votes is None:
+            return self.encode(), self.total, self.blocks
+        body, total, blocks = _votes.pack(as_int64(self.slots), as_int64(self.units), BLOCK)
+        return body, self.total if total < 0 else total, blocks
+
     def encode(self) -> bytes:
-        """Slots as uint32, then units as int64, little-endian.
+        """What is written down: no more bytes for each slot and each amount than the largest takes.
+
+        First the number of bytes for each, and the smallest amount. Then, little-endian, the distance of each slot from
+        the one before, and by how much each amount exceeds the smallest.
 
         >>> Debits.decode(Debits(np.array([3, 7]), np.array([10, 20])).encode()).units.tolist()
         [10, 20]
         """
-        return self.slots.astype("<u4").tobytes() + self.units.astype("<i8").tobytes()
+        if not len(self.slots):
+            return b""
+        least = int(self.units.min())
+        gaps, amounts = _narrow(np.diff(self.slots, prepend=0)), _narrow(self.units - least)
+        head = _DEBITS_HEAD.pack(gaps.shape[1], amounts.shape[1], least)
+        return head + gaps.tobytes() + amounts.tobytes()
 
     @staticmethod
     def decode(body: bytes) -> Debits:
         """What `encode` wrote."""
-        n, rest = divmod(len(body), 12)
-        if rest:
-            raise StoreError(f"a debit blob has {len(body)} bytes, which is no multiple of 12")
-        slots = np.frombuffer(body, "<u4", n).astype(np.int64)
-        return Debits(slots, np.frombuffer(body, "<i8", n, offset=4 * n).astype(np.int64))
+        if not body:
+            return Debits(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+        size = _DEBITS_HEAD.size
+        gaps, amounts, least = _DEBITS_HEAD.unpack_from(body) if len(body) >= size else (0, 0, 0)
+        n, rest = divmod(len(body) - size, gaps + amounts or 1)
+        if rest or n < 1 or not (0 < gaps <= 8 and 0 < amounts <= 8):
+            raise StoreError(f"a debit blob of {len(body)} bytes is damaged")
+        slots = np.cumsum(_wide(body, size, n, gaps))
+        return Debits(slots, _wide(body, size + n * gaps, n, amounts) + least)
 
     @staticmethod
     def merge(parts: list[tuple[IntArray, IntArray]]) -> Debits:
@@ -97,6 +117,19 @@ class Debits:
         units = np.zeros(len(slots), dtype=np.int64)
         np.add.at(units, where, np.concatenate([u for _, u in parts]))
         return Debits(slots, units)
+
+
+def _narrow(values: IntArray) -> npt.NDArray[np.uint8]:
+    """The bytes of each number, as many as the largest takes."""
+    width = max(int(values.max()).bit_length() + 7 >> 3, 1)
+    return values.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :width]
+
+
+def _wide(body: bytes, start: int, n: int, width: int) -> IntArray:
+    """The numbers that `_narrow` made bytes of."""
+    whole = np.zeros((n, 8), dtype=np.uint8)
+    whole[:, :width] = np.frombuffer(body, np.uint8, n * width, start).reshape(n, width)
+    return whole.view("<i8").ravel().astype(np.int64)
 
 
 def exact_sum(units: IntArray) -> int:
@@ -119,7 +152,7 @@ class Noted:
     query: Vectors | None  # None for a sum over records
     label: int
     charged: int
-    debits: Debits | None  # None if balances are written instead
+    debits: bytes | None  # None if balances are written instead
     release: bytes | None  # what was released besides the label
 
 
@@ -141,6 +174,10 @@ class StoreJournal:
         self.owed = False  # whether a release for which nobody waits is not on disk yet
         self.tau: float | None = None
         self.touched = read_ledger(db, ledger)  # blocks with debits since the last fold
+        counted = db.execute(
+            "SELECT 1 FROM answers WHERE label >= 0 OR substr(release, 1, 1) <> ? LIMIT 1", (TableCounts.kind,)
+        )
+        ledger.used = counted.get is not None
         self.unfolded_bytes = int(db.execute("SELECT coalesce(sum(length(body)), 0) FROM debits").get)
         self._guard = guard
         self._next = int(db.execute("SELECT coalesce(max(seq), 0) + 1 FROM answers").get)
@@ -148,12 +185,15 @@ class StoreJournal:
             request: (digest, labels)
             for request, digest, labels in db.execute("SELECT id, digest, labels FROM requests")
         }
+        self._minute = ledger.minute = int(get_meta(db, "minute") or 0)  # the furthest time on disk
         self._sealed = self._durable = 0  # groups
         self._open: list[Noted] = []
         self._open_bytes, self._folding = 0, False
         self._may_fold = False  # with answers: not if debits are long already, as a fold may just have failed
         self._pending: list[Noted] = []
         self._requests: dict[str, Known] = {}
+        self._erasures: list[Callable[[], Entry]] = []
+        self._graves: list[tuple[int, Tombstone]] = []  # people who are gone, and are in the balances on disk
         self._fold_blocks: set[tuple[Scope, int]] = set()  # the blocks that the fold covers
         self._fold: tuple[list[Balance], int] | None = None  # balances that replace the debits up to this answer
         self._list_lock = Lock()
@@ -171,8 +211,13 @@ class StoreJournal:
 
     @property
     def fold_bytes(self) -> int:
-        """How long debits may become: many times the balances, within limits."""
-        return min(FOLD_BYTES, max(_FOLD_LEAST, 64 * _BALANCE * len(self.ledger.participation)))
+        """How long debits may become: many times the balances, within limits.
+
+        Neighbours of queries are anywhere, so a fold of a large store writes nearly all balances. So debits become at
+        least as long as those: otherwise 100,000,000 people would make a store write 27 MB for every query.
+        """
+        balances = _BALANCE * len(self.ledger.participation)
+        return max(min(FOLD_BYTES, max(_FOLD_LEAST, 64 * balances)), balances)
 
     @property
     def is_long(self) -> bool:
@@ -184,27 +229,29 @@ class StoreJournal:
 
         The balances of these owners are written too.
         """
-        blocks = {slot // BLOCK for slot in owner_slots}
-        self.touched |= {(scope, block) for scope in self.ledger.scopes for block in blocks}
-        self._write_balances(snapshot(self.ledger, sorted(self.touched, key=str)), self.last_noted)
+        self._touch(owner_slots)
+        self._write_balances(self.ledger.balances(sorted(self.touched, key=str), BLOCK), self.last_noted)
         self.touched.clear()
+
+    def _touch(self, owner_slots: Iterable[int]) -> None:
+        blocks = {slot // BLOCK for slot in owner_slots}
+        self.touched.update(product(self.ledger.all_scopes, blocks))
 
     def note(self, analyst: Scope, query: Vectors | None, label: int, release: Release | None) -> None:
         """Note a new answer or sum, with all charges since the one before. The caller holds the store's lock."""
         log = (self.ledger.log or {}).pop(analyst, [])
         if self._folding:
-            debits, charged = None, sum(exact_sum(units) for _, units in log)
+            body, charged = None, sum(exact_sum(units) for _, units in log)
             touched = range(min(_ends(log)) // BLOCK, max(_ends(log)) // BLOCK + 1) if log else range(0)
             self.touched.update(zip(repeat(analyst), touched))
         else:
-            debits = Debits.merge(log)
-            charged = debits.total
-            self.touched.update(zip(repeat(analyst), debits.blocks))
-            self._open_bytes += _DEBIT * len(debits.slots)
+            body, charged, blocks = Debits.merge(log).packed()
+            self.touched.update(zip(repeat(analyst), blocks))
+            self._open_bytes += len(body)
             self._folding = self._open_bytes > max(_MANY, 2 * len(self.touched) * BLOCK * _BALANCE)
         with self._list_lock:
             text = None if release is None else encode(release)
-            self._open.append(Noted(self._next, analyst, query, label, charged, debits, text))
+            self._open.append(Noted(self._next, analyst, query, label, charged, body, text))
             self._next += 1
 
     def seal(self, request: Request, reply: Reply) -> None:
@@ -236,13 +283,27 @@ class StoreJournal:
         if not self.background:
             self.commit()
 
+    def note_erasure(self, graves: dict[int, Tombstone], write: Callable[[], Entry]) -> None:
+        """Let the next commit also write an erasure. `graves` are the people who are gone, by owner slot.
+
+        What they had spent is taken off their balances on disk. With the debits that are there, that makes 0. So not
+        everybody's debits must be folded now. The next fold removes the traces of the gone in both.
+        """
+        with self.ledger.lock, self._list_lock:
+            self._touch(graves)
+            self._graves += graves.items()
+            self._erasures.append(write)
+            self._close_group(True)
+            self.owed = True
+
     def _close_group(self, anything: bool) -> None:
         self._sealed += anything
         if self._folding:
             # This fold includes an earlier fold that is not written yet, because its debits were dropped already.
             self._fold_blocks |= self.touched
-            self._fold = (snapshot(self.ledger, sorted(self._fold_blocks, key=str)), self.last_noted)
+            self._fold = (self.ledger.balances(sorted(self._fold_blocks, key=str), BLOCK), self.last_noted)
             self.touched.clear()
+            self._graves = []  # these balances are without them
         self._pending += self._open
         self._open, self._open_bytes, self._folding = [], 0, False
 
@@ -287,8 +348,10 @@ class StoreJournal:
                     batch, requests, fold, upto = self._pending, self._requests, self._fold, self._sealed
                     self._pending, self._requests, self._fold, self.owed = [], {}, None, False
                     self._fold_blocks = set()
+                    erasures, self._erasures = self._erasures, []
+                    graves, self._graves = self._graves, []
                 self._guard.refuse_if_moved()
-                entry = self._write(batch, requests, fold)
+                entry = self._write(batch, requests, fold, erasures, graves)
                 if entry is not None:
                     self._guard.saw(entry)  # the witness sees it before anybody else
             except BaseException as error:
@@ -307,10 +370,15 @@ class StoreJournal:
             raise
 
     def _write(
-        self, batch: list[Noted], requests: dict[str, Known], fold: tuple[list[Balance], int] | None
-    ) -> chain.Entry | None:
+        self,
+        batch: list[Noted],
+        requests: dict[str, Known],
+        fold: tuple[list[Balance], int] | None,
+        erasures: list[Callable[[], Entry]],
+        graves: list[tuple[int, Tombstone]],
+    ) -> Entry | None:
         entry, folded = None, 0 if fold is None else fold[1]
-        debits = [(a.seq, a.debits.encode()) for a in batch if a.debits is not None and a.seq > folded]
+        debits = [(a.seq, a.debits) for a in batch if a.debits is not None and a.seq > folded]
         values = [(request, *known, today()) for request, known in requests.items()]
         facts: dict[str, Any] = {}
         if batch:
@@ -320,6 +388,8 @@ class StoreJournal:
             if self.tau is not None:
                 set_meta(self.db, "tau", self.tau)
                 self.tau = None
+            if batch or values or erasures:
+                self.write_time()
             if fold is not None:
                 self._write_balances(*fold)
             self.unfolded_bytes += sum(len(body) for _, body in debits)
@@ -328,11 +398,21 @@ class StoreJournal:
             self.db.insert("debits", debits)
             if values:
                 self.db.insert("requests", values)
+            if graves:
+                self._take_off(graves)
+            for write in erasures:
+                entry = write()
             if batch:
                 entry = chain.append(self.db, "answers", **facts)
             elif values:
                 entry = chain.append(self.db, "repeats", requests=len(values))
         return entry
+
+    def write_time(self) -> None:
+        """Write the furthest time that was seen, in a transaction. A clock that is set back changes nothing."""
+        if self.ledger.minute > self._minute:
+            self._minute = self.ledger.minute
+            set_meta(self.db, "minute", self._minute)
 
     def _write_balances(self, balances: list[Balance], last: int) -> None:
         """Write balances in place of all debits up to answer number `last`."""
@@ -343,6 +423,22 @@ class StoreJournal:
         self.db.clear("debits")
         self.db.upsert("meta", [("folded", last)])
         self.unfolded_bytes = 0
+
+    def _take_off(self, graves: list[tuple[int, Tombstone]]) -> None:
+        """Take off what people who are gone had spent from the balances on disk, and how often they took part."""
+        spent: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        queries: dict[int, list[tuple[int, int]]] = {}
+        for slot, grave in graves:
+            block, place = divmod(slot, BLOCK)
+            queries.setdefault(block, []).append((place, grave.queries))
+            for scope, units in grave.spent.items():
+                spent.setdefault((self._scope(scope), block), []).append((place, units))
+        for (number, block), less in spent.items():
+            known = self.db.execute("SELECT spent FROM balances WHERE scope = ? AND block = ?", (number, block)).get
+            self.db.upsert("balances", [(number, block, _less(known, "<i8", less))])
+        for block, less in queries.items():
+            known = self.db.execute("SELECT queries FROM participation WHERE block = ?", (block,)).get
+            self.db.upsert("participation", [(block, _less(known, "<i4", less))])
 
     def _scope(self, scope: Scope) -> int:
         """The number of an analyst, in a transaction."""
@@ -361,6 +457,9 @@ def read_ledger(db: Connection, ledger: MemoryLedger) -> set[tuple[Scope, int]]:
         _fill(spent[scopes[number]], block, np.frombuffer(body, "<i8"))
     for block, body in db.execute("SELECT block, queries FROM participation"):
         _fill(queries, block, np.frombuffer(body, "<i4"))
+    promises = np.zeros(size, dtype=PROMISE)
+    for block, body in db.execute("SELECT block, body FROM promises"):
+        _fill(promises, block, np.frombuffer(body, PROMISE))
     touched: set[tuple[Scope, int]] = set()
     replay = "SELECT a.scope, d.body FROM debits d JOIN answers a USING (seq) ORDER BY d.seq"
     for number, body in db.execute(replay):
@@ -368,23 +467,31 @@ def read_ledger(db: Connection, ledger: MemoryLedger) -> set[tuple[Scope, int]]:
         spent[scopes[number]][debits.slots] += debits.units
         queries[debits.slots] += 1
         touched |= {(scopes[number], block) for block in debits.blocks}
-    ledger.restore(read_names(db), spent, queries, read_tombstones(db), int(get_meta(db, "next_number")))
+    ledger.restore(read_names(db), spent, queries, read_tombstones(db), int(get_meta(db, "next_number")), promises)
     return touched
 
 
-def _fill(column: IntArray, block: int, part: IntArray) -> None:
+def _less(known: bytes | None, kind: str, less: list[tuple[int, int]]) -> bytes:
+    """A block of numbers, with these taken off at these places."""
+    block = np.zeros(BLOCK, dtype=kind)
+    here = np.frombuffer(known or b"", kind)
+    block[: len(here)] = here
+    for place, number in less:
+        block[place] -= number
+    return block.tobytes()
+
+
+def write_promise_blocks(db: Connection, blocks: dict[int, bytes]) -> None:
+    """Write these blocks of promises. Old bytes are overwritten."""
+    lengths = dict(db.execute("SELECT block, length(body) FROM promises")) if blocks else {}
+    for block, body in blocks.items():
+        if any(body) or block in lengths:
+            db.upsert("promises", [(block, body.ljust(lengths.get(block, 0), b"\0"))])
+
+
+def _fill(column: npt.NDArray[Any], block: int, part: npt.NDArray[Any]) -> None:
     here = column[block * BLOCK : (block + 1) * BLOCK]  # shorter, or empty, if the last owners are gone
     here[: len(part)] = part[: len(here)]
-
-
-def snapshot(ledger: MemoryLedger, blocks: Iterable[tuple[Scope, int]]) -> list[Balance]:
-    """The balances of these blocks as they are now."""
-    found, queries = [], ledger.participation
-    for scope, block in blocks:
-        part = slice(block * BLOCK, (block + 1) * BLOCK)
-        spent = ledger.column(scope)[part].astype("<i8").tobytes()
-        found.append((scope, block, spent, queries[part].astype("<i4").tobytes()))
-    return found
 
 
 def _ends(log: list[tuple[IntArray, IntArray]]) -> list[int]:
@@ -420,29 +527,6 @@ class Batch:
     def commit(self) -> None:
         """Return when everything is on disk."""
         self.journal.commit()
-
-
-def answered(requests: Sequence[Request], predictor: Predictor, journal: StoreJournal) -> Batch:
-    """Answer new requests and repeat known ones. A request id that was used for other queries is an error."""
-    new, names = [], set()
-    for i, request in enumerate(requests):
-        name = request.request_id
-        if name is None or (journal.request(name) is None and name not in names):
-            new.append(i)  # of several requests with one id, the first does the work
-            names.add(name)
-    replies = predictor.compute([requests[i] for i in new]) if new else []
-    fresh = dict(zip(new, replies, strict=True))
-    return Batch(journal, [fresh[i] if i in fresh else _known(r, predictor, journal) for i, r in enumerate(requests)])
-
-
-def _known(request: Request, predictor: Predictor, journal: StoreJournal) -> Outcome:
-    try:
-        reply = journal.repeated(request)
-    except RequestConflictError as error:
-        return error
-    if request.likely and reply.likely is None:  # the first request with this id did not ask for them
-        return replace(reply, likely=predictor.probabilities(request.queries, request.analyst))
-    return reply
 
 
 def today() -> int:

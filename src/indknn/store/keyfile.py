@@ -1,8 +1,8 @@
-"""API keys, in a separate file beside the store, so that `indknn keys` works while a server uses the store.
+"""API keys, in a separate file beside the store.
 
-A key is 256 random bits, shown once. The file holds only a keyed hash of it, under a secret of the file. The server
-reads the file again when it has changed, so a revoked key is refused within a second. The store remembers that it has
-keys. So if the file is lost, the store is not served to everybody.
+So `indknn keys` works while a server uses the store. A key is 256 random bits, shown once. The file holds only a keyed
+hash of it, under a secret of the file. The server reads the file again when it has changed, so a revoked key is refused
+within a second. The store remembers that it has keys. So if the file is lost, the store is not served to everybody.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from indknn import place
-from indknn.core.files import private_file
 from indknn.core.inputs import as_owner_list
 from indknn.errors import InvalidInputError, StoreError, StoreLockedError
-from indknn.place import Place
+from indknn.place import Place, private_file
 from indknn.store import chain, database
-from indknn.store.chain import now
-from indknn.store.connection import Connection
-from indknn.store.home import home_of
-from indknn.store.opening import check_books
+from indknn.store.analysts import check_name, declare
+from indknn.store.chain import Connection, now
+from indknn.store.database import read_analysts
+from indknn.store.home import check_books, home_of
 from indknn.types import OwnerId
 
 ROLES = ("analyst", "curator", "owner", "auditor", "admin")
@@ -36,7 +35,6 @@ ASKING = ("analyst", "admin")
 """The roles that may ask for predictions, charged to the ledger of their name."""
 PREFIX = "indknn_"
 keys_path = place.keys_path
-_LONGEST_NAME = 128
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def create(
     max_queries: int | None = None,
 ) -> tuple[Key, str]:
     """A new key and its text. The text cannot be read again later."""
-    _check(role, name, owner, rate, max_queries)
+    check_key(role, name, owner, rate, max_queries)
     owner = None if owner is None else as_owner_list([owner], length=1)[0]  # the one name of that person (rule 13)
     with _locked(path) as file:
         key, text = _new(file, role, name, owner, rate, max_queries)
@@ -129,27 +127,26 @@ def revoke(path: Path, which: str) -> list[Key]:
     return [k for k in keys if k.id in hit]
 
 
-def forget_names(path: Path, names: Iterable[OwnerId]) -> int:
-    """Revoke the keys of forgotten owners and overwrite their names. Returns how many keys.
+def forget_names(path: Path, names: Iterable[OwnerId]) -> None:
+    """Revoke the keys of forgotten owners and overwrite their names.
 
     The entries stay, without names. Otherwise a server could become open because its last key is gone.
     """
     gone = {str(name) for name in names}
     if not gone or not path.exists():
-        return 0
+        return
     with _locked(path) as file, open(path, "r+b") as old:
-        keys = tuple(_nameless(k) if k.role == "owner" and k.owner in gone else k for k in file.keys)
-        count = sum(one is not other for one, other in zip(keys, file.keys, strict=True))
-        if count:
+        keys = tuple(
+            replace(k, name="forgotten", owner=None, revoked=k.revoked or now())
+            if k.role == "owner" and k.owner in gone
+            else k
+            for k in file.keys
+        )
+        if keys != file.keys:
             _write(path, KeyFile(file.secret, keys))
             old.write(bytes(os.fstat(old.fileno()).st_size))  # it has no name any more, but its bytes are on disk
             old.flush()
             os.fsync(old.fileno())
-    return count
-
-
-def _nameless(key: Key) -> Key:
-    return replace(key, name="forgotten", owner=None, revoked=key.revoked or now())
 
 
 def is_keyed(db: Connection) -> bool:
@@ -164,17 +161,24 @@ def mark_keyed(db: Connection) -> None:
         chain.append(db, "keys")
 
 
-def remember_keys(store: Place) -> None:
-    """Let a store that nobody has open remember that it has keys. A server does this by itself."""
+def remember_keys(store: Place, key: Key) -> None:
+    """Let a store that nobody has open remember that it has keys, and whom this one lets ask.
+
+    A server remembers its keys by itself, and everybody whom it answers.
+    """
     home = home_of(store)
     with suppress(StoreLockedError), home.opened() as db:
-        if not is_keyed(db):
+        asking = key.role in ASKING and key.name not in read_analysts(db)
+        if asking or not is_keyed(db):
             check_books(db, home)
             with db:
+                if asking:
+                    declare(db, key.name)
                 mark_keyed(db)
 
 
-def _check(role: str, name: str, owner: OwnerId | int | None, rate: float | None, max_queries: int | None) -> None:
+def check_key(role: str, name: str, owner: OwnerId | int | None, rate: float | None, max_queries: int | None) -> None:
+    """Refuse a key that cannot be made."""
     if role not in ROLES:
         raise InvalidInputError(f"role must be one of {list(ROLES)}, got {role!r}")
     check_name(name)
@@ -184,12 +188,6 @@ def _check(role: str, name: str, owner: OwnerId | int | None, rate: float | None
         raise InvalidInputError(f"rate must be a positive number of queries per second, got {rate!r}")
     if max_queries is not None and max_queries < 0:
         raise InvalidInputError(f"max_queries must be at least 0, got {max_queries!r}")
-
-
-def check_name(name: str) -> None:
-    """Refuse a text that cannot be the name of a key's holder."""
-    if not (isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable() and name.strip() == name):
-        raise InvalidInputError(f"name must be 1 to {_LONGEST_NAME} printable characters, got {name!r}")
 
 
 def check_may_ask(role: str) -> None:

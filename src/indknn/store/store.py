@@ -7,39 +7,57 @@ leaves. After a disk error, memory may be ahead of the file. Then it is discarde
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from itertools import islice
+from math import inf
 from pathlib import Path
 from threading import RLock
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import apsw
 import numpy as np
 import numpy.typing as npt
 
-from indknn.answering.predictor import MayShow, at_once
 from indknn.answering.requests import Reply, Request
-from indknn.answering.trainer import Progress
-from indknn.core.advice import about_copies, about_delta, tell
-from indknn.core.inputs import EACH_ROW, as_owner_list, refuse_unwritable
+from indknn.answering.trainer import MayShow, Progress, at_once
+from indknn.core import clock
+from indknn.core.advice import about_copies, about_delta, about_parameters, tell
+from indknn.core.inputs import EACH_ROW, as_owner_list, as_record_numbers, refuse_unwritable
 from indknn.core.noise import Noise, SecureNoise
+from indknn.core.statistics import MAX_RECORDS
 from indknn.engine import Engine, MakeShard, public_rows
-from indknn.errors import FencedError, InvalidInputError, PrivacyError, StoreError
+from indknn.errors import FencedError, InvalidInputError, PrivacyError, RequestConflictError, StoreError
 from indknn.ledger import Scope
-from indknn.ledger.figures import statement
+from indknn.ledger.figures import over_time, statement
+from indknn.models.explanation import Explanation
+from indknn.models.probabilities import ClassWeight, Decision
 from indknn.place import Place
+from indknn.proof import Signer
+from indknn.published import content
 from indknn.settings import Settings
-from indknn.store import chain, intake, opening
-from indknn.store.analysts import settings_with_limit
-from indknn.store.change import ERASED, PURGED, REWRITTEN, Change
-from indknn.store.connection import Connection
+from indknn.store import chain, home, intake
+from indknn.store.analysts import (
+    check_name,
+    is_published,
+    known_analysts,
+    mark_published,
+    refuse_unknown,
+    settings_with_limit,
+)
+from indknn.store.chain import Connection
+from indknn.store.change import ERASED, HELD, PURGED, REWRITTEN, Change, DeclinedError, Step, Synced, expire
 from indknn.store.home import home_of
 from indknn.store.intake import Added, Item, NewRows
-from indknn.store.journal import Batch, Upload, answered
-from indknn.tables.schema import Schema, records_of, vectors_of
+from indknn.store.journal import Batch, Outcome, Upload
+from indknn.tables.infer import Outside
+from indknn.tables.schema import Given, Schema, records_of, vectors_of
 from indknn.types import FloatArray, IntArray, OwnerId, Vectors
+
+T = TypeVar("T")
+_PIECE = 1024
+"""How many expired records are erased in one transaction."""
 
 
 class Store:
@@ -49,7 +67,7 @@ class Store:
     answered. If a cluster holds the records, `make_shard` is its `Cluster.new_shard`.
     """
 
-    _state: opening.State
+    _state: home.State
 
     def __init__(
         self,
@@ -73,6 +91,8 @@ class Store:
         self._make_shard = make_shard
         self._lock, self._closed, self._background = RLock(), False, False
         self._records = self._added = 0  # how many records there were when space was reserved, and how many came since
+        self._in_log = 0  # how many expired records were erased, and are still in the log
+        self._failed = 0  # the hour in which erasing expired records failed
         self._process = os.getpid()  # a forked process inherits the lock and must not write
         self.home.hold(read_only=read_only)
         self._guard = chain.Guard(self.home, None if witness is None else Path(witness), new_witness)
@@ -83,6 +103,14 @@ class Store:
             raise
         if not read_only:
             self._keep_room()
+            self.renew_if_due()
+            self.expire_some()  # and looks at the clock
+
+    def __repr__(self) -> str:
+        """Where the store is and what it promises. Nothing about the people in it."""
+        promised = self._state.engine.settings
+        facts = f"epsilon={promised.epsilon:g}, delta={promised.delta:g}, mode={promised.mode!r}"
+        return f"{type(self).__name__}({str(self.path)!r}, {facts}{', closed' if self._closed else ''})"
 
     def __enter__(self) -> Self:
         return self
@@ -96,9 +124,11 @@ class Store:
             if self._closed:
                 return
             try:
-                if self._state.journal.failure is None:
-                    with suppress(StoreError):  # everything that was answered is on disk, and folding can wait
+                with suppress(StoreError):  # everything that was answered is on disk, and folding can wait
+                    if self._state.journal.failure is None:
                         self.fold()
+                    elif self._state.db.undone:
+                        self._reload_if_failed()  # to note it
             finally:
                 self._closed = True
                 with self._state.journal.io:
@@ -108,7 +138,8 @@ class Store:
     @classmethod
     def create(cls, path: str | Place, settings: Settings, *, draft: bool = False, **options: Any) -> Store:
         """Make a new, empty store. A `draft` takes the number of features and the classes from the first records."""
-        opening.create(home_of(path), settings, draft)
+        tell(about_parameters(settings.delta, settings.classes, settings.expected_records))
+        home.create(home_of(path), settings, draft)
         return cls(path, **options)
 
     @classmethod
@@ -125,8 +156,9 @@ class Store:
         return store, False
 
     def refuse_other(self, settings: Settings) -> None:
-        """Refuse other settings than the store was made with. Only a τ that was left open may differ."""
+        """Refuse other settings than the store was made with. A τ that was left open may differ, and who may ask."""
         kept = replace(self.settings, tau=settings.tau) if settings.tau is None else self.settings
+        kept = replace(kept, analysts=settings.analysts)
         differing = [f.name for f in fields(settings) if getattr(kept, f.name) != getattr(settings, f.name)]
         if differing:
             raise InvalidInputError(f"{self.path} was made with other parameters: {', '.join(differing)} differ")
@@ -163,9 +195,35 @@ class Store:
         return self._state.db
 
     @property
+    def read_only(self) -> bool:
+        """Whether nothing can be changed or answered."""
+        return bool(self._options["read_only"])
+
+    @property
+    def signer(self) -> Signer:
+        """Signs documents with the key of this store."""
+        self._reload_if_failed()
+        return self._state.signer
+
+    @property
     def fenced(self) -> bool:
         """Whether another process is known to have taken over the store."""
         return isinstance(self._state.journal.failure, FencedError)
+
+    @property
+    def periods(self) -> int:
+        """How many periods of budgets there were, with the present one. The store is not read anew for this."""
+        return self._state.engine.ledger.period + 1
+
+    @property
+    def over_time(self) -> dict[str, Any] | None:
+        """How budgets depend on the clock, as `periods`."""
+        return over_time(self.settings, self._state.engine.ledger)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the store must read itself anew before it answers again: writing failed, or a shard was lost."""
+        return self._state.journal.failure is not None or self._state.engine.shard.broken
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -188,13 +246,26 @@ class Store:
 
     # Answering
 
-    def predict(self, Q: npt.ArrayLike, analyst: Scope = None, *, request_id: str | None = None) -> npt.NDArray[Any]:
-        """The label of each query. This spends the budget of the people near the queries. Charges are durable.
+    def predict(
+        self,
+        Q: npt.ArrayLike,
+        analyst: Scope = None,
+        *,
+        request_id: str | None = None,
+        min_confidence: float | None = None,
+        class_weight: ClassWeight = None,
+    ) -> npt.NDArray[Any]:
+        """The label of each query. This spends people's budget, for the shared model and for votes, durably.
 
         With a `request_id` it is safe to ask again after a crash or a lost connection: the same request gets the same
-        answers and is charged once.
+        answers and is charged once. `min_confidence` and `class_weight` are as for the estimator.
         """
-        return np.asarray(self.settings.class_array[self._answered(Q, analyst, request_id).labels])
+        if min_confidence is None and class_weight is None:
+            return self.settings.target_.decode(self._answered(Q, analyst, request_id).labels)
+        self.engine.refuse_numbers("min_confidence and class_weight")
+        decision = Decision(min_confidence, class_weight)
+        self.engine.refuse_unfit(decision, analyst)
+        return self.engine.decide(decision, *self.predict_both(Q, analyst, request_id=request_id), analyst)[0]
 
     def predict_proba(self, Q: npt.ArrayLike, analyst: Scope = None, *, request_id: str | None = None) -> FloatArray:
         """The probability of each class for each query. It costs the same as `predict`.
@@ -207,31 +278,71 @@ class Store:
         self, Q: npt.ArrayLike, analyst: Scope = None, *, request_id: str | None = None
     ) -> tuple[npt.NDArray[Any], FloatArray]:
         """The label of each query and the probability of each class, in one request."""
+        self.engine.refuse_numbers("predict_proba")
         reply = self._answered(Q, analyst, request_id, likely=True)
         assert reply.likely is not None
-        return np.asarray(self.settings.class_array[reply.labels]), reply.likely
+        return self.settings.target_.decode(reply.labels), reply.likely
+
+    def predict_interval(
+        self, Q: npt.ArrayLike, analyst: Scope = None, *, coverage: float = 0.9, request_id: str | None = None
+    ) -> FloatArray:
+        """The ends of an interval for each query, which holds the number in about this share of the cases.
+
+        It costs the same as `predict`.
+        """
+        self.engine.refuse_coverage(coverage)
+        return self.engine.intervals(self.predict(Q, analyst, request_id=request_id), coverage, analyst)
 
     def _answered(self, Q: npt.ArrayLike, analyst: Scope, request_id: str | None, *, likely: bool = False) -> Reply:
         if self.draft:
             raise InvalidInputError(f"{self.path} has never held records, so it cannot answer; add records first")
         queries = self.settings.quantise(vectors_of(Q, self.schema), "the queries")
-        for name, text in (("analyst", analyst), ("request_id", request_id)):
-            refuse_unwritable(name, text)
+        if analyst is not None:
+            refuse_unwritable("analyst", analyst)
+            self.check_analyst(analyst)
+        if request_id is not None:
+            refuse_unwritable("request_id", request_id)
         batch = self.compute([Request(queries, analyst, request_id, likely)])
         batch.commit()
         self.fold_if_long()
+        self.expire_some()
         (outcome,) = batch.outcomes
         if isinstance(outcome, InvalidInputError):
             raise outcome
         return outcome
+
+    def explain(self, Q: npt.ArrayLike, analyst: Scope = None) -> list[Explanation]:
+        """Which columns moved the shared model's answer, for each row. Nobody is charged."""
+        rows = np.asarray(vectors_of(Q, self.schema), dtype=np.float64)
+        return self.engine.explain(rows, analyst, None if self.schema is None else self.schema.parts)
 
     def compute(self, requests: Sequence[Request]) -> Batch:
         """Answer several requests with one scan and one sync. The answers are as if each request had come alone.
 
         The answers are charged, but the charges are not durable yet. Send them only after `Batch.commit` (rule 2).
         """
+        self.renew_if_due()
         with self.computing() as state:
-            return answered(requests, state.engine.predictor, state.journal)
+            new, names = [], set()
+            for i, request in enumerate(requests):
+                name = request.request_id
+                if name is None or (state.journal.request(name) is None and name not in names):
+                    new.append(i)  # of several requests with one id, the first does the work
+                    names.add(name)
+            replies = state.engine.predictor.compute([requests[i] for i in new]) if new else []
+            fresh = dict(zip(new, replies, strict=True))
+            return Batch(state.journal, [fresh.get(i) or self._repeated(r) for i, r in enumerate(requests)])
+
+    def _repeated(self, request: Request) -> Outcome:
+        """The answer to a request that is known. A request id that was used for other queries is an error."""
+        try:
+            reply = self._state.journal.repeated(request)
+        except RequestConflictError as error:
+            return error
+        if request.likely and reply.likely is None:  # the first request with this id did not ask for them
+            likely = self._state.engine.predictor.probabilities(request.queries, request.analyst)
+            return replace(reply, likely=likely)
+        return reply
 
     def knows(self, request_id: str) -> bool:
         """Whether a request with this id was answered before."""
@@ -245,6 +356,7 @@ class Store:
         Iterate over the result to run the steps. The time of a training is public. A clock or your own decision may
         start it, but never what is in the records (rule 14). `may_show` is as for `go_on`.
         """
+        self.renew_if_due()
         with self.computing() as state:
             state.engine.start_round()
         yield from self.go_on(may_show)
@@ -269,6 +381,45 @@ class Store:
         """From now on answers do not wait for training. The caller must run `go_on` between answers."""
         self._background = self._state.journal.background = True
 
+    def renewal_in(self) -> float:
+        """Seconds until the next period begins. Infinite if budgets are not renewed."""
+        if not self.settings.renew_days or self.read_only or self.draft:
+            return inf
+        ledger = self._state.engine.ledger
+        return 60.0 * (ledger.born + (ledger.period + 1) * ledger.renewal) - clock.seconds()
+
+    def renew_if_due(self) -> bool:
+        """Begin a new period if one has ended. Returns whether that was so. The clock decides it, and nobody's query.
+
+        A server looks at the clock by itself. Elsewhere this happens when the store is opened, and before anything is
+        asked or added. So the round of the new period is about those who were there when the old one ended, less those
+        who left since, whoever does the first thing afterwards (rule 17).
+        """
+        if not self.settings.renew_days or self.read_only or self.draft:
+            return False
+        with self._exclusive():
+            ledger = self._state.engine.ledger
+            ledger.tick()
+            if not ledger.periods_due:
+                return False
+            with self._transaction() as change:
+                change.renew()
+        self._finish_round()
+        return True
+
+    def publish(self, *, with_queries: bool = False) -> dict[str, Any]:
+        """The shared model as a document that may be published (`published.document`).
+
+        The store remembers it: from now on no analyst can be promised less than the model may cost.
+        """
+        with self._exclusive():
+            made = content(self._state.engine, with_queries=with_queries)
+            self._state.journal.commit()
+            if not is_published(self._state.db):
+                with self._transaction() as change:
+                    mark_published(change.state.db)
+            return made
+
     def _finish_round(self) -> None:
         """Run the round that an event began. Otherwise whoever asks next would decide when it is made (rule 17)."""
         for _ in () if self._background or self.draft else self.go_on():
@@ -278,7 +429,7 @@ class Store:
         """Give public rows to the shared model, with their labels if they are known. Once, before the first answer."""
         with self.changing() as change:
             settings = self.settings
-            if y is not None and not settings.classes:
+            if y is not None and not (settings.classes or settings.numeric):
                 known = "give classes or a schema"
                 raise InvalidInputError(f"public rows can have labels only if the classes are known: {known}")
             if self._state.draft and np.ndim(X) == 2:  # it takes any number of features
@@ -291,6 +442,40 @@ class Store:
         """Give this store a schema. This is possible once, before the first records."""
         with self.changing() as change:
             change.adopt(schema)
+
+    def change_schema(self, schema: Schema) -> None:
+        """Use a changed schema. This is possible before the first records and answers."""
+        with self.changing() as change:
+            change.change_schema(schema)
+
+    @property
+    def analysts(self) -> list[str]:
+        """The names of the analysts who may ask."""
+        with self._lock:
+            self._reload_if_failed()
+            return known_analysts(self._state)
+
+    def check_analyst(self, analyst: Scope) -> None:
+        """Refuse an analyst who may not ask, with the name that may have been meant. None may always ask."""
+        with self._lock:
+            self._reload_if_failed()
+            refuse_unknown(self._state, analyst)
+
+    def add_analyst(self, analyst: str, epsilon: float | None = None) -> bool:
+        """Declare an analyst, who may ask from now on. Returns whether this is a new one.
+
+        Every analyst has a budget of their own. With `epsilon` it is a smaller one, see `limit_analyst`. Declaring an
+        analyst again changes nothing: nobody gets anything back.
+        """
+        check_name(analyst)
+        new = analyst not in self.analysts
+        if epsilon is not None:
+            self.limit_analyst(analyst, epsilon)
+        with self._exclusive():
+            if analyst not in self._state.analysts:
+                with self._transaction() as change:
+                    change.declare_analyst(analyst)
+        return new
 
     def limit_analyst(self, analyst: str, epsilon: float) -> None:
         """Give this analyst a smaller ε than the store's, for everything that they will ever be told.
@@ -307,37 +492,96 @@ class Store:
 
     # Records
 
-    def add(self, X: Any, y: Any = None, owners: Any = None, record_ids: Any = None) -> IntArray:
+    def add(
+        self,
+        X: Any,
+        y: Any = None,
+        owners: Any = None,
+        record_ids: Any = None,
+        *,
+        expires: Any = None,
+        epsilons: Any = None,
+    ) -> IntArray:
         """Add records, all or none, and return their numbers.
 
         With a schema, X may be a table that also holds labels, owners and record ids. `owners` names a person for each
         row (rule 13). If the store never had any people, owners="each-row" says that every row is a new person.
         `record_ids` are your own ids. A row whose id is already here replaces that record of the same owner. If it is
-        equal, nothing changes.
+        equal, nothing changes. `expires` are dates from which records take no further part and are erased. A row that
+        has expired already is not kept, and its number is -1. `epsilons` are promises for the owners of single rows,
+        smaller than the store's ε.
         """
-        return self.add_batches([(X, y, owners, record_ids)])
+        return self.add_batches([(X, y, owners, record_ids, expires, epsilons)]).numbers
 
-    def add_batches(self, batches: Any, classes: npt.ArrayLike | None = None) -> IntArray:
-        """Add records from an iterable of (X, y, owners) or (X, y, owners, record_ids), all or none.
+    def add_batches(self, batches: Any, classes: npt.ArrayLike | None = None) -> Added:
+        """Add records from an iterable of (X, y, owners[, record_ids[, expires[, epsilons]]]), all or none.
 
-        Returns their numbers. The first records of a draft fix the number of features, and the labels if they were not
-        given.
+        The first records of a draft fix the number of features, and the labels if they were not given.
         """
-        added = self._put((NewRows(*records_of(self.schema, *batch)) for batch in batches), classes=classes)
-        tell(added.advice)
-        return added.numbers
+        schema, outside = self.schema, Outside(self.schema)
+        rows = (NewRows(records_of(schema, Given(*batch), outside.take)) for batch in batches)
+        added = self._put(rows, classes=classes)
+        tell(added.advice + outside.notes())
+        return added
+
+    def sync(
+        self,
+        X: Any,
+        y: Any = None,
+        owners: Any = None,
+        record_ids: Any = None,
+        *,
+        delete_missing: bool = False,
+        expires: Any = None,
+        epsilons: Any = None,
+    ) -> Synced:
+        """Bring the records in step with a table, all or nothing: add new rows, replace changed ones, leave equal ones.
+
+        The arguments are as for `add`, and every row needs a record id. With `delete_missing`, records whose ids the
+        table does not have are forgotten; records without an id stay. Nothing that was spent is given back. A second
+        call with the same table changes nothing.
+        """
+        return self.sync_batches([(X, y, owners, record_ids, expires, epsilons)], delete_missing=delete_missing)
+
+    def sync_batches(
+        self,
+        batches: Any,
+        classes: npt.ArrayLike | None = None,
+        *,
+        delete_missing: bool = False,
+        agreed: Callable[[Synced], bool] | None = None,
+    ) -> Synced:
+        """The same for batches as in `add_batches`. If `agreed` says no to the counts, nothing is changed."""
+        step = Step(delete_missing, agreed)
+        schema, outside = self.schema, Outside(self.schema)
+        rows = (step.checked(NewRows(records_of(schema, Given(*batch), outside.take))) for batch in batches)
+        with suppress(DeclinedError):
+            tell(self._put(rows, classes=classes, at_last=step.take).advice + outside.notes())
+        return step.synced
 
     def put(
-        self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None, *, instead: bool = False
+        self,
+        vectors: Vectors,
+        labels: IntArray,
+        owners: Any,
+        record_ids: Any = None,
+        *,
+        instead: bool = False,
+        **more: Any,
     ) -> IntArray:
-        """Add prepared records, all or none, and return their numbers. With `instead`, all earlier records go."""
-        added = self._put([NewRows(vectors, labels, owners, record_ids, prepared=True)], instead=instead)
+        """Add prepared records, all or none, and return their numbers. With `instead`, all earlier records go.
+
+        `more` may be `expires` and `epsilons`.
+        """
+        added = self._put([NewRows(Given(vectors, labels, owners, record_ids, **more), prepared=True)], instead=instead)
         tell(added.advice)
         return added.numbers
 
-    def replace_all(self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None) -> IntArray:
+    def replace_all(
+        self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None, **more: Any
+    ) -> IntArray:
         """Replace all records by these, all or nothing, and return their numbers. What people have spent is kept."""
-        return self.put(vectors, labels, owners, record_ids, instead=True)
+        return self.put(vectors, labels, owners, record_ids, **more, instead=True)
 
     def upsert(
         self, X: FloatArray, items: Sequence[Item], *, each_row: bool = False, once: Upload | None = None
@@ -347,8 +591,12 @@ class Store:
         `once` identifies the upload. The store remembers it, so that a repeated upload is not done twice.
         """
         owners = EACH_ROW if each_row else None
-        rows = NewRows(vectors_of(X, self.schema), intake.labels_of(items), owners, items=items)
-        return self._put([rows], once=once)
+        outside = Outside(self.schema)
+        less = [item.epsilon for item in items] if any(item.epsilon is not None for item in items) else None
+        given = records_of(self.schema, Given(X), outside.take)
+        rows = NewRows(given._replace(y=intake.labels_of(items), owners=owners, epsilons=less), items=items)
+        added = self._put([rows], once=once)
+        return replace(added, advice=added.advice + outside.notes())
 
     def _put(
         self,
@@ -357,12 +605,14 @@ class Store:
         classes: npt.ArrayLike | None = None,
         instead: bool = False,
         once: Upload | None = None,
+        at_last: Callable[[Change], None] | None = None,
     ) -> Added:
-        """Add records, all or none. All ways to add end here.
+        """Add records, all or none. All ways to add end here. `at_last` may change more in the same transaction.
 
         What is wrong with the first batch, mostly the only one, is told before anything is touched.
         """
         left = iter(batches)
+        self.renew_if_due()
         with self._exclusive():
             state = self._state
             taking = intake.Intake(state.engine.ledger, instead=instead)
@@ -373,53 +623,171 @@ class Store:
                 parts = [change.put(ready) for ready in first]
                 for rows in left:
                     if state.draft:
-                        change.complete(np.asarray(rows.X), rows.y, classes)
+                        change.complete(np.asarray(rows.given.X), rows.given.y, classes)
                     parts.append(change.put(taking.ready(state.engine, rows)))
                 numbers = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
                 if instead:
                     change.begin_round()
+                if at_last is not None:
+                    at_last(change)
                 change.note_added(once, numbers)
             self._empty_log(change.erased)
-            engine = state.engine
             self._added += change.added
             if self._added > 1000 + self._records:
                 self._keep_room()
+            self.expire_some()
         if instead:
             self._finish_round()
-        settings, now = engine.settings, engine.ledger.n_owners
+        settings, now = state.engine.settings, state.engine.ledger.n_owners
         advice = change.advice + taking.profile.advice(settings.center_)
-        advice += about_delta(settings.delta, taking.people, now)
-        return Added(numbers, change.copies, advice + about_copies(change.copies, len(numbers)))
+        advice += about_delta(settings.delta, taking.people, now) + about_copies(change.copies, len(numbers))
+        return Added(numbers, change.copies, change.replaced, change.unchanged, advice, change.expired)
 
     # Erasing
 
-    def forget(self, owners: Any = (), *, records: Sequence[int] = ()) -> dict[str, Any]:
-        """Remove all records of these owners, and the records with these numbers. Returns a receipt.
+    def lower(self, owner: Any, epsilon: float) -> dict[str, Any]:
+        """Promise a person less than the store's ε, from now on. Returns a signed receipt with their statement.
 
-        An owner who has no record left is forgotten. Only what they have spent is kept, under a keyed hash of their
-        name. Answers and the model that were released before are differentially private and are kept; see `purge`.
+        It can be lowered again, and never raised. If more was spent already, the promise is what was spent, rounded up,
+        and nothing further is learned: the receipt has the ε that holds, and what was `asked`. Who has which promise is
+        private.
         """
-        names = as_owner_list(owners)
+        (name,) = as_owner_list([owner])
+        with self._exclusive():
+            asked = self._state.engine.less_for(name, epsilon)
+            with self._transaction() as change:
+                change.lower(asked)
+            facts = statement(self._state.engine, name)
+            holds = facts["one_analyst"]["epsilon"]
+            receipt = self._receipt("promise", owner=name, epsilon=holds, asked=epsilon, on_the_books=facts)
+        return self.signer.signed(receipt)
+
+    def forget(self, owners: Any = (), *, records: Any = None, record_ids: Any = None) -> dict[str, Any]:
+        """Remove all records of these owners, and single records, all or none. Returns a receipt.
+
+        `records` are the numbers that the store gave to records, and `record_ids` are your own ids. An owner who has no
+        record left is forgotten. Only what they have spent is kept, under a keyed hash of their name. Answers and the
+        model that were released before are differentially private and are kept; see `purge`.
+        """
+        names, numbers = as_owner_list(owners), as_record_numbers(records)
+        ids = as_owner_list(() if record_ids is None else record_ids, what="record id")
+        receipt = self._with_room(lambda: self._forget(names, numbers, ids))
+        left = [statement(self._state.engine, name) for name in names]
+        whose = {"owners": [facts["owner"] for facts in left], "on_the_books": left} if names else {}
+        return self.signer.signed({**receipt, **whose})
+
+    def _with_room(self, erase: Callable[[], T]) -> T:
+        """Erase something. On a full disk, the space that is kept for this is used."""
         try:
-            receipt = self._forget(names, records)
+            return erase()
         except StoreError as error:
             full = isinstance(error.__cause__, apsw.FullError | apsw.IOError | OSError)
             if not (full and self.home.give_room()):
                 raise
-            receipt = self._forget(names, records)  # with the space that the ballast held
+            done = erase()  # with the space that the ballast held
             self._keep_room()
-        left = [statement(self._state.engine, name) for name in names]
-        return {**receipt, **({"owners": [facts["owner"] for facts in left], "on_the_books": left} if names else {})}
+            return done
 
-    def _forget(self, owners: Sequence[OwnerId], records: Sequence[int]) -> dict[str, Any]:
+    def _forget(self, owners: Sequence[OwnerId], records: Sequence[int], ids: Sequence[str]) -> dict[str, Any]:
         with self._exclusive():
             shard = self._state.engine.shard
-            slots = np.union1d(shard.slots_of_owners(owners), shard.slots_of_records(records))
+            single = np.union1d(shard.slots_of_records(records), shard.slots_of_ids(ids))
+            slots = np.union1d(shard.slots_of_owners(owners), single)
+            told = slots[shard.unexpired(slots) & ~shard.under_hold(slots)]  # others are as good as gone, or stay
+            people = set(shard.owners_of(told).tolist())
             with self._transaction() as change:
                 gone = change.erase(slots)
             self._empty_log(1)
-            facts = {"records": len(slots), "owners_forgotten": len(gone), **ERASED}
-            return self._receipt("erasure", **facts, **self.home.erasure(self._state.db))
+            return self._erased(change, len(told), len(people & gone.keys()))
+
+    def _erased(self, change: Change, records: int, people: int) -> dict[str, Any]:
+        """The receipt of an erasure."""
+        held = {"records_held": change.held, "held": HELD} if change.held else {}
+        keys = ERASED["keys"] + self.home.other_keys
+        facts = {"records": records, "owners_forgotten": people, **held, **ERASED, "keys": keys}
+        return self._receipt("erasure", **facts, **self.home.erasure(self._state.db))
+
+    def expire(self, most: int | None = None) -> int:
+        """Erase records that have expired, at most so many, like a forget. Returns how many.
+
+        They take no part from the moment of their dates. When their bytes are erased shows nowhere but in the audit
+        trail.
+        """
+        return self._with_room(lambda: self._expire(MAX_RECORDS if most is None else most))
+
+    def _expire(self, most: int) -> int:
+        erased = 0
+        while erased < most and (some := self.expire_piece(min(most - erased, _PIECE))):
+            erased += some
+            self.flush()
+        return erased
+
+    def expire_piece(self, most: int) -> int:
+        """Erase at most so many expired records between answers. Returns how many.
+
+        The next commit writes it. When there are none left, debits are folded and the log is emptied: both still hold
+        traces of them.
+        """
+        with self.computing() as state:
+            erased = expire(state, most)
+        self._in_log += erased
+        if not erased and self._in_log:
+            with self._exclusive():
+                self.fold()
+                left, self._in_log = self._in_log, 0
+                self._empty_log(left)
+        return erased
+
+    def expire_some(self) -> None:
+        """Erase some records that have expired, if somebody has this store open. A failure can wait for an hour."""
+        shard = self._state.engine.shard
+        if self.read_only or self._background or (self._failed and shard.hour <= self._failed):
+            return
+        try:
+            self.expire(16 * _PIECE)
+        except StoreError:
+            self._failed = shard.hour
+
+    def hold(self, owners: Any) -> None:
+        """Put people under a legal hold. From now on their records take no part, and nothing erases their bytes.
+
+        Neither their dates nor `forget` do, until the hold ends. That somebody is under a hold is private (rule 14).
+        """
+        names = as_owner_list(owners)
+        with self._exclusive():
+            slots = self._state.engine.ledger.slots_of(names)
+            if (slots < 0).any():
+                raise InvalidInputError(f"owner {names[int(slots.argmin())]!r} has no records here that could be held")
+            with self._transaction() as change:
+                change.hold(set(slots.tolist()))
+
+    def release_hold(self, owners: Any) -> dict[str, Any]:
+        """End the hold of these people. Returns the receipt of what was due meanwhile and is erased now.
+
+        Other records of theirs take part again.
+        """
+        names = as_owner_list(owners)
+        self.renew_if_due()
+
+        def release() -> dict[str, Any]:
+            with self._exclusive():
+                engine = self._state.engine
+                held = engine.shard.holds.intersection(engine.ledger.slots_of(names).tolist())
+                if not held:
+                    raise InvalidInputError("none of these people is under a hold")
+                with self._transaction() as change:
+                    gone = change.end_hold(held)
+                self._empty_log(1)
+                return self._erased(change, change.erased, len(gone))
+
+        return self.signer.signed({**self._with_room(release), "owners": names})
+
+    @property
+    def holds(self) -> list[OwnerId]:
+        """The people under a hold. For the curator only."""
+        with self.reading():
+            ledger = self._state.engine.ledger
+            return sorted(ledger.name_of(slot) for slot in self._state.engine.shard.holds)
 
     def rewrite(self) -> dict[str, Any]:
         """Overwrite the old bytes of erased people in a database. Returns the second receipt.
@@ -438,7 +806,8 @@ class Store:
             kept = self.home.old_bytes(db)
             facts = {"stage": "old bytes may still be there" if kept else REWRITTEN, "erased_until": before.at}
             elsewhere = {key: value for key, value in self.home.erasure(db).items() if key == "elsewhere"}
-            return self._receipt("rewrite", **facts, **({"why": kept} if kept else {}), **elsewhere)
+            receipt = self._receipt("rewrite", **facts, **({"why": kept} if kept else {}), **elsewhere)
+            return self.signer.signed(receipt)
 
     def _receipt(self, what: str, **facts: Any) -> dict[str, Any]:
         """The receipt of an erasure or a purge. An entry of the audit trail has the same hash.
@@ -462,12 +831,17 @@ class Store:
             self._empty_log(1)
             receipt = self._receipt("purge", **PURGED, **self.home.erasure(self._state.db))
         self._finish_round()
-        return receipt
+        return self.signer.signed(receipt)
+
+    def renew_signing_key(self) -> None:
+        """Sign with a new key from now on. The public key of the old one stays published (`chain.py`)."""
+        with self.changing() as change:
+            change.state.signer = chain.renew_signer(change.state.db)
 
     # Computing, and folding debits into balances
 
     @contextmanager
-    def computing(self) -> Iterator[opening.State]:
+    def computing(self) -> Iterator[home.State]:
         """The state in memory, for computing while others wait.
 
         After an error it may have charges that are never written.
@@ -491,8 +865,8 @@ class Store:
         with self._exclusive():
             self._state.journal.commit()
             if self._state.journal.touched:
-                with self._transaction() as change:
-                    change.fold()
+                with self._transaction():
+                    self._state.journal.fold()
                     chain.append(self._state.db, "fold")
 
     def flush(self) -> None:
@@ -543,9 +917,9 @@ class Store:
             raise StoreError(f"{self.path} is closed")
         if os.getpid() != self._process:
             raise PrivacyError(f"{self.path} was opened by the process that this one was forked from; open it here")
-        if self._state.journal.failure is not None:
+        if self.failed:
             with self._lock:
-                if self._state.journal.failure is not None:
+                if self.failed:
                     with self._state.journal.io:
                         self.home.close(self._state.db)
                     try:
@@ -556,6 +930,6 @@ class Store:
 
     def _load(self) -> None:
         self._guard.refuse_if_moved()
-        self._state = opening.load(self.home, self.noise, self._guard, self._make_shard, **self._options)
+        self._state = home.load(self.home, self.noise, self._guard, self._make_shard, **self._options)
         self._state.journal.background = self._background
         self.generation += 1

@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 
 from indknn.core import accounting, statistics
+from indknn.core.inputs import as_epsilons
 from indknn.core.releases import TableCounts, decode
 from indknn.errors import InvalidInputError
 from indknn.ledger import SHARED
+from indknn.ledger.promises import Wanted, wanted
 from indknn.settings import Settings
 from indknn.store import chain, database
+from indknn.store.chain import Connection
 from indknn.store.change import Change
-from indknn.store.connection import Connection
 from indknn.store.intake import people_of
 from indknn.store.store import Store
 from indknn.tables import counts as grid
@@ -49,7 +51,7 @@ def earlier_counts(store: Store) -> TableCounts | None:
 def refuse_if_late(store: Store) -> None:
     """Refuse counts unless the store is waiting for its schema and has a shared ledger to pay from."""
     if not store.settings.advised:
-        raise InvalidInputError(f"{store.path} has no shared part of the budget (prior='none') to pay for counts from")
+        raise InvalidInputError(f"{store.path} has no shared part of the budget (mode='votes') to pay for counts from")
     if not store.draft or store.schema is not None:
         raise InvalidInputError(
             f"{store.path} has a schema or records already; counts are for a store that has neither"
@@ -65,8 +67,8 @@ def refuse_if_apart(settings: Settings) -> None:
         )
 
 
-def pay_for_counts(store: Store, columns: dict[str, list[Any]], owners: list[Any]) -> TableCounts:
-    """Noisy counts of these columns. Everybody who has a row in them pays `price_of`."""
+def pay_for_counts(store: Store, columns: dict[str, list[Any]], owners: list[Any], epsilons: Any = None) -> TableCounts:
+    """Noisy counts of these columns. Everybody who has a row in them pays `price_of`, or their share of it."""
     refuse_if_late(store)
     refuse_if_apart(store.settings)
     if not columns or not owners:
@@ -75,30 +77,40 @@ def pay_for_counts(store: Store, columns: dict[str, list[Any]], owners: list[Any
     with store.changing() as change:
         names = people_of(owners, len(owners), change.state.engine.ledger, vacant=False)
         assert names is not None
-        return _released(change, tuple(columns), names, rows, cells)
+        engine = change.state.engine
+        asked = wanted(engine.settings, engine.ledger, names, as_epsilons(epsilons, len(owners)))
+        return _released(change, tuple(columns), names, rows, cells, asked)
 
 
 def _released(
-    change: Change, columns: tuple[str, ...], owners: Sequence[OwnerId], rows: IntArray, cells: IntArray
+    change: Change,
+    columns: tuple[str, ...],
+    owners: Sequence[OwnerId],
+    rows: IntArray,
+    cells: IntArray,
+    asked: Wanted | None,
 ) -> TableCounts:
     db, journal, ledger = change.state.db, change.state.journal, change.state.engine.ledger
     price = price_of(change.state.engine.settings)
     # A row adds one to some cells of every column; people with several rows are scaled down to the same price.
     scale = statistics.tally_scale(price / (grid.CELLS_OF_A_VALUE * len(columns)))
-    before = set(ledger.tombstones)
+    before, used = set(ledger.tombstones), ledger.used
     slots = ledger.enrol(owners)[rows]
     ledger.take_arrivals()  # nobody stays, so no name is written
-    limits = np.minimum(ledger.remaining(slots, SHARED), accounting.to_units(price))
-    given = statistics.tally(cells, slots, limits, grid.CELLS * len(columns), scale)
-    ledger.charge(given.owners, given.charges, SHARED)
+    if asked is not None:
+        ledger.lower(asked)
+    limits = np.minimum(ledger.remaining(slots, SHARED), ledger.scaled(slots, accounting.to_units(price)))
+    tally = statistics.tally(cells, slots, limits, grid.CELLS * len(columns), scale)
+    ledger.charge(tally.owners, tally.charges, SHARED)
     (ledger.log or {}).pop(SHARED, None)  # they are written as tombstones, not as debits
-    release = TableCounts(scale, columns, statistics.noisy_tally(given.sums, scale, change.state.engine.noise))
-    ledger.retire(given.owners)
+    release = TableCounts(scale, columns, statistics.noisy_tally(tally.sums, scale, change.state.engine.noise))
+    ledger.retire(tally.owners)
+    ledger.used = used  # nobody was told anything about a record
     _write(db, before, ledger.tombstones)
     database.set_meta(db, "next_number", str(ledger.next_number))
-    seq, charged = journal.number(), sum(given.charges.tolist())
+    seq, charged = journal.number(), sum(tally.charges.tolist())
     database.write_sum(db, seq, release, charged)
-    change.fold()
+    journal.fold()
     facts = {"first": seq, "last": seq, "count": 1, "sums": 1, "charged": str(charged)}
     chain.append(db, "answers", **facts, schema={"columns": len(columns), "price": price})
     return release

@@ -12,22 +12,22 @@ import apsw
 import numpy as np
 import numpy.typing as npt
 
-from indknn.core.accounting import to_units
+from indknn.core.accounting import budget, to_units
 from indknn.engine import new_ledger
 from indknn.errors import StoreError
 from indknn.ledger import SHARED, MemoryLedger
-from indknn.records.protocol import AnyShard
+from indknn.ledger.promises import PROMISE
+from indknn.proof import breaks
+from indknn.records.book import AnyShard
 from indknn.records.shard import Shard, new_index
 from indknn.settings import Settings
 from indknn.store import chain, database
-from indknn.store.connection import Books, Connection
+from indknn.store.chain import Books, Connection
 from indknn.store.home import Home
 from indknn.store.journal import Debits, read_ledger
 from indknn.store.keyfile import read_key_file
 from indknn.store.store import Store
-from indknn.types import IntArray
-
-_SLOT = 0xFFFFFFFF
+from indknn.types import SLOT, IntArray
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,17 @@ class Memory:
     owners: IntArray
     """The owner slot of each record."""
     keys: dict[int, bytes]
+    dates: IntArray
+    holds: set[int]
 
     @staticmethod
     def of(settings: Settings, ledger: MemoryLedger, shard: AnyShard) -> Memory:
         """The state now."""
         ids = shard.record_ids()
-        slots = ids & _SLOT
+        slots = ids & SLOT
         # A block without any key may be in memory and not in the file: it came with keys of later slots.
         keys = {block: body for block, body in shard.keys.blocks_of(slots).items() if any(body)}
-        return Memory(settings, ledger, ids, shard.owners_of(slots), keys)
+        return Memory(settings, ledger, ids, shard.owners_of(slots), keys, shard.dates.of(slots), set(shard.holds))
 
 
 class Snapshot:
@@ -102,7 +104,7 @@ def _all(home: Home, db: Connection, memory: Memory) -> Iterator[str]:
 def _each(home: Home, db: Connection, memory: Memory) -> Iterator[str]:
     yield from home.defects(db)
     yield from _keys(home)
-    yield from chain.breaks(db)
+    yield from breaks(chain.entries(db))
     if Books(database.get_meta(db, "key")).read(db) != chain.last(db).facts.get("books"):
         yield "rows of the file are not as the audit trail has them"
     yield from _answers(db)
@@ -146,7 +148,7 @@ def _answers(db: Connection) -> Iterator[str]:
 
 def _records(db: Connection, memory: Memory) -> Iterator[str]:
     """The number of records is what was added minus what was forgotten, and each belongs to an owner who is here."""
-    came = {"add": 1, "forget": -1}
+    came = {"add": 1, "forget": -1, "expire": -1}
     count = sum(came[entry.kind] * int(entry.facts["records"]) for entry in chain.entries(db) if entry.kind in came)
     if count != len(memory.ids):
         yield f"there are {len(memory.ids)} records, but {count} by the audit trail"
@@ -156,24 +158,29 @@ def _records(db: Connection, memory: Memory) -> Iterator[str]:
 
 def _limits(db: Connection, memory: Memory) -> Iterator[str]:
     """Analysts have the ε that they were given, in the audit trail, in the file and in memory."""
-    given: list[float] = []
+    limits: list[float] = []
     for entry in chain.entries(db):
         if entry.kind == "budget":
-            given += [entry.facts["epsilon"]]
+            limits += [entry.facts["epsilon"]]
             if entry.facts["was"] is not None:
-                given.remove(entry.facts["was"])
+                limits.remove(entry.facts["was"])
     stored = json.loads(database.get_meta(db, "settings"))["analysts"]
-    if sorted(stored.values()) != sorted(given):
+    if sorted(stored.values()) != sorted(limits):
         yield "what analysts were given is not as the audit trail has it"
     if stored != memory.settings.analysts or new_ledger(memory.settings).budgets != memory.ledger.budgets:
         yield "memory and disk disagree about what analysts were given"
+    declared = sum(entry.kind == "analyst" for entry in chain.entries(db))
+    if len(database.read_analysts(db)) != declared:
+        yield "who may ask is not as the audit trail has it"
 
 
 def _budgets(db: Connection, memory: Memory) -> Iterator[str]:
     """Nobody is above their budget, and what people have spent equals what answers were charged."""
     ledger, settings = memory.ledger, memory.settings
     columns = {scope: ledger.column(scope) for scope in ledger.scopes}
+    closed = [ledger.column(scope) for scope in ledger.all_scopes if scope not in columns]
     graves = ledger.tombstones.values()
+    yield from _promises(settings, ledger)
     for scope, column in columns.items():
         spent = [0, *(t.spent.get(scope, 0) for t in graves)]
         if min(column.min(initial=0), *spent) < 0:
@@ -182,16 +189,37 @@ def _budgets(db: Connection, memory: Memory) -> Iterator[str]:
         if scope != SHARED:
             view = settings.seen_by(scope)
             most = to_units(view.budget) - (ledger.shared_budget if view.advised else 0)
+            paced, steps = ledger.fraction
+            most = most // steps * paced + most % steps * paced // steps
         if max(column.max(initial=0), *spent) > most:
             yield f"somebody has spent more than their budget with analyst {scope!r}"
     if ledger.global_budget is not None:
         together = np.sum(list(columns.values()), axis=0)
-        if max(together.max(initial=0), *(sum(t.spent.values()) for t in graves), 0) > ledger.global_budget:
+        if max(together.max(initial=0), *(t.this_period for t in graves), 0) > ledger.global_budget:
             yield "somebody has spent more than the global budget"
-    total = sum(sum(column.tolist()) for column in columns.values()) + sum(sum(t.spent.values()) for t in graves)
+    total = sum(sum(column.tolist()) for column in [*columns.values(), *closed]) + sum(
+        sum(t.spent.values()) for t in graves
+    )
     charged = sum(int(c) for (c,) in db.execute("SELECT charged FROM answers"))
     if total != charged:
         yield f"people have spent {total} units in all, but answers were charged {charged}"
+
+
+def _promises(settings: Settings, ledger: MemoryLedger) -> Iterator[str]:
+    """Nobody who was promised less has spent more than that, or than they had spent when it was promised."""
+    here = ledger.promises if len(ledger.promises) else np.zeros(len(ledger.participation), dtype=PROMISE)
+    slots, scopes = np.flatnonzero(here["whole"]), ledger.scopes
+    gone = [grave for grave in ledger.tombstones.values() if grave.promise is not None]
+    promises = np.concatenate([here[slots], np.array([grave.promise for grave in gone], dtype=here.dtype)])
+    sizes = {epsilon: to_units(budget(epsilon, settings.delta, settings.accountant)) for epsilon in promises["epsilon"]}
+    if [sizes[epsilon] for epsilon in promises["epsilon"]] != promises["whole"].tolist():
+        yield "the budget of somebody who was promised less is not that of their epsilon"
+    buried = {scope: np.array([grave.spent.get(scope, 0) for grave in gone], dtype=np.int64) for scope in scopes}
+    spent = {scope: np.concatenate([ledger.column(scope)[slots], buried[scope]]) for scope in scopes}
+    if SHARED in spent and (spent[SHARED] > promises["part"]).any():
+        yield "somebody who was promised less has spent more on what all analysts see"
+    if (ledger.observed(spent)[0] > np.maximum(promises["whole"], promises["before"])).any():
+        yield "somebody has spent more with one analyst than they were promised"
 
 
 def _memory(db: Connection, memory: Memory) -> Iterator[str]:
@@ -202,11 +230,13 @@ def _memory(db: Connection, memory: Memory) -> Iterator[str]:
     if ledger.owners() != live.owners():
         yield "memory and disk disagree about who is here"
         return
-    for scope in live.scopes:
+    for scope in live.all_scopes:
         if not _same(ledger.column(scope), live.column(scope)):
             yield f"memory and disk disagree about what was spent with analyst {scope!r}"
     if not _same(ledger.participation, live.participation):
         yield "memory and disk disagree about who took part how often"
+    if not _same(*(each.promises["whole"] for each in (ledger, live))):
+        yield "memory and disk disagree about what single people were promised"
     if ledger.tombstones != live.tombstones:
         yield "memory and disk disagree about the forgotten"
     shard = Shard(new_index(settings), ledger)
@@ -216,6 +246,8 @@ def _memory(db: Connection, memory: Memory) -> Iterator[str]:
         yield "memory and disk disagree about which records there are"
     elif not np.array_equal(disk.owners, memory.owners):
         yield "memory and disk disagree about whose records they are"
+    elif not np.array_equal(disk.dates, memory.dates) or disk.holds != memory.holds:
+        yield "memory and disk disagree about when records expire, or about holds"
     if disk.keys != memory.keys:
         yield "memory and disk disagree about the ids of records"
 

@@ -83,8 +83,15 @@ class Column(ABC):
     def write(self, values: Any, out: FloatArray) -> None:
         """Write the coordinates of values from `read` into the rows of `out`."""
 
-    def outside(self, values: Any) -> float:
-        """The share of the values from `read` that are beyond the bounds or not listed."""
+    def plain_encoding(self) -> dict[str, Any]:
+        """What `write` uses, as lists and numbers, for whoever encodes rows elsewhere."""
+        return {"kind": self.kind}
+
+    def outside(self, values: Any, slack: float = 0.0) -> float:
+        """The share of the values from `read` that are beyond the bounds or not listed.
+
+        With `slack`, bounds are wider by so many times the distance between them, on both sides.
+        """
         return 0.0
 
     def _keep(self, **values: Any) -> None:
@@ -218,9 +225,18 @@ class Number(Column):
             out[:, -1] = gaps
             block[gaps] = 0.0
 
-    def outside(self, values: FloatArray) -> float:
+    def plain_encoding(self) -> dict[str, Any]:
+        """Each piece: where it starts, its slope, and what is subtracted. Dates are days since 1970-01-01."""
+        starts, slopes, means, height = self._pieces
+        gap = self.missing if self.missing in {PLACE, REFUSE} else self._days_or_numbers((self.missing,), "missing")[0]
+        pieces = {"starts": starts.tolist(), "slopes": slopes.tolist(), "means": means.tolist(), "height": height}
+        return {"kind": self.kind, "bounds": [self.edges[0], self.edges[-1]], **pieces, "missing": gap}
+
+    def outside(self, values: FloatArray, slack: float = 0.0) -> float:
         """The share of values that are clipped."""
-        return float(np.mean((values < self.edges[0]) | (values > self.edges[-1]))) if len(values) else 0.0
+        low, high = self.edges[0], self.edges[-1]
+        room = slack * (high - low)
+        return float(np.mean((values < low - room) | (values > high + room))) if len(values) else 0.0
 
 
 def _log_knots(low: float, high: float) -> list[float]:
@@ -327,7 +343,15 @@ class Category(Column):
         """Copy the row of each value from the table of coordinates."""
         out[:] = self._rows[values]
 
-    def outside(self, values: IntArray) -> float:
+    def plain_encoding(self) -> dict[str, Any]:
+        """The coordinates of each listed value, of other values and of gaps."""
+        n, rows = len(self.values), self._rows.tolist()
+        gap = rows[self._codes.get(self.missing, n + 1)] if self.missing != REFUSE else None
+        listed = dict(zip(self.values, rows, strict=False))
+        buckets = {} if self.buckets is None else {"buckets": self.buckets}
+        return {"kind": self.kind, "values": listed, "other": rows[n], "missing": gap, **buckets}
+
+    def outside(self, values: IntArray, slack: float = 0.0) -> float:
         """The share of values that are not listed."""
         return float(np.mean(values == len(self.values))) if len(values) else 0.0
 
@@ -421,6 +445,13 @@ class YesNo(Column):
         """Copy the row of each answer from the table of coordinates. The number for no is lower than that for yes."""
         out[:] = self._rows[values]
 
+    def plain_encoding(self) -> dict[str, Any]:
+        """The coordinates of each word, and of gaps."""
+        rows = self._rows.tolist()
+        gap = rows[self._codes.get(self.missing, 2)] if self.missing != REFUSE else None
+        words = {word: rows[answer] for answer, said in enumerate((self.no, self.yes)) for word in said}
+        return {"kind": self.kind, "values": words, "other": None, "missing": gap}
+
 
 @dataclass(frozen=True)
 class Text(Column):
@@ -444,6 +475,11 @@ class Text(Column):
             if not str(self.width).isdigit() or not 1 <= int(self.width) <= 1 << 16:
                 raise InvalidInputError(f"width must be from 1 to {1 << 16}, got {self.width!r}")
             self._keep(width=int(self.width))
+
+    def plain_encoding(self) -> dict[str, Any]:
+        """The extractor, which is not part of a published model."""
+        gap = self.missing if self.missing in {PLACE, REFUSE} else {"text": self.missing}
+        return {"kind": self.kind, "extractor": self.extractor, "width": len(self.places), "missing": gap}
 
     @property
     def _extractor(self) -> Extractor:

@@ -102,6 +102,8 @@ def schema_from(
     classes: tuple[Any, ...] = (),
     owner: str | None = None,
     record_id: str | None = None,
+    expires: str | None = None,
+    epsilon: str | None = None,
 ) -> Inferred:
     """A schema for these columns, from the noisy counts of their cells and the standard deviation of the noise."""
     pieces = max(1, min(PIECES, WIDEST // max(len(names), 1) - 1))
@@ -112,7 +114,7 @@ def schema_from(
     for name, cells in zip(names, counts.reshape(len(names), CELLS), strict=True):
         columns[name], note = _column(cells, noise, pieces)
         notes += [f"{name}: {note}"] * bool(note)
-    return Inferred(Schema(columns, label, classes, owner, record_id, BLANKS), tuple(notes))
+    return Inferred(Schema(columns, label, classes, owner, record_id, BLANKS, expires, epsilon), tuple(notes))
 
 
 def _column(cells: FloatArray, noise: float, pieces: int) -> tuple[Column, str]:

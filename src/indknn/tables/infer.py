@@ -7,16 +7,18 @@ for can replace the sample.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
 from indknn.core.inputs import as_labels, as_whole, lookup_of
-from indknn.errors import InvalidInputError
+from indknn.core.targets import as_bounds
+from indknn.errors import InvalidInputError, meant
 from indknn.tables.columns import NO, PIECES, YES, Category, Column, Date, Ignored, Number, Text, YesNo
-from indknn.tables.read import columns_of, is_table
+from indknn.tables.read import Columns, columns_of, is_table
 from indknn.tables.schema import Schema
 from indknn.tables.values import as_days, as_list, as_numbers, day_text, is_missing
 from indknn.types import FloatArray
@@ -32,6 +34,10 @@ _WORDS = 3
 MOST_CLIPPED, MOST_UNLISTED = 0.05, 0.25
 """If more than this share of a column is beyond the bounds, or not listed, the user is told."""
 _HEAVY = 0.5
+_LABELS, _CLASSES = {"y", "label", "target", "class", "outcome", "result"}, 20
+"""Usual names of the label, and the most classes that a column which looks like one has."""
+_FAR = 1.0
+"""A number is far beyond its bounds if it is further away than they are from each other."""
 _FEWEST = 50
 """With fewer queries than this, there is no warning."""
 
@@ -50,9 +56,17 @@ def infer(
     label: str | None = None,
     owner: str | None = None,
     record_id: str | None = None,
+    expires: str | None = None,
+    epsilon: str | None = None,
     extractor: str | None = None,
+    target: str = "class",
+    classes: Sequence[Any] | None = None,
+    bounds: Any = None,
 ) -> Inferred:
     """Make a schema from a **public** table. Its bounds and lists of values become public settings.
+
+    `owner`, `record_id`, `expires` and `epsilon` may be columns that only the private tables have. With target="number"
+    the label is a number. Its `classes` or `bounds` are those of the sample, unless you give them.
 
     >>> sample = {"age": [31, 45, 27, 60], "job": ["cook", "baker", "cook", ""], "y": ["a", "b", "a", "b"]}
     >>> found = infer(sample, label="y")
@@ -60,26 +74,72 @@ def infer(
     (('a', 'b'), ('cook', 'baker'))
     """
     columns = columns_of(table)
-    for role in filter(None, (label, owner, record_id)):
-        if role not in columns:
-            raise InvalidInputError(f"column {role!r} is missing: the table has only {', '.join(columns)}")
+    if label is not None and label not in columns:
+        hint = meant(label, columns)
+        raise InvalidInputError(f"column {label!r} is missing: the table has only {', '.join(columns)}{hint}")
     values = {name: as_list(column) for name, column in columns.items()}
     if not any(values.values()):
         raise InvalidInputError("a public sample must have at least one row")
     blanks = tuple(text for text in BLANKS if text == "" or any(text in column for column in values.values()))
-    found, notes = {}, []
-    features = {name: column for name, column in values.items() if name not in {label, owner, record_id}}
+    found: dict[str, Column] = {}
+    notes = list(_absent(columns, owner, record_id, expires))
+    roles = {label, owner, record_id, expires, epsilon}
+    features = {name: column for name, column in values.items() if name not in roles}
     pieces = max(1, min(PIECES, WIDEST // max(len(features), 1) - 1))
     for name, column in features.items():
         found[name], note = _column(column, name, blanks, extractor, pieces)
         notes += [f"{name}: {note}"] * bool(note)
-    classes: tuple[Any, ...] = ()
-    if label is not None:
-        seen = set(as_labels([value for value in values[label] if not is_missing(value, blanks)]).tolist())
-        texts = (str(int(one) if isinstance(one, float) and one.is_integer() else one) for one in seen)
-        classes = tuple(sorted(as_whole(texts)))
-        notes.append(f"{label}: the classes are those of the sample; add every other label that can occur")
-    return Inferred(Schema(found, label, classes, owner, record_id, blanks), tuple(notes))
+    made = Inferred(Schema(found, label, (), owner, record_id, blanks, expires, epsilon), tuple(notes))
+    given = bounds if target == "number" else classes
+    return made if label is None else _with_target(made, label, values[label], target, given)
+
+
+def _with_target(made: Inferred, label: str, column: list[Any], target: str, given: Any) -> Inferred:
+    """The schema with the classes or the bounds of its label, which are those of the sample unless they are given."""
+    schema, blanks = made.schema, made.schema.blanks
+    if given is not None:
+        known: dict[str, Any] = {"bounds": as_bounds(given)} if target == "number" else {"classes": tuple(given)}
+        return replace(made, schema=replace(schema, **known))
+    if target == "number":
+        schema = replace(schema, bounds=_bounds_of(column, label, blanks))
+        note = f"{label}: the bounds are those of the sample; numbers outside are cut, so make them wide enough"
+    else:
+        schema = replace(schema, classes=_classes_of(column, blanks))
+        note = f"{label}: the classes are those of the sample; add every other label that can occur"
+    return Inferred(schema, (*made.notes, note))
+
+
+def _classes_of(column: list[Any], blanks: tuple[str, ...]) -> tuple[Any, ...]:
+    """The labels in a column, sorted. If all are whole numbers, they are numbers."""
+    seen = set(as_labels([value for value in column if not is_missing(value, blanks)]).tolist())
+    texts = (str(int(one) if isinstance(one, float) and one.is_integer() else one) for one in seen)
+    return tuple(sorted(as_whole(texts)))
+
+
+def _bounds_of(column: list[Any], name: str, blanks: tuple[str, ...]) -> tuple[float, float]:
+    """The lowest and the highest number in a column."""
+    said = as_numbers(column, name, blanks)
+    return as_bounds((np.nanmin(said), np.nanmax(said)))
+
+
+def _absent(columns: Columns, *names: str | None) -> Iterator[str]:
+    """A note for each of these names that the sample lacks. A name that is almost there is a mistake."""
+    for name in dict.fromkeys(names):
+        if name is None or name in columns:
+            continue
+        if near := get_close_matches(name, columns, n=1, cutoff=0.8):
+            raise InvalidInputError(f"column {name!r} is missing; did you mean {near[0]!r}?")
+        yield f"{name}: not in the sample; the tables of records must have it"
+
+
+def likely_labels(table: Columns) -> list[str]:
+    """At most three columns of a **public** table that may hold the label: few values, each of them common."""
+    found = []
+    for name, column in reversed(table.items()):  # mostly it is the last
+        values = [str(value) for value in as_list(column) if not is_missing(value, BLANKS)]
+        if 1 < len(set(values)) <= min(_CLASSES, len(values) / 2):
+            found.append(name)
+    return sorted(found, key=lambda name: name.lower() not in _LABELS)[:3]
 
 
 def number_from(values: FloatArray, counts: FloatArray, pieces: int = PIECES) -> Number:
@@ -190,11 +250,11 @@ class Finding:
 
 
 def check(schema: Schema, table: Any) -> Iterator[Finding]:
-    """Check every column of a public sample against the schema."""
+    """Check every column of a public sample against the schema. The sample need not have owners and record ids."""
     columns = columns_of(table)
     rows = max((len(column) for column in columns.values()), default=0)
     known = {*schema.columns, *schema.roles}
-    wrong = [name for name in (*schema.used, *schema.roles) if name not in columns]
+    wrong = [name for name in filter(None, (*schema.used, schema.label)) if name not in columns]
     extra = [name for name in columns if name not in known]
     for name in wrong:
         yield Finding(False, name, "missing in the sample")
@@ -238,6 +298,11 @@ def most_outside(column: Column) -> float:
 
 def _about_label(schema: Schema, column: Any) -> Finding:
     seen = {value for value in as_list(column) if not is_missing(value, schema.blanks)}
+    if schema.bounds is not None:
+        low, high = schema.bounds
+        said = as_numbers(as_list(column), str(schema.label), schema.blanks)
+        cut = int(((said < low) | (said > high)).sum())
+        return Finding(not cut, "label", f"{cut} numbers are outside the bounds {low:g} to {high:g}")
     if not schema.classes:
         return Finding(False, "label", "the schema lists no classes, so they would be taken from private labels")
     known = lookup_of(map(str, schema.classes))
@@ -248,7 +313,7 @@ def _about_label(schema: Schema, column: Any) -> Finding:
 
 
 class Outside:
-    """Counts how many values of the queries are beyond the bounds or not listed. It can take several tables.
+    """Counts how many values are beyond the bounds or not listed, in several tables. Without a schema there are none.
 
     >>> from indknn.tables import Number
     >>> outside = Outside(Schema({"age": Number(bounds=(0, 100))}))
@@ -257,25 +322,56 @@ class Outside:
     50% of the queries are beyond the bounds of column 'age' and were clipped: are they in the unit of the schema?
     """
 
-    def __init__(self, schema: Schema):
-        self._schema = schema
-        self._rows = 0
-        self._outside = dict.fromkeys(schema.used, 0.0)
+    def __init__(self, schema: Schema | None):
+        self._columns = {} if schema is None else schema.used
+        self._schema, self._rows = schema, 0
+        self._outside, self._far = dict.fromkeys(self._columns, 0.0), dict.fromkeys(self._columns, 0.0)
 
     def see(self, table: Any) -> None:
         """Count the values of these queries. The error about a wrong column names the column."""
-        columns = columns_of(table)
-        rows = len(next(iter(columns.values()), ()))
-        for name, share in self._schema.outside(columns).items():
-            self._outside[name] += share * rows
+        if self._schema is not None:
+            self.take(self._schema.read(table))
+
+    def take(self, values: Columns) -> None:
+        """Count values that were read already, as `Schema.encode` shows them."""
+        rows = len(next(iter(values.values()), ()))
+        for name, column in self._columns.items():
+            self._outside[name] += column.outside(values[name]) * rows
+            self._far[name] += column.outside(values[name], _FAR) * rows
         self._rows += rows
+
+    def notes(self) -> list[Warning]:
+        """How many values of records are far beyond the bounds or not listed. For the person who adds the records.
+
+        Values a little beyond them count only if they are many: the bounds of a sample leave some out.
+
+        >>> from indknn.tables import Number
+        >>> schema = Schema({"age": Number(bounds=(0, 100))})
+        >>> outside = Outside(schema)
+        >>> _ = schema.encode({"age": [20, 1e23]}, outside.take)
+        >>> print(*outside.notes())
+        values beyond the public bounds count as the nearest bound: 1 in 'age'
+        """
+        found: list[Warning] = []
+        for listed, text in (
+            (False, "values beyond the public bounds count as the nearest bound"),
+            (True, "values that the schema does not list count as one other value"),
+        ):
+            names = [name for name, column in self._columns.items() if isinstance(column, Category) == listed]
+            counts = {name: self._outside[name] if self._many(name) else self._far[name] for name in names}
+            told = ", ".join(f"{round(count):,} in {name!r}" for name, count in counts.items() if round(count))
+            found += [UserWarning(f"{text}: {told}")] if told else []
+        return found
+
+    def _many(self, name: str) -> bool:
+        return self._rows >= _FEWEST and self._outside[name] > most_outside(self._columns[name]) * self._rows
 
     def advice(self) -> list[Warning]:
         """A warning for every column with many values beyond the bounds or not listed."""
         found: list[Warning] = []
         for name, count in self._outside.items():
-            column = self._schema.columns[name]
-            if self._rows < _FEWEST or count <= most_outside(column) * self._rows:
+            column = self._columns[name]
+            if not self._many(name):
                 continue
             text = f"are beyond the bounds of column {name!r} and were clipped: are they in the unit of the schema?"
             if isinstance(column, Category):
@@ -289,7 +385,7 @@ def about_queries(schema: Schema, table: Any) -> list[Warning]:
     if not is_table(table):
         return []
     outside = Outside(schema)
-    outside.see(schema.split(table).features)
+    outside.see(schema.split_queries(table).features)
     return outside.advice()
 
 
@@ -302,6 +398,8 @@ label: {column: diagnosis, classes: [healthy, ill]}
 # Whose row it is (one person may have many), and your own id of the row. Leave them out if there are none.
 owner: patient
 record_id: visit
+# The day or time (UTC) from which a row takes no further part and is erased.
+expires: delete_on
 # Texts that stand for a gap.
 blanks: ["", "?"]
 

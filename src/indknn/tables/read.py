@@ -6,15 +6,18 @@ npz and npy hold vectors, and no columns.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import json
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -23,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.core.inputs import as_labels, as_whole
-from indknn.errors import InvalidInputError, needs
+from indknn.errors import InvalidInputError, meant, missing, needs
 from indknn.tables.values import as_list, as_numbers
 
 Columns: TypeAlias = dict[str, Any]
@@ -57,14 +60,26 @@ def columns_of(table: Any) -> Columns:
         if not names or isinstance(table, np.ndarray):
             raise InvalidInputError(f"a table with column names is needed, got {type(table).__name__}")
         _refuse_twins(names)
-        columns = {name: table[name] for name in names}
+        try:
+            columns = {name: table[name] for name in names}
+        except (TypeError, LookupError):  # a frame that is still to be computed
+            raise InvalidInputError(f"a table in memory is needed, got {type(table).__name__}") from None
     for name in columns:
         if not isinstance(name, str):
             raise InvalidInputError(f"column names must be text, got {name!r}")
-    lengths = {name: len(column) for name, column in columns.items()}
+    lengths = {name: _length(column, name) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise InvalidInputError(f"all columns must have the same number of rows, got {lengths}")
     return columns
+
+
+def _length(column: Any, name: str) -> int:
+    try:
+        if not isinstance(column, str | bytes):
+            return len(column)
+    except TypeError:
+        pass
+    raise InvalidInputError(f"column {name!r} must be a list of values: for one row, give a list of one dict")
 
 
 def _from_rows(rows: Sequence[Mapping[str, Any]]) -> Columns:
@@ -99,20 +114,34 @@ class Split:
     y: npt.NDArray[Any] | None
     owners: Any
     record_ids: Any
+    expires: Any = None
     first: int = 0
     """The row of the file that is the first one here."""
+    hints: tuple[str, ...] = ("", "")
+    """Which columns may have been meant, if there is none for labels or for owners."""
+    epsilons: Any = None
+    """The promises of owners who were promised less."""
 
     def __len__(self) -> int:
         columns = self.features.values() if isinstance(self.features, dict) else [self.features]
         return len(next(iter(columns), ()))
 
 
-def split_by(table: Any, label: str | None, owner: str | None, record_id: str | None) -> Split:
-    """A table without its labels, owners and record ids, and these, from the columns with these names."""
-    columns = columns_of(table)
-    y, owners, ids = (None if name is None else columns.pop(name, None) for name in (label, owner, record_id))
+def split_by(
+    table: Any,
+    label: str | None,
+    owner: str | None,
+    record_id: str | None,
+    expires: str | None = None,
+    epsilon: str | None = None,
+) -> Split:
+    """A table without labels, owners, record ids, dates and promises, and these, from the columns with these names."""
+    columns, roles = columns_of(table), (label, owner, record_id, expires, epsilon)
+    y, owners, ids, dates, less = (None if name is None else columns.get(name) for name in roles)
+    columns = {name: column for name, column in columns.items() if name not in roles}
     labels = None if y is None else as_labels(as_list(y))
-    return Split(columns, labels, _whole_or_list(owners), _whole_or_list(ids))
+    until, promised = (None if column is None else as_list(column) for column in (dates, less))
+    return Split(columns, labels, _whole_or_list(owners), _whole_or_list(ids), until, epsilons=promised)
 
 
 def _whole_or_list(column: Any) -> Any:
@@ -131,16 +160,29 @@ class Named:
     owner: str = "owner"
     features: tuple[str, ...] = ()
     record: str = "record_id"
+    expires: str = "expires"
+    epsilon: str = ""
 
     def split(self, table: Any) -> Split:
         """The vectors, and labels, owners and record ids if the table has them."""
         header = list(table)
-        found = split_by(table, self.label, self.owner, self.record)
+        found = split_by(table, self.label, self.owner, self.record, self.expires, self.epsilon or None)
         chosen = self.features or tuple(found.features)
         missing = [name for name in chosen if name not in header]
         if missing or not chosen:
-            raise InvalidInputError(f"no column {(missing or ['for features'])[0]!r}, only {', '.join(header)}")
-        return replace(found, features=stacked({name: table[name] for name in chosen}))
+            wanted = (missing or ["for features"])[0]
+            raise InvalidInputError(f"no column {wanted!r}, only {', '.join(header)}{meant(wanted, header)}")
+        roles = ((self.label, found.y, "label"), (self.owner, found.owners, "owner"))
+        hints = tuple(meant(name, chosen) if name and held is None else "" for name, held, _ in roles)
+        try:
+            features = stacked({name: table[name] for name in chosen})
+        except InvalidInputError as error:
+            for (name, _, option), hint in zip(roles, hints, strict=True):
+                if hint:  # a column that was meant for something else is taken for a feature
+                    raise InvalidInputError(f"{error}; there is no column {name!r} for --{option}{hint}") from None
+            schema = "" if "; write " in str(error) else "; texts, dates and gaps need a schema: indknn schema infer"
+            raise InvalidInputError(f"{error}{schema}") from None
+        return replace(found, features=features, hints=hints)
 
 
 def stacked(columns: Columns) -> npt.NDArray[Any]:
@@ -244,9 +286,12 @@ def read_table(path: Path) -> Columns:
 
 def labels_in(found: Iterable[Split], path: Path) -> npt.NDArray[Any]:
     """All labels that occur in these pieces of a file. In csv all is text, so whole numbers there become numbers."""
-    labels = [np.unique(piece.y) for piece in found if piece.y is not None]
+    labels, hint = [], ""
+    for piece in found:
+        labels += [] if piece.y is None else [np.unique(piece.y)]
+        hint = piece.hints[0]
     if not labels:
-        raise InvalidInputError(f"{path} has no labels: an array y, or a column named by --label")
+        raise InvalidInputError(f"{path} has no labels: an array y, or a column named by --label{hint}")
     return _typed(np.unique(np.concatenate(labels)), path)
 
 
@@ -271,7 +316,7 @@ def is_table_file(path: Path) -> bool:
 
 def _ending(path: Path, endings: Collection[str]) -> str:
     if not path.is_file():
-        raise InvalidInputError(f"{path} does not exist")
+        raise InvalidInputError(missing(path))
     ending = next((one for one in endings if path.name.endswith(one)), None)
     if ending is None:
         raise InvalidInputError(f"{path} must end in one of {', '.join((*TABLES, *VECTORS))}")
@@ -280,7 +325,7 @@ def _ending(path: Path, endings: Collection[str]) -> str:
 
 @contextmanager
 def naming(path: Path, first: int = 0) -> Iterator[list[int]]:
-    """Add to an error the name of the file, and the row from which its row numbers are counted.
+    """Add to an error the name of the file, and count its rows from `first`.
 
     It gives a list with that row, which may change.
     """
@@ -290,7 +335,8 @@ def naming(path: Path, first: int = 0) -> Iterator[list[int]]:
     except InvalidInputError as error:
         if str(error).startswith(str(path)):
             raise
-        raise type(error)(f"{path}{f', rows from {at[0]}' if at[0] else ''}: {error}") from None
+        text = re.sub(r"^row (\d+)", lambda row: f"row {int(row[1]) + at[0]}", str(error))
+        raise type(error)(f"{path}: {text}") from None
 
 
 @contextmanager
@@ -300,14 +346,22 @@ def _readable(path: Path, what: str) -> Iterator[None]:
         yield
     except InvalidInputError:
         raise
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"{path}: not a readable {what} file (not utf-8; save it as UTF-8)") from None
     except (ValueError, OSError, EOFError, TypeError, KeyError, zlib.error, zipfile.BadZipFile, csv.Error) as error:
-        raise InvalidInputError(f"{path}: not a readable {what} file ({' '.join(str(error).split())})") from None
+        why = "it holds no plain arrays" if "pickle" in str(error) else " ".join(str(error).split())
+        raise InvalidInputError(f"{path}: not a readable {what} file ({why})") from None
 
 
 def _text(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
+    """A text file. It is UTF-8, or UTF-16 if it says so in its first two bytes, as Excel writes it."""
+    with _bytes(path) as file:
+        wide = file.read(2) in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
+    return TextIOWrapper(_bytes(path), encoding="utf-16" if wide else "utf-8-sig", newline="")
+
+
+def _bytes(path: Path) -> Any:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 
 def _csv(path: Path, rows: int) -> Iterator[Columns]:
@@ -455,28 +509,31 @@ def _excel(path: Path, rows: int) -> Iterator[Columns]:
 
 
 def _vectors(path: Path, part: str, rows: int) -> Iterator[Split]:
-    """The arrays of an npz file: X, y, owners, record_ids, and a scale for X in int8. An npy file is X alone."""
+    """The arrays of an npz file: X, y, owners, record_ids, expires, epsilons, the scale of an int8 X. An npy is X."""
     _ending(path, VECTORS)
-    names = [f"{name}{part}" for name in ("X", "y", "owners", "scale", "record_ids")]
+    names = [f"{name}{part}" for name in ("X", "y", "owners", "scale", "record_ids", "expires", "epsilons")]
     with _readable(path, path.suffix[1:]), path.open("rb") as file:
         loaded = np.load(file, allow_pickle=False)
         if isinstance(loaded, np.ndarray) != (path.suffix == ".npy"):
             raise ValueError("an npy file holds one array, and an npz file has names for them")
         arrays: Mapping[str, Any] = {names[0]: loaded} if path.suffix == ".npy" else loaded
-        X, y, owners, scale, record_ids = (arrays.get(name) for name in names)
+        X, y, owners, scale, record_ids, expires, epsilons = (arrays.get(name) for name in names)
         held = ", ".join(arrays)
-    if X is None or X.ndim != 2:
+    if X is not None and X.ndim != 2:
+        raise InvalidInputError(f"{path}: {names[0]} must have one row of features per record, got shape {X.shape}")
+    if X is None:
         raise InvalidInputError(f"{path}: needs a table {names[0]}, and for records {names[1]}; it has {held}")
     if X.dtype.kind not in "biuf":
         raise InvalidInputError(f"{path}: {names[0]} must hold numbers, got {X.dtype}")
     if X.dtype == np.int8 and scale is None and part:  # a feature file: its values were scaled to int8
         raise InvalidInputError(f"{path}: {names[0]} is int8 and needs {names[3]}, one number per row")
-    for name, column in zip(names[1:], (y, owners, scale, record_ids), strict=True):
+    for name, column in zip(names[1:], (y, owners, scale, record_ids, expires, epsilons), strict=True):
         if column is not None and column.shape != (len(X),):
             got = len(column) if column.ndim == 1 else column.shape
             raise InvalidInputError(f"{path}: {name} must have one entry per row of {names[0]}: {len(X)}, got {got}")
     for low in range(0, len(X), rows):
         some = slice(low, low + rows)
         block = X[some] if scale is None else X[some].astype(np.float64) * scale[some, None]
-        labels, who, ids = (None if column is None else column[some] for column in (y, owners, record_ids))
-        yield Split(block, labels, who, ids)
+        roles = (y, owners, record_ids, expires, epsilons)
+        labels, who, ids, dates, less = (None if column is None else column[some] for column in roles)
+        yield Split(block, labels, who, ids, dates, epsilons=less)

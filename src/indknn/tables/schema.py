@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from math import sqrt
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from indknn.errors import IndKNNError, InvalidInputError, needs
+from indknn.core.targets import as_bounds
+from indknn.errors import IndKNNError, InvalidInputError, meant, missing, needs
 from indknn.tables.columns import Category, Column, Date, Ignored, Number, Ordered, Text, YesNo
 from indknn.tables.read import Columns, Split, columns_of, is_table, rows_in, split_by
+from indknn.tables.values import is_missing
 from indknn.types import FloatArray
 
 CONSTANT = 0.3
@@ -31,9 +33,13 @@ KINDS: Final[dict[str, type[Column]]] = {
     kind.kind: kind for kind in (Number, Category, Ordered, YesNo, Date, Text, Ignored)
 }
 _YAML = {".yaml", ".yml"}
+_SEPARATORS = (";", "\t", "|", ",")
 VERSION = 1
 """The version of the encoding. It must change whenever the vectors of a schema change, because stores keep vectors."""
-_TOP = {"version", "label", "owner", "record_id", "blanks", "columns"}
+ROW_IDS = ("record_id", "id")
+"""Columns that are taken for the ids of queries, unless they are features."""
+_ROLES = ("owner", "record_id", "expires", "epsilon")
+_TOP = {"version", "label", *_ROLES, "blanks", "columns"}
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,12 @@ class Schema:
     record_id: str | None = None
     blanks: tuple[str, ...] = ("",)
     """Texts that stand for a gap."""
+    expires: str | None = None
+    """The column of dates from which records take no further part."""
+    epsilon: str | None = None
+    """The column with the promises of owners who were promised less."""
+    bounds: tuple[float, float] | None = None
+    """The lowest and the highest number, if the label is a number."""
 
     def __post_init__(self) -> None:
         """Check that every column has one meaning, and that at least one is used."""
@@ -67,16 +79,37 @@ class Schema:
             if not isinstance(column, Column):
                 raise InvalidInputError(f"column {name!r} must be a kind of column such as Number, got {column!r}")
         roles = self.roles
-        twice = [name for name in roles if name in self.columns or roles.count(name) > 1]
+        single = (self.label, self.expires)
+        twice = [name for name in roles if name in self.columns or (roles.count(name) > 1 and name in single)]
         if twice:
-            raise InvalidInputError(f"column {twice[0]!r} must have one meaning: a feature, label, owner or record_id")
+            of = "a feature, label, owner, record_id or expires"
+            raise InvalidInputError(f"column {twice[0]!r} must have one meaning: {of}")
+        if self.bounds is not None and (self.classes or self.label is None):
+            raise InvalidInputError("bounds are of a label that is a number, which has no classes")
         if all(isinstance(column, Ignored) for column in self.columns.values()):
             raise InvalidInputError("a schema must have at least one column that is not ignored")
 
+    def with_roles(self, ignored: Collection[str] = (), **roles: str) -> Schema:
+        """The same schema with these columns as label, owner or record_id, and these ignored.
+
+        >>> schema = Schema({"age": Number(bounds=(0, 100)), "visit": Ignored()}, owner="patient")
+        >>> schema.with_roles(record_id="visit").columns.keys()
+        dict_keys(['age'])
+        """
+        columns = {name: column for name, column in self.columns.items() if name not in roles.values()}
+        columns |= dict.fromkeys(ignored, Ignored())
+        return replace(self, columns=columns, **roles)  # type: ignore[arg-type]
+
     @property
     def roles(self) -> list[str]:
-        """The columns that hold the label, the owner and the record id."""
-        return [name for name in (self.label, self.owner, self.record_id) if name is not None]
+        """The columns that hold the label, the owner, the record id, the date and the promise. Two may be the same."""
+        return [name for name in (self.label, *(getattr(self, role) for role in _ROLES)) if name is not None]
+
+    @property
+    def row_ids(self) -> list[str]:
+        """The columns of queries that may hold the ids of their rows, the best first: the record id, record_id, id."""
+        taken = {*self.used, self.label}
+        return [name for name in (self.record_id, *ROW_IDS) if name is not None and name not in taken]
 
     @cached_property
     def used(self) -> dict[str, Column]:
@@ -103,14 +136,16 @@ class Schema:
         ends = np.cumsum([0, *map(len, self._places.values())]).tolist()
         return {name: slice(low, high) for name, (low, high) in zip(self.used, pairwise(ends), strict=True)}
 
-    def encode(self, table: Any) -> FloatArray:
+    def encode(self, table: Any, see: Callable[[Columns], None] | None = None) -> FloatArray:
         """The rows of a table as vectors. Only public constants are used.
 
         The table is a pandas, polars or Arrow frame, a dict of columns, or a list of dicts. Columns are found by name.
         A column that is missing, not in the schema, or of the wrong type is refused. The vector of a row depends only
-        on that row, to the last bit (rule 1).
+        on that row, to the last bit (rule 1). `see` is called with the values of the columns.
         """
-        values = self._read(table)
+        values = self.read(table)
+        if see is not None:
+            see(values)
         rows = len(next(iter(values.values())))
         out = np.empty((rows, self.n_features))
         for low in range(0, rows, _CHUNK):
@@ -122,27 +157,49 @@ class Schema:
 
     def split(self, table: Any) -> Split:
         """The feature columns, and the labels, owners and record ids if the table has them."""
-        return split_by(table, self.label, self.owner, self.record_id)
+        found = split_by(table, self.label, self.owner, self.record_id, self.expires, self.epsilon)
+        dates = found.expires or []
+        return replace(found, expires=[None if is_missing(day, self.blanks) else day for day in dates] or found.expires)
+
+    def split_queries(self, table: Any) -> Split:
+        """The feature columns of queries, and the ids of their rows, in `record_ids`, if the table has them."""
+        columns = columns_of(table)
+        ids = next((name for name in self.row_ids if name in columns), None)
+        return split_by(columns, self.label, self.owner, ids, self.expires, self.epsilon)
 
     def outside(self, table: Any) -> dict[str, float]:
         """For each column, the share of values that are beyond its bounds or not listed."""
-        values = self._read(table)
+        values = self.read(table)
         return {name: column.outside(values[name]) for name, column in self.used.items()}
 
-    def _read(self, table: Any) -> Columns:
+    def read(self, table: Any) -> Columns:
         """The values of every column that is used. An error names the first wrong column."""
+        return {name: self.used[name].read(column, name, self.blanks) for name, column in self.used_of(table).items()}
+
+    def used_of(self, table: Any) -> Columns:
+        """The columns of a table that are used, as they are. One that is missing or unknown is refused."""
         columns = columns_of(table)
         for name in columns:
             if name not in self.columns:
-                raise InvalidInputError(f"column {name!r} is not in the schema: list it there as ignored, or drop it")
+                hint = _one_column(columns) or meant(name, set(self.used) - set(columns))
+                otherwise = ": list it there as ignored, or drop it"
+                raise InvalidInputError(f"column {name!r} is not in the schema{hint or otherwise}")
         for name in self.used:
             if name not in columns:
-                raise InvalidInputError(f"column {name!r} is missing: the table has only {', '.join(columns)}")
-        return {name: column.read(columns[name], name, self.blanks) for name, column in self.used.items()}
+                hint = meant(name, set(columns) - set(self.used))
+                raise InvalidInputError(f"column {name!r} is missing: the table has only {', '.join(columns)}{hint}")
+        return {name: columns[name] for name in self.used}
+
+
+def _one_column(columns: Columns) -> str:
+    """A hint for a table that was read with the wrong separator, so that all names are in one."""
+    (name, *others) = columns
+    found = next((mark for mark in _SEPARATORS if mark in name), None) if not others else None
+    return "" if found is None else f"; the table was read as one column: say that {found!r} is between its columns"
 
 
 def vectors_of(X: Any, schema: Schema | None) -> Any:
-    """Vectors from X. A table is encoded with the schema. Without a schema, X must hold vectors or Arrow lists.
+    """Vectors of queries. A table is encoded with the schema. Without a schema, X must hold vectors or Arrow lists.
 
     An array has no column names. So an array is taken for vectors that the schema has made before, and its rows must
     have the length of such vectors.
@@ -150,7 +207,7 @@ def vectors_of(X: Any, schema: Schema | None) -> Any:
     if schema is None:
         return rows_in(X)
     if is_table(X):
-        return schema.encode(schema.split(X).features)
+        return schema.encode(schema.split_queries(X).features)
     shape = np.shape(X)
     if len(shape) != 2 or shape[1] != schema.n_features:
         wanted = f"a table with column names, or vectors of {schema.n_features} numbers that the schema has made"
@@ -158,19 +215,28 @@ def vectors_of(X: Any, schema: Schema | None) -> Any:
     return X
 
 
-def records_of(
-    schema: Schema | None, X: Any, y: Any = None, owners: Any = None, record_ids: Any = None
-) -> tuple[Any, Any, Any, Any]:
-    """Vectors, labels, owners and record ids. A table may hold all of them. Give separately what it does not hold."""
-    if schema is None or not is_table(X):
-        return vectors_of(X, schema), y, owners, record_ids
-    split = schema.split(X)
-    found = {"y": (split.y, y), "owners": (split.owners, owners), "record_ids": (split.record_ids, record_ids)}
-    for name, (held, given) in found.items():
-        if held is not None and given is not None:
+class Given(NamedTuple):
+    """Records as a caller gives them: vectors, and what belongs to each row. None if a part is not given."""
+
+    X: Any
+    y: Any = None
+    owners: Any = None
+    record_ids: Any = None
+    expires: Any = None
+    epsilons: Any = None
+
+
+def records_of(schema: Schema | None, given: Given, see: Callable[[Columns], None] | None = None) -> Given:
+    """The same with vectors. A table may also hold the other parts. `see` is called with the values of a table."""
+    if schema is None or not is_table(given.X):
+        return given._replace(X=vectors_of(given.X, schema))
+    split = schema.split(given.X)
+    parts = {name: getattr(split, name) for name in Given._fields[1:]}
+    held = {name: part for name, part in parts.items() if part is not None}
+    for name in held:
+        if getattr(given, name) is not None:
             raise InvalidInputError(f"{name} must be given once: the table has a column for it")
-    labels, names, ids = (given if held is None else held for held, given in found.values())
-    return schema.encode(split.features), labels, names, ids
+    return given._replace(X=schema.encode(split.features, see), **held)
 
 
 def read_schema(source: Schema | Mapping[str, Any] | str | Path) -> Schema:
@@ -181,7 +247,7 @@ def read_schema(source: Schema | Mapping[str, Any] | str | Path) -> Schema:
         return from_plain(source)
     path = Path(source)
     if not path.is_file():
-        raise InvalidInputError(f"schema: {path} does not exist")
+        raise InvalidInputError(f"schema: {missing(path)}")
     try:
         return from_plain(_parse(path.read_text(encoding="utf-8"), path))
     except IndKNNError as error:
@@ -226,13 +292,14 @@ def from_plain(plain: Mapping[str, Any]) -> Schema:
     label = plain.get("label") or {}
     if not isinstance(label, Mapping):
         label = {"column": label}
-    _refuse_unknown("label", label, {"column", "classes"})
-    roles = {name: _name(plain.get(name), name) for name in ("owner", "record_id")}
+    _refuse_unknown("label", label, {"column", "classes", "bounds"})
+    roles = {name: _name(plain.get(name), name) for name in _ROLES}
     return Schema(
         {str(name): _column(str(name), about) for name, about in plain["columns"].items()},
         label=_name(label.get("column"), "label"),
         classes=_classes(label.get("classes", ())),
         blanks=_texts(plain.get("blanks", ("",)), "blanks"),
+        bounds=None if label.get("bounds") is None else as_bounds(label["bounds"]),
         **roles,
     )
 
@@ -242,7 +309,9 @@ def to_plain(schema: Schema) -> dict[str, Any]:
     plain: dict[str, Any] = {"version": VERSION}
     if schema.label is not None:
         plain["label"] = {"column": schema.label, **({"classes": list(schema.classes)} if schema.classes else {})}
-    plain |= {name: value for name in ("owner", "record_id") if (value := getattr(schema, name)) is not None}
+        if schema.bounds is not None:
+            plain["label"]["bounds"] = list(schema.bounds)
+    plain |= {name: value for name in _ROLES if (value := getattr(schema, name)) is not None}
     if schema.blanks != ("",):
         plain["blanks"] = list(schema.blanks)
     plain["columns"] = {name: _about(column) for name, column in schema.columns.items()}
@@ -277,7 +346,9 @@ def _column(name: str, about: Any) -> Column:
         about = {"kind": about}
     kind = about.get("kind") if isinstance(about, Mapping) else None
     if kind not in KINDS:
-        raise InvalidInputError(f"column {name!r}: kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        raise InvalidInputError(
+            f"column {name!r}: kind must be one of {', '.join(KINDS)}, got {kind!r}{meant(str(kind), KINDS)}"
+        )
     made = KINDS[kind]
     known = {one.name for one in fields(made)}
     _refuse_unknown(f"column {name!r}", about, known | {"kind"})
@@ -296,7 +367,8 @@ def _value(key: str, value: Any) -> Any:
 def _refuse_unknown(where: str, given: Mapping[str, Any], known: set[str]) -> None:
     unknown = sorted(str(key) for key in given if key not in known)
     if unknown:
-        raise InvalidInputError(f"{where} must have only {', '.join(sorted(known))}, got {unknown[0]!r}")
+        hint = meant(unknown[0], known)
+        raise InvalidInputError(f"{where} must have only {', '.join(sorted(known))}, got {unknown[0]!r}{hint}")
 
 
 def _name(value: Any, what: str) -> str | None:

@@ -77,7 +77,9 @@ def _number(value: Any, name: str, row: int, blanks: Collection[str]) -> float:
             return float(value)
         except (ValueError, OverflowError):
             pass
-    raise InvalidInputError(f"row {row}: column {name!r} must be a number, got {_short(value)}")
+    dotted = value.replace(",", ".") if isinstance(value, str) else ""
+    hint = f"; write {dotted}" if dotted != value and number_or_none(dotted) is not None else ""
+    raise InvalidInputError(f"row {row}: column {name!r} must be a number, got {_short(value)}{hint}")
 
 
 def number_or_none(value: Any) -> float | None:

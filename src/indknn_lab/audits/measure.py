@@ -136,7 +136,7 @@ def measure_gradients(trials: int, seed: int, error: float, steps: int = 4) -> M
     It uses only the gradient, the clip and the noise of the product. The adversary projects every noisy gradient on the
     gradient that the record would add, and sums over the steps.
     """
-    settings, source = replace(MODEL, prior_share=0.9999), SeededNoise(seed)
+    settings, source = replace(MODEL, model_share=0.9999), SeededNoise(seed)
     scale = training.step_scale(CLIP, steps, settings.shared_budget)
     vectors, labels = settings.prepare(np.ones((1, settings.n_features)), np.array([1]))
     weights = training.Weights.of(np.zeros((settings.n_features + 1, len(settings.classes))))

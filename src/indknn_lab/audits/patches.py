@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 Replacement: TypeAlias = tuple[Any, str, Any]
@@ -16,9 +17,15 @@ def patched(replacements: Iterable[Replacement]) -> Iterator[None]:
     """Put all replacements in place inside the `with`, and undo them after it."""
     with ExitStack() as undo:
         for where, name, new in replacements:
-            undo.callback(setattr, where, name, getattr(where, name))
+            undo.callback(_undo(where, name))
             setattr(where, name, new)
         yield
+
+
+def _undo(where: Any, name: str) -> Callable[[], None]:
+    """Puts back what is there, as it is: a static method as such, and nothing where it was inherited."""
+    own = vars(where)
+    return partial(setattr, where, name, own[name]) if name in own else partial(delattr, where, name)
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,12 @@ D = 8
 AXIS = np.eye(D)[0]
 Script = Callable[[View, np.random.Generator], Iterator[Event]]
 
-_PLAIN = Settings(n_features=D, classes=(0, 1), epsilon=4.0, delta=1e-5, tau=0.5, reuse="none", prior="none")
+_PLAIN = Settings(n_features=D, classes=(0, 1), epsilon=4.0, delta=1e-5, tau=0.5, reuse="none", mode="votes")
 BASE = replace(_PLAIN, max_queries=24, sigma2=0.5, free_repeats=False)
-MODEL = replace(BASE, prior="model", prior_share=0.9)
-ENDLESS = replace(MODEL, prior_share=0.4, max_queries=None)
+MODEL = replace(BASE, mode="model", model_share=0.9)
+ENDLESS = replace(MODEL, model_share=0.4, max_queries=None)
+NUMBERS = replace(BASE, classes=(), target="number", bounds=(0.0, 1.0), sigma2=2.0)
+NUMBERS_MODEL = replace(ENDLESS, classes=(), target="number", bounds=(0.0, 1.0), sigma2=2.0)
 LABELS = replace(BASE, max_queries=1000, sigma2=0.3)  # counts are cheap, so the budget goes into votes
 
 
@@ -174,7 +176,7 @@ def house(view: View, rng: np.random.Generator) -> Iterator[Event]:
 
 def scenarios() -> list[Scenario]:
     """All scenarios. Every configuration here is correct, so no measured bound may exceed its claim."""
-    return [*_votes(), *_labels(), *_indexes_and_owners(), *_analysts(), *_sums()]
+    return [*_votes(), *_labels(), *_indexes_and_owners(), *_analysts(), *_sums(), *_numbers()]
 
 
 def _votes() -> list[Scenario]:
@@ -226,7 +228,7 @@ def _analysts() -> list[Scenario]:
     both, three = ("a", "b"), ("a", "b", "c")
     pooled, joint = (  # budgets of analysts add up, except for shared releases
         accounting.epsilon((2.0 - share) * BASE.budget, BASE.delta, BASE.accountant)
-        for share in (0.0, ENDLESS.prior_share)
+        for share in (0.0, ENDLESS.model_share)
     )
     return [
         Scenario("one analyst", "sees her own answers only", one, analysts(both, ("b",), 5)),
@@ -241,7 +243,7 @@ def _analysts() -> list[Scenario]:
 
 
 def _sums() -> list[Scenario]:
-    whole, rates = replace(MODEL, prior_share=0.99), replace(ENDLESS, prior_share=0.9)
+    whole, rates = replace(MODEL, model_share=0.99), replace(ENDLESS, model_share=0.9)
     return [
         Scenario("model", "nearly all of B in gradients, a count and a card", whole, asking(1), share=0.6),
         Scenario("model, exact noise", "the exact sampler end to end", MODEL, asking(1), exact_noise=True, share=0.3),
@@ -256,4 +258,14 @@ def _sums() -> list[Scenario]:
                 ("rounds", "trained again and again, three records", rates, rounds(3, 4)),
             )
         ),
+    ]
+
+
+def _numbers() -> list[Scenario]:
+    """Labels 0 and 1 are the two bounds. The target says the upper one."""
+    costly, both = replace(NUMBERS, sigma2=0.1), replace(NUMBERS_MODEL, sigma2=0.1)
+    return [
+        Scenario("numbers", "noisy sums of weights and of numbers", costly, asking(6)),
+        Scenario("numbers, five records", "an owner with several records", costly, asking(4, 5, (1, 1, 0))),
+        Scenario("numbers, model and residuals", "gradients, a card, votes", both, asking(6, people=5), hurried=True),
     ]

@@ -23,11 +23,11 @@ from indknn.cluster.links import Inline
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.ledger import Scope
-from indknn.server.metrics import Metrics
-from indknn.server.worker import Training, Worker
+from indknn.server.telemetry import Metrics
+from indknn.server.worker import Erasing, Training, Worker
 from indknn.settings import Settings
 from indknn.store import Store
-from indknn.store.head import head_path, log_path
+from indknn.store.filehome import head_path, log_path
 from indknn.types import FloatArray, OwnerId
 from indknn_lab.audits.patches import patched
 
@@ -46,8 +46,12 @@ _PIECE = Training.piece
 
 
 def in_step() -> AbstractContextManager[None]:
-    """Inside the `with`, a server trains and shows only in `finish_training`. So histories can be repeated."""
-    return patched([(Training, "piece", lambda training: False), (Training, "overdue", lambda training: True)])
+    """Inside the `with`, a server trains and shows only in `finish_training`, and erases nothing by itself.
+
+    So histories can be repeated.
+    """
+    training = [(Training, "piece", lambda training: False), (Training, "overdue", lambda training: True)]
+    return patched([*training, (Erasing, "piece", lambda erasing: False), (Erasing, "pause", lambda erasing: 1.0)])
 
 
 def finish_training(worker: Worker) -> None:
@@ -105,6 +109,9 @@ class Served:
         """The labels of several requests. At a server they wait at the same time, and may share a batch."""
         worker = self._worker
         if worker is None:
+            for analyst in {analyst for _, analyst in questions if analyst is not None}:
+                if isinstance(self._model, Store):
+                    self._model.add_analyst(analyst)
             return [self._model.predict(Q, analyst) for Q, analyst in questions]
         asked = [partial(worker.predict, np.asarray(Q), analyst, None, None) for Q, analyst in questions]
         labels = [self.engine.settings.class_array[reply.labels] for reply in asyncio.run(_all(asked))]

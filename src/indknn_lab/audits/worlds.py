@@ -22,17 +22,17 @@ import numpy as np
 from scipy.special import log_ndtr, logsumexp
 
 from indknn.answering import predictor
-from indknn.answering.transcript import Transcript, keys_of
+from indknn.answering.predictor import Transcript, keys_of
 from indknn.core.inputs import as_owner_list
-from indknn.core.kernels import tau_on_grid
 from indknn.core.mechanism import MIN_K
 from indknn.core.noise import Noise
 from indknn.engine import Engine, new_ledger
 from indknn.ledger import Scope
-from indknn.models import adviser, shared_model
+from indknn.models import adviser, numbers, shared_model
+from indknn.models.shown_numbers import ShownNumbers
 from indknn.records.shard import Admitted, Shard, new_index
 from indknn.settings import Settings
-from indknn.types import GRID, FloatArray, IntArray, OwnerId, Vectors
+from indknn.types import GRID, FloatArray, IntArray, OwnerId, Vectors, tau_on_grid
 from indknn_lab.audits.patches import patched
 from indknn_lab.audits.tap import Noised, tap
 
@@ -130,9 +130,12 @@ class Shadow:
             shard.forget(shard.slots_of_owners([event.owner]))
 
     def keep_step(self, engine: Engine) -> None:
-        """Copy public state of the product: which rounds have started, and whose answers count for everybody."""
+        """Copy public state of the product: rounds that have started, whose answers count for everybody, the model."""
+        model = engine.predictor.model
         for shard in (self.others, self.target):
-            shard.epoch, shard.ledger.house = engine.shard.epoch, engine.ledger.house
+            shard.epoch, shard.ledger.joint = engine.shard.epoch, engine.ledger.joint
+            if model is not None and isinstance(model.shown, ShownNumbers):
+                shard.show(model.shown.rule)
 
     def shared_loss(self, released: Sequence[Noised]) -> float:
         """The log-likelihood ratio of what every analyst sees. It also charges the shadows for it."""
@@ -174,8 +177,8 @@ class Shadow:
         assert plan is not None
         # An adversary who sees only labels must guess K. The guess is the count without the target and without noise.
         K = max(others.total, MIN_K) * GRID if sight == "labels" and not self._settings.advised else one.K
-        transcript, tau = self._transcript(analyst), tau_on_grid(plan.tau)
-        base = transcript.votes(query, tau, plan.n_classes) + self.others.settle(others, K, plan)
+        transcript = self._transcript(analyst)
+        base = transcript.votes(query, plan) + self.others.settle(others, K, plan)
         shift = self.target.settle(target, K, plan)
         transcript.add(query, keys_of(query)[0], one.label)
         if not shift.any():
@@ -241,6 +244,9 @@ HURRY: list[tuple[Any, str, Any]] = [
     (adviser, "MOST_WEIGHT", 1.0),
     (adviser, "LOOK_EVERY", 3),
     (adviser, "LATELY", 6),
+    (numbers, "NUMBERS_RESERVE", 0.5),
+    (numbers, "MOST_MEAN_STEPS", 1),
+    (numbers, "MISFIT", 1e9),
     (predictor, "SCHEDULE_FIRST", 4),
 ]
 """Constants for short audits. The model learns in a few expensive steps, looks for newcomers after a few answers, and

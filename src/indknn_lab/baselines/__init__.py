@@ -5,6 +5,6 @@ They are naive private kNN, Private-kNN, Linear NoisySGD, and what labelled publ
 
 from indknn_lab.baselines.knn import NaivePrivateKNN, PrivateKNN
 from indknn_lab.baselines.noisy_sgd import LinearNoisySGD
-from indknn_lab.baselines.public_rows import public_rows_only
+from indknn_lab.public_rows import public_rows_only
 
 __all__ = ["LinearNoisySGD", "NaivePrivateKNN", "PrivateKNN", "public_rows_only"]

@@ -1,35 +1,211 @@
-"""Private kNN without individual accounting. It answers `max_queries` queries by noisy votes of the k nearest."""
+"""Private kNN without individual accounting. It answers `max_queries` queries by noisy votes of the k nearest.
+
+**Sensitivity.** Let the records be in one total order of nearness to the query. The relative order of two records must
+not depend on any third record. Now add one record z. If z is not among the first k, nothing changes. If it is, and
+there were at least k records, exactly the k-th record w drops out. The vote changes by e_{y_z} - e_{y_w}, of length
+sqrt(2) or 0. If there were fewer than k records, it changes by e_{y_z}, of length 1. Removing a record is the same step
+backwards. So the L2 sensitivity of a top-k vote is sqrt(2), **not 1**. The difference e_a - e_b has no part that is
+common to all classes. So using only the argmax does not lower the sensitivity.
+
+The proof needs the total order, so ties must be broken with care. The first key is the integer dot product divided by
+the record's own norm. The second key is the order in which the records came. A partial sort that picks *any* k among
+equals would not be safe. Nor would a floating-point product whose last bit depends on the record's position in the
+matrix. With either, one record could exchange many others.
+
+**Sampling.** Every record enters a Poisson sample with probability p, independently of the others.
+Amplification by sampling requires a secret sample. So the coins come from the operating system's entropy, as the noise
+does. The probability must not be above the one that the accounting used. So coins are integers, and p is rounded *down*
+to a multiple of 2^-48. They are drawn exactly. The first 16 bits decide almost always. In one of 65,536 cases they do
+not, and 32 more bits are drawn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import ceil, sqrt
-from numbers import Real
+from fractions import Fraction
+from math import ceil, floor, sqrt
+from numbers import Integral, Real
 from threading import Lock
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 
 from indknn.core import accounting
-from indknn.core.noise import Noise
-from indknn.errors import PrivacyError
-from indknn.types import GRID, IntArray, Vectors
-from indknn_lab.baselines.base import COUNT, PrivateClassifier, RandomState
+from indknn.core.advice import about_seed
+from indknn.core.inputs import encode_labels
+from indknn.core.noise import Noise, noise_from
+from indknn.core.quantise import integer_dots, quantise
+from indknn.errors import InvalidInputError, PrivacyError
+from indknn.types import GRID, BoolArray, FloatArray, IntArray, Vectors
 from indknn_lab.baselines.pricing import SamplingAccountant, epsilon_of, noise_multiplier
-from indknn_lab.baselines.topk import (
-    SENSITIVITY,
-    Entropy,
-    PoissonSampler,
-    entropy_from,
-    nearest,
-    nearest_in_sample,
-    similarities,
-    vote,
-)
+
+RandomState = int | np.random.Generator | np.random.RandomState | None
+COUNT = Interval(Integral, 1, None, closed="left")
+POSITIVE = Interval(Real, 0, None, closed="neither")
+
+
+class PrivateClassifier(ClassifierMixin, BaseEstimator):
+    """Base of all baselines. It keeps a guarantee that cannot be changed later.
+
+    The parameters are those of :class:`indknn.IndKNNClassifier`."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "epsilon": [POSITIVE],
+        "delta": [Interval(Real, 0, 1, closed="neither")],
+        "random_state": ["random_state", np.random.Generator],
+        "classes": ["array-like", None],
+        "center": ["array-like", None],
+    }
+    _not_priced: ClassVar[frozenset[str]] = frozenset({"random_state", "classes", "center"})
+    """Parameters that may change between two fits, because the privacy loss does not depend on them."""
+
+    epsilon: float
+    delta: float
+    center: npt.ArrayLike | None
+    random_state: RandomState
+    classes: npt.ArrayLike | None
+    _terms: dict[str, Any]
+
+    def _read_records(self, X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Vectors, IntArray, npt.NDArray[Any]]:
+        """Integer vectors, encoded labels and the public label set, which is `classes`, or else taken from y."""
+        self._validate_params()
+        rows, targets = check_X_y(X, y, dtype=np.float64)
+        check_classification_targets(targets)
+        classes = np.unique(targets if self.classes is None else np.asarray(self.classes))
+        return quantise(rows, self._center()), encode_labels(targets, classes), classes
+
+    def _read_queries(self, X: npt.ArrayLike) -> Vectors:
+        check_is_fitted(self)
+        rows = validate_data(self, X, reset=False, dtype=np.float64)
+        return quantise(rows, self._center(), what="the queries")
+
+    def _center(self) -> FloatArray | None:
+        return None if self.center is None else np.asarray(self.center, dtype=np.float64)
+
+    def _current_terms(self) -> dict[str, Any]:
+        """Every parameter on which the guarantee depends."""
+        return {name: value for name, value in self.get_params().items() if name not in self._not_priced}
+
+    def _check_terms(self) -> None:
+        """Refuse a fit whose terms differ from those of the first fit."""
+        if self._current_terms() != self._terms:
+            raise PrivacyError(
+                "this object was used under other terms (epsilon, delta, ...): the promise cannot be changed "
+                "afterwards. Use a new object for other people."
+            )
+
+    def _make_noise(self) -> Noise:
+        """Secure noise, or seeded noise. Seeded answers are not private, so the first fit gives a warning."""
+        noise = noise_from(self.random_state)
+        if not (noise.secure or hasattr(self, "classes_")):
+            for warning in about_seed(self.random_state):
+                warnings.warn(warning, stacklevel=3)
+        return noise
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True
+        tags.classifier_tags.poor_score = True  # the checks use only a few dozen records
+        return tags
+
+
+SENSITIVITY = sqrt(2.0)
+"""The L2 sensitivity of a vote of the k nearest, if one record is added or removed."""
+
+_QUERIES = 64  # per pass over the store: 64 rows of similarities stay small
+_SLACK = 6.0  # standard deviations added to the expected length of a walk, so that one step is usually enough
+
+
+def similarities(queries: Vectors, records: Vectors) -> Iterator[FloatArray]:
+    """For each query, <x_i, q>/|x_i| for every record. This is the cosine times the length of the query."""
+    for low in range(0, len(queries), _QUERIES):
+        yield from integer_dots(queries.values[low : low + _QUERIES], records.values) / records.root_norm
+
+
+def nearest(similarity: FloatArray, m: int) -> IntArray:
+    """The m nearest records, nearest first, or all if there are fewer. Ties are in the order of the records.
+
+    >>> nearest(np.array([0.5, 0.9, 0.5, 0.5]), 3).tolist()
+    [1, 0, 2]
+    """
+    n = len(similarity)
+    if m >= n:
+        return np.argsort(-similarity, kind="stable")
+    least = np.partition(similarity, n - m)[n - m]  # the similarity of the m-th nearest
+    above = np.flatnonzero(similarity > least)
+    level = np.flatnonzero(similarity == least)[: m - len(above)]
+    above = above[np.argsort(-similarity[above], kind="stable")]
+    return np.concatenate([above, level])
+
+
+def nearest_in_sample(similarity: FloatArray, k: int, coins: Callable[[int], BoolArray], p: float) -> IntArray:
+    """The k nearest within a Poisson sample of the records.
+
+    The coins are independent of everything. So the order in which they are drawn makes no difference, and coins after
+    the k-th success need not be drawn. The function walks outwards from the query and stops at the k-th success, after
+    about k/p records, however many records there are.
+    """
+    n = len(similarity)
+    length = min(n, int(k / p + _SLACK * sqrt(k) / p) + 1)
+    thrown = coins(length)
+    while thrown.sum() < k and length < n:
+        length = min(n, 2 * length)
+        thrown = np.concatenate([thrown, coins(length - len(thrown))])
+    return nearest(similarity, length)[thrown][:k]
+
+
+def vote(labels: IntArray, n_classes: int) -> IntArray:
+    """How many of these labels each class has."""
+    return np.bincount(labels, minlength=n_classes)
+
+
+Entropy = Callable[[int], bytes]
+
+
+class PoissonSampler:
+    """Independent coins of probability p (rounded down to 48 bits).
+
+    >>> coins = PoissonSampler(0.25, np.random.default_rng(0).bytes)
+    >>> int(coins(100_000).sum())
+    25046
+    """
+
+    def __init__(self, p: float, entropy: Entropy = os.urandom):
+        if not 0.0 < p <= 1.0:
+            raise InvalidInputError(f"the sampling probability must be in (0, 1], got {p!r}")
+        self.p = p
+        self._entropy = entropy
+        self._first, self._rest = divmod(floor(Fraction(p) * (1 << 48)), 1 << 32)
+
+    def __call__(self, n: int) -> BoolArray:
+        """n coins."""
+        word = np.frombuffer(self._entropy(2 * n), dtype=np.uint16)
+        chosen: BoolArray = word < self._first
+        undecided = np.flatnonzero(word == self._first)
+        if len(undecided):
+            more = np.frombuffer(self._entropy(4 * len(undecided)), dtype=np.uint32)
+            chosen[undecided] = more < self._rest
+        return chosen
+
+
+def entropy_from(random_state: int | np.random.Generator | np.random.RandomState | None) -> Entropy:
+    """The operating system's entropy for None. Otherwise reproducible bytes that differ from those of the noise."""
+    if random_state is None:
+        return os.urandom
+    if isinstance(random_state, np.random.Generator):
+        return random_state.bytes
+    if isinstance(random_state, np.random.RandomState):
+        random_state = int(random_state.randint(np.iinfo(np.int32).max))
+    return np.random.default_rng([int(random_state), 0x706F6973]).bytes
+
 
 _COUNTING = Lock()
 
@@ -52,11 +228,11 @@ class AnswerCounter:
 
 
 class NaivePrivateKNN(PrivateClassifier):
-    """Algorithm 1 of the paper: the k nearest records vote with Gaussian noise, and every query charges everybody.
+    """Algorithm 2 of the paper: the k nearest records vote with Gaussian noise, and every query charges everybody.
 
     A query is answered by argmax(vote of the k nearest + N(0, σ²·I)). Whether a record is among the k nearest depends
     on all other records, so everybody is charged for every query. One answer is a Gaussian mechanism with sensitivity
-    sqrt(2) (see ``indknn_lab.baselines.topk``), so it is sqrt(2)/σ-GDP. T answers, with queries chosen adaptively, are
+    sqrt(2) (see ``indknn_lab.baselines.knn``), so it is sqrt(2)/σ-GDP. T answers, with queries chosen adaptively, are
     *exactly* sqrt(2T)/σ-GDP. So σ = sqrt(T/B), where B = μ²/2 is the budget of (epsilon, delta).
 
     Parameters
@@ -191,7 +367,7 @@ class PrivateKNN(NaivePrivateKNN):
     probability `sampling_ratio`. The k nearest *in the sample* vote. The answer is argmax(vote + N(0, σ²·I)).
 
     **Why the noise suffices.** Within the sample, adding or removing one record changes the vote of the k nearest by at
-    most sqrt(2) in L2 (``indknn_lab.baselines.topk``). Poisson sampling decides about every record independently. So
+    most sqrt(2) in L2 (``indknn_lab.baselines.knn``). Poisson sampling decides about every record independently. So
     one answer is dominated by the Poisson-sampled Gaussian mechanism with noise multiplier σ/sqrt(2)
     (``indknn_lab.baselines.pricing`` has the proof). T answers, to queries chosen adaptively, are dominated by its
     T-fold composition. ``dp-accounting`` computes the cost of that, by the privacy loss distribution (default, tighter)

@@ -28,9 +28,8 @@ from indknn.core.noise import Noise
 from indknn.core.quantise import LEVELS
 from indknn.errors import InvalidInputError, PrivacyError
 from indknn.types import FloatArray, Int8Array, IntArray
-from indknn_lab.baselines.base import COUNT, POSITIVE, PrivateClassifier, RandomState
+from indknn_lab.baselines.knn import COUNT, POSITIVE, PoissonSampler, PrivateClassifier, RandomState, entropy_from
 from indknn_lab.baselines.pricing import SamplingAccountant, epsilon_of, noise_multiplier
-from indknn_lab.baselines.topk import PoissonSampler, entropy_from
 
 CLIP = LEVELS << 20
 """The clipping norm in grid units. Every v has an entry of ±127, so coefficients are below 2^20."""

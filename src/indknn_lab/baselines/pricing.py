@@ -22,7 +22,8 @@ Wang 2022). This is the pair that dp-accounting uses for add/remove.
 from __future__ import annotations
 
 from functools import lru_cache
-from math import inf, sqrt
+from itertools import count
+from math import inf, log, sqrt
 from typing import Literal, TypeAlias
 
 import dp_accounting as dp
@@ -58,18 +59,26 @@ def epsilon_of(z: float, delta: float, *, rate: float, steps: int, accountant: S
 
 @lru_cache(maxsize=1024)
 def _noise_multiplier(epsilon: float, delta: float, rate: float, steps: int, accountant: SamplingAccountant) -> float:
-    def enough(z: float) -> bool:
-        return _epsilon(z, delta, rate, steps, accountant) <= epsilon
+    def excess(z: float) -> float:
+        """By how much the cost is above epsilon, as a logarithm. It falls with z, nearly along a line over log z."""
+        return log(max(_epsilon(z, delta, rate, steps, accountant), 1e-300) / epsilon)
 
     high = 1.0
-    while not enough(high):
+    while excess(high) > 0.0:
         high *= 2.0
     low = high / 2.0
-    while low > _SMALLEST and enough(low):
+    while low > _SMALLEST and excess(low) <= 0.0:
         high, low = low, low / 2.0
-    while high > low * (1.0 + _TOLERANCE):
+    beside = 1.0 + _TOLERANCE / 3.0
+    for turn in count():
+        if high <= low * (1.0 + _TOLERANCE):
+            break
         middle = sqrt(low * high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        if low > _SMALLEST and turn % 4 < 3 and excess(low) < inf:
+            share = excess(low) / (excess(low) - excess(high))  # where a line through both ends meets epsilon
+            guess = low * (high / low) ** share * (1.0 / beside if turn % 2 else beside)  # just beside it, by turns
+            middle = min(max(guess, low * beside), high / beside)
+        low, high = (low, middle) if excess(middle) <= 0.0 else (middle, high)
     return high  # a value that was tested and suffices
 
 

@@ -25,11 +25,11 @@ from indknn.cli.options import parameter_options, stages, wanted
     "--store", type=click.Path(path_type=Path, dir_okay=False), help="Only make a store of the same data, in this file."
 )
 def demo_command(queries: int, epsilon: float, tau: float, sigma2: float, out: Path, store: Path | None) -> None:
-    """Answer queries on Fashion-MNIST privately, compare with private training, show who paid, forget a person.
+    """Train a shared model on Fashion-MNIST, answer queries, compare, show who paid what, forget a person.
 
     50,000 images play the private records, one per person. 10,000 others are public queries. tau and sigma2 are for
-    the paper's Algorithm 3, which runs beside the default. Their defaults come from earlier experiments on this data.
-    As in the paper, no budget covers that search. The noise is real, so every run differs a little.
+    the paper's Algorithm 3 (mode votes), which runs beside the default. Their defaults come from earlier experiments on
+    this data. As in the paper, no budget covers that search. The noise is real, so every run differs a little.
 
     \b
     Examples:
@@ -44,6 +44,7 @@ def demo_command(queries: int, epsilon: float, tau: float, sigma2: float, out: P
         return
     from indknn_lab.demonstration import compare  # noqa: PLC0415  (scikit-learn takes a second to load)
 
+    click.echo(compare.promise(epsilon))
     with stages() as show:
         result = compare.run(queries=queries, epsilon=epsilon, tau=tau, sigma2=sigma2, progress=show)
     click.echo(compare.story(result))

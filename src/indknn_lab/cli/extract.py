@@ -11,9 +11,9 @@ import click
 import numpy as np
 
 from indknn.cli.options import JSON, LABEL, OWNER, RECORD, show, stages
-from indknn.core.files import private_file
 from indknn.errors import InvalidInputError
 from indknn.features import Extractor
+from indknn.place import private_file
 from indknn.tables.read import read_table
 from indknn.tables.values import as_list
 from indknn_lab.features import extract, find_extractor
@@ -25,7 +25,18 @@ _Found: TypeAlias = tuple[Any, Extractor, dict[str, Any]]
 @click.command("extract")
 @click.argument("source", type=click.Path(path_type=Path), metavar="IN")
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="The npz file for the features.")
-@click.option("--model", required=True, help="The public model: its folder, or a name that its library knows.")
+@click.option(
+    "--model",
+    required=True,
+    help="The public model: its folder, or a name: resnet50, resnet50-logits, google/vit-base-patch16-224-in21k or "
+    "another size of it, or one that sentence-transformers knows, such as all-roberta-large-v1. For SimCLRv2, the "
+    "folder that `python -m indknn_lab.features.simclr` has made.",
+)
+@click.option(
+    "--prompt",
+    help="The task, for a model of texts that is told it: the name of one of its prompts, or a text to put before "
+    "every text.",
+)
 @click.option("--column", help="Column of the texts or of the names of image files. Default: text or image.")
 @LABEL
 @OWNER
@@ -36,6 +47,7 @@ def extract_command(
     source: Path,
     out: Path,
     model: str,
+    prompt: str | None,
     column: str | None,
     label: str,
     owner: str,
@@ -52,11 +64,14 @@ def extract_command(
     \b
     Examples:
       indknn extract tickets.csv -o tickets.npz --model all-MiniLM-L6-v2 --column message --label topic
+      indknn extract tickets.csv -o tickets.npz --model models/e5 --prompt "query: "
       indknn extract scans.csv -o scans.npz --model models/resnet --column file --owner patient
     """
     if out.suffix != ".npz":
         raise InvalidInputError(f"{out} must end in .npz")
-    extractor = find_extractor(model)
+    extractor = find_extractor(model, prompt)
+    if prompt is not None and reads_images(extractor):
+        raise InvalidInputError(f"--prompt is for models of texts, and {model} reads images")
     items, extractor, named = _items(source, extractor, column, {"y": label, "owners": owner, "record_ids": record})
     parts = out.with_name(out.name + ".parts")
     with stages() if not in_json else nullcontext(lambda *_: None) as progress:

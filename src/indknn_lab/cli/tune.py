@@ -96,7 +96,7 @@ def _row(trial: Trial) -> str:
 
 def _facts(trial: Trial) -> dict[str, Any]:
     c = trial.candidate
-    about = {"mode": c.mode, "share": c.share, "factor": c.factor, "prior_share": c.prior_share}
+    about = {"mode": c.mode, "share": c.share, "factor": c.factor, "model_share": c.model_share}
     return {**about, "tau": trial.tau, "sigma2": trial.sigma2, "accuracy": trial.accuracy, "runs": trial.accuracies}
 
 
@@ -104,10 +104,10 @@ def init_line(found: Tuning) -> str:
     """The command that makes a store with the best parameters."""
     target, best = found.target, found.best
     values: dict[str, Any] = {"epsilon": target.epsilon, "delta": target.delta, "max_queries": target.max_queries}
-    if best.candidate.mode == "algorithm3":
-        values |= {"max_queries": target.planned, "prior": "none", "sigma2": best.sigma2}
+    if best.candidate.mode == "votes":
+        values |= {"max_queries": target.planned, "mode": "votes", "sigma2": best.sigma2}
     else:
-        values |= {"prior": "model", "prior_share": best.candidate.prior_share}
+        values |= {"mode": "model", "model_share": best.candidate.model_share}
         if target.n > MANY_RECORDS:
             values["expected_records"] = target.n
     others = {"tau": best.tau, **{name: getattr(target, name) for name in ("kernel", "bandwidth", "accountant")}}

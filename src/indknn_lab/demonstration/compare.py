@@ -1,4 +1,4 @@
-"""The demonstration: private answers and other methods, who paid what, a second analyst, a person who leaves.
+"""The demonstration: what training costs, private answers and other methods, who paid what, a person who leaves.
 
 The report is one page of HTML that loads nothing else. Its charts are SVG.
 """
@@ -6,7 +6,7 @@ The report is one page of HTML that loads nothing else. Its charts are SVG.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -16,23 +16,28 @@ from string import Template
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from indknn import __version__
+from indknn.core import accounting
 from indknn.errors import InvalidInputError
 from indknn.estimator import IndKNNClassifier
 from indknn.ledger.figures import epsilon_of
+from indknn.models import shared_model
 from indknn.settings import PARAMETERS
 from indknn.types import Float32Array, FloatArray
-from indknn_lab.datasets.features import Dataset, load_fashion_mini
+from indknn_lab.datasets import Dataset, load_fashion_mini
+from indknn_lab.public_rows import public_rows_only
 
 DELTA: float = PARAMETERS["delta"].default
-TRAININGS = 52
-"""How often private training would run in a year if somebody left every week."""
+MODEL_SHARE: float = PARAMETERS["model_share"].default
 STEPS, CLIP, RATE, MOMENTUM = 40, 0.1, 80.0, 0.8
 """These values are good on this data. No budget covers the search for them, so private training looks a little better
 than it is."""
-_BATCH, _PUBLIC, _BOB, _BINS, _BAR = 50, 1000, 200, 10, 40
+_BATCH, _PUBLIC, _BOB, _BINS, _BAR, _ENOUGH = 50, 1000, 200, 10, 40, 0.001
 _LABELS = np.arange(10)  # the labels of Fashion-MNIST, which are public
 
 Progress = Callable[[str, int, int], None]
@@ -41,13 +46,18 @@ Answer = Callable[[Float32Array], npt.NDArray[np.int_]]
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The results of the demonstration. `share` is what each person has spent with Alice, as a share of the budget."""
+    """The results of the demonstration.
+
+    `model` is what each person has paid for the shared model, and `votes` what they have paid for votes on Alice's
+    queries, as shares of the budget.
+    """
 
     epsilon: float
     budget: float
     accuracy: dict[str, float]
     queries: int
-    share: FloatArray
+    model: FloatArray
+    votes: FloatArray
     bob_accuracy: float
     bob_median: float
     together: float
@@ -56,77 +66,82 @@ class DemoResult:
     seconds: float
     rho_before: float
     rho_forgotten: float
+    rho_later: float
     rho_back: float
 
     @property
-    def median(self) -> float:
-        """The share that the median person has spent with Alice."""
-        return float(np.median(self.share))
-
-    @property
-    def counts(self) -> list[int]:
-        """How many people have spent 0 to 10% of the budget, 10 to 20%, and so on."""
-        return [int(n) for n in np.histogram(self.share, bins=_BINS, range=(0.0, 1.0))[0]]
+    def share(self) -> FloatArray:
+        """The share of the budget that each person has spent with Alice, for the model and for votes."""
+        return self.model + self.votes
 
     @property
     def verdict(self) -> str:
         """A sentence that says whether forgetting refunded anything."""
-        same = self.rho_back == self.rho_before == self.rho_forgotten
+        same = self.rho_back == self.rho_later == self.rho_forgotten == self.rho_before
         return "nothing was refunded" if same else "THIS IS A BUG"
 
 
 OURS = "indknn"
-PAPER = "the paper's Algorithm 3"
+PAPER = "the paper's way, votes alone"
 ONCE = "private training, once"
-OFTEN = f"private training, {TRAININGS} times"
-VOTE = "the vote without privacy"
-PLAIN = "plain kNN without privacy"
-KINDS = {OURS: "ours", PAPER: "ours", ONCE: "rival", OFTEN: "rival", VOTE: "none", PLAIN: "none"}
+PUBLIC = "public rows only"
+LINEAR = "logistic regression, no privacy"
+PLAIN = "nearest neighbours, no privacy"
+KINDS = {OURS: "ours", PAPER: "ours", ONCE: "rival", PUBLIC: "none", LINEAR: "none", PLAIN: "none"}
+
+
+def promise(epsilon: float) -> str:
+    """What the demonstration will cost people at most. It is said before anything is trained."""
+    share, budget = MODEL_SHARE, accounting.budget(epsilon, DELTA)
+    return f"""
+50,000 people each gave one picture. Everybody is promised epsilon = {epsilon:g} at delta = {DELTA:g} against one
+analyst. That is a budget of B = {budget:.4f} for each person (by the filter gdp).
+
+First a shared model is trained, once for all analysts. Everybody pays for their own gradient: at most {share:.0%} of B.
+The other {1 - share:.0%} is for votes of people near queries about which the model is unsure.
+"""
 
 
 def run(*, queries: int, epsilon: float, tau: float, sigma2: float, progress: Progress) -> DemoResult:
-    """Answer queries privately from 50,000 records, and compare with other methods.
+    """Train the shared model, answer queries privately from 50,000 records, and compare with other methods.
 
-    Then a second analyst asks, and one person leaves. `tau` and `sigma2` are for the paper's Algorithm 3, which is one
+    Then one person leaves, and a second analyst asks. `tau` and `sigma2` are for the paper's Algorithm 3, which is one
     of the other methods.
     """
     data = load_fashion_mini()
     if not 1 <= queries <= len(data.y_test):
         raise InvalidInputError(f"queries must be between 1 and {len(data.y_test)}, got {queries}")
-    public = data.X_test[-_PUBLIC:]
-    model = IndKNNClassifier(epsilon, DELTA, classes=_LABELS, public=public)
-    paper = IndKNNClassifier(epsilon, DELTA, classes=_LABELS, max_queries=queries, tau=tau, sigma2=sigma2, reuse="none")
+    known = public, public_labels = data.X_test[-_PUBLIC:], data.y_test[-_PUBLIC:]
+    records = data.X_train, data.y_train
+    model = IndKNNClassifier(epsilon, DELTA, classes=_LABELS, public=known)
+    paper = IndKNNClassifier(epsilon, DELTA, classes=_LABELS, mode="votes", max_queries=queries, tau=tau, sigma2=sigma2)
     for one in (model, paper):
-        one.fit(data.X_train, data.y_train)
-    mu, center = sqrt(2 * model.budget_), public.mean(axis=0)
-    trained = [train(data.X_train, data.y_train, len(_LABELS), mu / sqrt(times), center) for times in (1, TRAININGS)]
-    plain = KNeighborsClassifier(n_neighbors=15, metric="cosine").fit(data.X_train, data.y_train)
-    one_hot = np.eye(len(_LABELS), dtype=np.float32)[data.y_train]
-
-    def vote(Q: Float32Array) -> npt.NDArray[np.int_]:
-        kappa = Q @ data.X_train.T
-        return np.asarray(((kappa * (kappa >= tau)) @ one_hot).argmax(axis=1))
-
-    methods: dict[str, Answer] = {
-        OURS: lambda Q: model.predict(Q, analyst="alice"),
-        PAPER: paper.predict,
-        ONCE: trained[0].predict,
-        OFTEN: trained[1].predict,
-        VOTE: vote,
-        PLAIN: plain.predict,
+        one.fit(*records)
+    for made, all_steps in _training(model):
+        progress("the shared model", made, all_steps)
+    for_model = model.privacy_spent()
+    methods: dict[str, Callable[[], Answer]] = {
+        OURS: lambda: lambda Q: model.predict(Q, analyst="alice"),
+        PAPER: lambda: paper.predict,
+        ONCE: lambda: train(*records, len(_LABELS), sqrt(2 * model.budget_), public.mean(axis=0)).predict,
+        PUBLIC: lambda: public_rows_only(public, public_labels).predict,
+        LINEAR: lambda: make_pipeline(StandardScaler(), LogisticRegression(tol=_ENOUGH)).fit(*records).predict,
+        PLAIN: lambda: KNeighborsClassifier(n_neighbors=15, metric="cosine").fit(*records).predict,
     }
     asked = slice(0, queries)
-    accuracy = {name: _accuracy(name, answer, data, asked, progress) for name, answer in methods.items()}
+    accuracy = {name: _accuracy(name, make, data, asked, progress) for name, make in methods.items()}
     for_alice = model.privacy_spent(analyst="alice")
-    bobs = slice(len(data.y_test) - _PUBLIC - _BOB, len(data.y_test) - _PUBLIC)
-    bob = _accuracy("another analyst", lambda Q: model.predict(Q, analyst="bob"), data, bobs, progress)
-    together = model.privacy_spent()
     person = str(model.owners_[for_alice.argmax()])
     (before,) = model.privacy_spent([person])
     start = time.perf_counter()
     model.forget([person])
     seconds = time.perf_counter() - start
     (forgotten,) = model.privacy_spent([person])
+    others = np.delete(for_alice, for_alice.argmax())
+    bobs = slice(len(data.y_test) - _PUBLIC - _BOB, len(data.y_test) - _PUBLIC)
+    bob = _accuracy("another analyst", lambda: lambda Q: model.predict(Q, analyst="bob"), data, bobs, progress)
+    (later,) = model.privacy_spent([person])
+    together = model.privacy_spent()
     model.partial_fit(data.X_train[[int(person)]], data.y_train[[int(person)]], owners=[person])
     (back,) = model.privacy_spent([person])
     return DemoResult(
@@ -134,21 +149,33 @@ def run(*, queries: int, epsilon: float, tau: float, sigma2: float, progress: Pr
         budget=model.budget_,
         accuracy=accuracy,
         queries=queries,
-        share=for_alice / model.budget_,
+        model=for_model / model.budget_,
+        votes=(for_alice - for_model) / model.budget_,
         bob_accuracy=bob,
-        bob_median=float(np.median(together - for_alice)) / model.budget_,
-        together=float(together.max()),
+        bob_median=float(np.median(together - others)) / model.budget_,
+        together=max(float(together.max()), float(before)),
         person=person,
         seconds=seconds,
         rho_before=float(before),
         rho_forgotten=float(forgotten),
+        rho_later=float(later),
         rho_back=float(back),
     )
 
 
-def _accuracy(name: str, answer: Answer, data: Dataset, asked: slice, progress: Progress) -> float:
+def _training(model: IndKNNClassifier) -> Iterator[tuple[int, int]]:
+    """Train the shared model, and say after each step how many of how many were made."""
+    steps = shared_model.STEPS
+    yield 0, steps
+    for step in model._engine.train():
+        yield step.made, step.made + step.follow or steps
+    yield steps, steps
+
+
+def _accuracy(name: str, make: Callable[[], Answer], data: Dataset, asked: slice, progress: Progress) -> float:
     Q, truth = data.X_test[asked], data.y_test[asked]
-    right = 0
+    progress(name, 0, len(Q))
+    answer, right = make(), 0
     for low in range(0, len(Q), _BATCH):
         batch = slice(low, low + _BATCH)
         right += int((answer(Q[batch]) == truth[batch]).sum())
@@ -161,50 +188,72 @@ def _epsilon(rho: float) -> str:
     return "unknown" if found is None else f"{found:.2f}"
 
 
+def _counts(shares: FloatArray, most: float) -> list[int]:
+    """How many people have which share, in ten steps up to `most`."""
+    return [int(n) for n in np.histogram(shares, bins=_BINS, range=(0.0, most))[0]]
+
+
+def _told(shares: FloatArray, most: float) -> str:
+    """A chart in text of how many people have paid which share of the budget."""
+    counts, step = _counts(shares, most), 100 * most / _BINS
+    return "\n".join(
+        f"  {step * i:3.0f}% to {step * (i + 1):3.0f}%  {'█' * round(_BAR * n / max(*counts, 1)):<{_BAR}} {n:,}"
+        for i, n in enumerate(counts)
+    )
+
+
 def story(r: DemoResult) -> str:
     """The result in plain words."""
-    most = max(*r.counts, 1)
-    bars = "\n".join(
-        f"  {10 * i:3d}% to {10 * i + 10:3d}%  {'█' * round(_BAR * n / most):<{_BAR}} {n:,}"
-        for i, n in enumerate(r.counts)
-    )
     table = "\n".join(f"  {share:.3f}  {name}" for name, share in r.accuracy.items())
+    median = float(np.median(r.share))
     return f"""
-{r.queries:,} queries of Alice were answered from the records of {len(r.share):,} people. How many answers are right:
+{r.queries:,} queries of Alice were answered. How many answers are right:
 
 {table}
 
-Private answers and private training promise epsilon = {r.epsilon:g} at delta = {DELTA:g} (by the filter gdp) against
-one analyst: a budget of B = {r.budget:.4f}. If people leave and a model is trained {TRAININGS} times, the same epsilon
-must pay for all trainings.
+{OURS} starts from the labels of {_PUBLIC:,} public rows. "{PUBLIC}" is what they say without any private record.
 
-Training charges everybody all of B. Here each person paid exactly for what their record contributed:
+Private training charges everybody all of B. Here each person paid for their own gradient, as a share of B:
 
-{bars}
+{_told(r.model, 1.0)}
 
-The median person has spent {r.median:.0%} of B, which is epsilon = {_epsilon(r.median * r.budget)}.
+and for their votes on Alice's queries, {np.count_nonzero(r.votes):,} people who were near:
+
+{_told(r.votes, 1 - MODEL_SHARE)}
+
+All {np.count_nonzero(r.model):,} people have paid for the model, the most {floor(r.model.max() * 1e4) / 1e2:.2f}% of B.
+The median person has spent {median:.0%} of B, which is epsilon = {_epsilon(median * r.budget)}.
 Nobody is above 100%: the largest share is {floor(r.share.max() * 1e6) / 1e4:.4f}%.
 
-Bob asks {_BOB} queries of his own: {r.bob_accuracy:.3f} are right. The model is paid for, so the median person
-pays {r.bob_median:.2%} of B. Both analysts together have seen what costs at most epsilon = {_epsilon(r.together)} of
-anybody.
+Person {r.person} asks to be forgotten. Their record is gone in {r.seconds * 1e3:.1f} ms. Nothing further is learned
+from it. The model and the answers that were released stay, and so does what the person has spent:
 
-Person {r.person} asks to be forgotten. Their record is gone in {r.seconds * 1e3:.1f} ms, and nothing is trained again.
   {r.rho_before:.6f}  spent before
   {r.rho_forgotten:.6f}  spent after being forgotten (kept under a keyed hash of the name)
+  {r.rho_later:.6f}  spent after {_BOB} queries of another analyst, Bob
   {r.rho_back:.6f}  spent after coming back: {r.verdict}
+
+{r.bob_accuracy:.3f} of Bob's answers are right. The model is paid for, so the median person paid {r.bob_median:.2%}
+of B for them. Both analysts together have seen what costs at most epsilon = {_epsilon(r.together)} of anybody.
 """
 
 
 def write_report(r: DemoResult, path: Path) -> None:
     """Write the result as a page of HTML."""
+    median = float(np.median(r.share))
     facts = {
         "people": f"{len(r.share):,}",
         "epsilon": f"{r.epsilon:g}",
         "delta": f"{DELTA:g}",
+        "model_share": f"{MODEL_SHARE:.0%}",
+        "votes_share": f"{1 - MODEL_SHARE:.0%}",
         "queries": f"{r.queries:,}",
-        "median": f"{r.median:.0%}",
-        "median_epsilon": _epsilon(r.median * r.budget),
+        "public_rows": f"{_PUBLIC:,}",
+        "payers": f"{np.count_nonzero(r.model):,}",
+        "most": f"{floor(r.model.max() * 1e4) / 1e2:.2f}%",
+        "voters": f"{np.count_nonzero(r.votes):,}",
+        "median": f"{median:.0%}",
+        "median_epsilon": _epsilon(median * r.budget),
         "bob_queries": f"{_BOB}",
         "bob_accuracy": f"{r.bob_accuracy:.3f}",
         "bob_median": f"{r.bob_median:.2%}",
@@ -213,13 +262,20 @@ def write_report(r: DemoResult, path: Path) -> None:
         "seconds": f"{r.seconds * 1e3:.1f} ms",
         "before": f"{r.rho_before:.6f}",
         "forgotten": f"{r.rho_forgotten:.6f}",
+        "later": f"{r.rho_later:.6f}",
         "back": f"{r.rho_back:.6f}",
         "verdict": r.verdict,
         "version": __version__,
     }
-    bars = [(name, share, KINDS[name]) for name, share in r.accuracy.items()]
+    drawn = {
+        "accuracy": _bars([(name, share, KINDS[name]) for name, share in r.accuracy.items()]),
+        "for_model": _spending(_counts(r.model, 1.0), 100),
+        "for_votes": _spending(_counts(r.votes, 1 - MODEL_SHARE), round(100 * (1 - MODEL_SHARE))),
+    }
+    template = Template((files("indknn_lab.demonstration") / "report.html").read_text())
+    page = template.substitute({name: escape(text) for name, text in facts.items()}, **drawn)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page("Private predictions, in a minute", facts, bars, r.counts), encoding="utf-8")
+    path.write_text(page, encoding="utf-8")
 
 
 def train(X: Float32Array, y: npt.NDArray[np.int_], classes: int, mu: float, center: Float32Array) -> LinearModel:
@@ -264,18 +320,8 @@ def _features(X: Float32Array, center: Float32Array) -> Float32Array:
     return np.hstack([moved, np.full((len(X), 1), 0.5, dtype=np.float32)])
 
 
-_WIDTH, _ROW, _LEFT = 500, 34, 190
+_WIDTH, _ROW, _LEFT = 500, 34, 220
 _FLOOR = 0.6  # the accuracy at which bars begin; all results are above it
-
-
-def page(title: str, facts: dict[str, str], accuracy: Sequence[tuple[str, float, str]], counts: Sequence[int]) -> str:
-    """The page. `accuracy` has a name, a share and a kind for each bar.
-
-    `counts` are the numbers of people by the tenth of the budget that they have spent.
-    """
-    template = Template((files("indknn_lab.demonstration") / "report.html").read_text())
-    drawn = {"accuracy": _bars(accuracy), "spending": _spending(counts)}
-    return template.substitute({name: escape(text) for name, text in facts.items()}, title=escape(title), **drawn)
 
 
 def _bars(bars: Sequence[tuple[str, float, str]]) -> str:
@@ -290,14 +336,16 @@ def _bars(bars: Sequence[tuple[str, float, str]]) -> str:
     return _svg("Share of right answers", _ROW * len(bars) + 6, rows)
 
 
-def _spending(counts: Sequence[int]) -> str:
+def _spending(counts: Sequence[int], percent: int) -> str:
+    """Bars: how many people have paid which share of the budget. The last bar ends at `percent`."""
     step, rows = _WIDTH // len(counts), []
     for i, n in enumerate(counts):
         height, middle = round(140 * n / max(*counts, 1)), step * i + step // 2
+        label = f"{percent * (i + 1) // len(counts)}%"
         rows += [
             f'<rect class="ours" x="{step * i + 4}" y="{170 - height}" width="{step - 8}" height="{height}" rx="2"/>',
             f'<text x="{middle}" y="{162 - height}" text-anchor="middle">{n:,}</text>',
-            f'<text class="soft" x="{middle}" y="190" text-anchor="middle">to {100 * (i + 1) // len(counts)}%</text>',
+            f'<text class="soft" x="{middle}" y="190" text-anchor="middle">{label}</text>',
         ]
     return _svg("How many people have spent which share of their budget", 200, rows)
 

@@ -9,7 +9,7 @@ import numpy as np
 from indknn.errors import InvalidInputError
 from indknn.settings import Settings
 from indknn.store import Store
-from indknn_lab.datasets.features import FASHION_CLASSES, load_fashion_mini
+from indknn_lab.datasets import FASHION_CLASSES, load_fashion_mini
 
 PEOPLE, ASKED = 5000, {"alice": 300, "bob": 100}
 _SHOWN = 5
@@ -27,6 +27,7 @@ def make_store(path: Path) -> Path:
         store.declare_public(data.X_test[-1000:])
         low = 0
         for analyst, asked in ASKED.items():
+            store.add_analyst(analyst)
             store.predict(data.X_test[low : low + asked], analyst)
             low += asked
         store.forget(["person-17"])

@@ -10,19 +10,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from indknn.core.kernels import make_kernel, tau_on_grid
+from indknn.core.kernels import Kernel, make_kernel
 from indknn.core.quantise import quantise
 from indknn.errors import InvalidInputError
 from indknn.records.indexes import make_index
-from indknn.types import GRID, FloatArray, IntArray, KernelName, Selection, Vectors
-from indknn_lab.baselines.topk import nearest, similarities
+from indknn.types import GRID, FloatArray, IntArray, KernelName, Selection, Vectors, tau_on_grid
+from indknn_lab.baselines.knn import nearest, similarities
 from indknn_lab.datasets import load_features
-from indknn_lab.experiments.algorithm3 import Near
 from indknn_lab.experiments.units import seed_for
 
 TAU_GRID = tuple(round(0.05 * i, 2) for i in range(1, 20))
@@ -31,6 +30,14 @@ TAU_GRID = tuple(round(0.05 * i, 2) for i in range(1, 20))
 _MARGIN = 0.05  # scan with a slightly lower threshold than asked, because the search often goes lower next
 _LOWEST = 0.01
 _BLOCK = 64  # queries at a time, so that their neighbours fit into memory
+
+
+class Near(NamedTuple):
+    """The records near a query, with kernel values on the grid."""
+
+    owners: IntArray
+    labels: IntArray
+    kappa: IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +96,17 @@ def query_sets(name: str, available: int, T: int, sets: int) -> QuerySets:
 class KernelNeighbours:
     """The records within a threshold of each query, for one kernel and one index."""
 
-    def __init__(self, data: Data, kernel: KernelName = "cosine", index: str = "exact", **options: Any):
+    def __init__(
+        self,
+        data: Data,
+        kernel: KernelName = "cosine",
+        index: str = "exact",
+        bandwidth: float | None = None,
+        **options: Any,
+    ):
         self.data = data
-        self.kernel = kernel
-        self._index = make_index(index, make_kernel(kernel), data.private.values.shape[1], **options)
+        self.kernel = make_kernel(kernel, bandwidth)
+        self._index = make_index(index, self.kernel, data.private.values.shape[1], **options)
         self._index.add(data.private)
         self._low = GRID + 1
         self._found: dict[int, tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]] = {}
@@ -146,10 +160,10 @@ class KernelNeighbours:
             self._found[row] = near.slots.astype(np.int32), near.kappa.astype(np.int32)
 
 
-def earlier_queries(data: Data, rows: IntArray, kernel: KernelName, tau: float) -> list[Selection]:
+def earlier_queries(data: Data, rows: IntArray, kernel: Kernel, tau: float) -> list[Selection]:
     """For each query, the *earlier* queries of the same stream within τ. With reuse, their answers also vote."""
     vectors = data.queries[rows]
-    pool = make_index("exact", make_kernel(kernel), vectors.values.shape[1])
+    pool = make_index("exact", kernel, vectors.values.shape[1])
     pool.add(vectors)
     found = []
     for t, near in enumerate(pool.search(vectors, tau_on_grid(tau))):

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from joblib import Parallel, delayed, parallel_config
 
+from indknn import __version__
 from indknn.errors import InvalidInputError
 from indknn_lab.experiments.data import load
 from indknn_lab.experiments.items import ENDLESS, ITEMS, Item, Outcome
@@ -46,18 +54,61 @@ def reproduce(
     """
     results = Results(out / "units")
     made = [item(setting, results) for item in items]
-    units = [unit for item in made if item.present for unit in item.units()]
+    units: list[Unit] = []
+    for item in made:
+        with suppress(Exception):  # its outcome will say what is wrong
+            units += item.units() if item.present else []
     if fresh:
         for unit in units:
             results.discard(unit)
     if not so_far:
-        run(units, setting, results, progress, jobs)
-    outcomes = [item.outcome() for item in made]
+        try:
+            run(units, setting, results, progress, jobs)
+        except Exception as error:  # such as a process that the system has ended: what is done is worth a report
+            text = f"{type(error).__name__}: {error}"
+            results.failures |= {unit: text for unit in units if results.get(unit) is None}
+    outcomes = list(map(_outcome, made))
     for outcome in outcomes:
         write_json(out / "items" / f"{outcome.name}.json", asdict(outcome))
     about = {"sources": setting.describe(), "quick": setting.quick, "stand_in": list(setting.stand_in)}
     write_json(out / "setting.json", {**about, "order": list(ITEMS)})
     return outcomes
+
+
+def _outcome(item: Item) -> Outcome:
+    """The outcome of an item. If it cannot be made, an outcome that says why: the others are not lost."""
+    try:
+        return item.outcome()
+    except Exception as error:  # anything may go wrong in a comparison of strange data
+        return item.failed(error)
+
+
+@lru_cache
+def _about_here() -> dict[str, Any]:
+    """The day, the version and commit of the code, and the machine."""
+    here = Path(__file__).parents[3]
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=False) if (here / ".git").exists() else None
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "version": __version__,
+        "commit": commit.stdout.strip() if commit else "",
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {sys.version.split()[0]}",
+    }
+
+
+def _about(unit: Unit) -> dict[str, Any]:
+    """What is kept beside a result: the code and the machine, the most memory that this process has used so far, and
+    for times how busy the machine is."""
+    memory, load = 0, 0.0
+    with suppress(ImportError):  # not on Windows
+        import resource  # noqa: PLC0415
+
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1 << (20 if sys.platform == "darwin" else 10))
+    if method_of(unit).alone:
+        with suppress(AttributeError, OSError):
+            load = round(os.getloadavg()[0], 1)
+    return {**_about_here(), "memory_mb": memory, "load": load}
 
 
 def run(units: Iterable[Unit], setting: Setting, results: Results, progress: Progress, jobs: int = 2) -> None:
@@ -71,7 +122,8 @@ def run(units: Iterable[Unit], setting: Setting, results: Results, progress: Pro
         pairs = ([(unit, setting.path_of(unit)) for unit in group] for group in groups)
         work = [delayed(_do)(group, results, setting.methods) for group in pairs]
         with parallel_config("loky", inner_max_num_threads=1):
-            for number in Parallel(processes, return_as="generator_unordered", pre_dispatch="all")(work):
+            for number, failures in Parallel(processes, return_as="generator_unordered", pre_dispatch="all")(work):
+                results.failures |= failures
                 done += number
                 progress("units", done, len(distinct))
 
@@ -92,9 +144,15 @@ def _groups(units: Sequence[Unit], *, apart: bool) -> list[list[Unit]]:
     return [[unit] for group in groups for unit in group] if apart else groups
 
 
-def _do(group: Sequence[tuple[Unit, Path]], results: Results, methods: Sequence[Path]) -> int:
+def _do(group: Sequence[tuple[Unit, Path]], results: Results, methods: Sequence[Path]) -> tuple[int, dict[Unit, str]]:
+    """Do some units. Returns how many, and what went wrong with which."""
     load_methods(methods)  # this may run in another process
+    failures = {}
     for unit, path in group:
         began = time.perf_counter()
-        results.put(unit, measure(unit, path), time.perf_counter() - began)
-    return len(group)
+        try:
+            result = measure(unit, path)
+            results.put(unit, result, time.perf_counter() - began, _about(unit))
+        except Exception as error:  # the other units are worth having
+            failures[unit] = f"{type(error).__name__}: {error}"
+    return len(group), failures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from indknn.errors import InvalidInputError
 from indknn.tables.read import is_table_file
-from indknn_lab.datasets.features import LABELS, TABLES, TITLES, encoded, find_datasets, find_tables
+from indknn_lab.datasets import LABELS, TABLES, TITLES, encoded, extractor_of, find_datasets, find_tables
 from indknn_lab.experiments.methods.own import load_methods
 from indknn_lab.experiments.units import Effort, Unit
 
@@ -30,6 +31,11 @@ class Source:
     private: int
     public: int
     features: int
+
+    @property
+    def extractor(self) -> str:
+        """What made the features, by the name of the file."""
+        return extractor_of(self.stem)
 
     @classmethod
     def of(cls, path: Path) -> Source:
@@ -60,11 +66,15 @@ class Setting:
     seeds: int | None = None
     only: tuple[float, ...] | None = None
     """How many seeds and which epsilons the endless items use. None for their defaults."""
+    features: str | None = None
+    """The extractor that the user has chosen. None for the best one that is there."""
     own: str | None = None
     notices: tuple[str, ...] = ()
     methods: tuple[Path, ...] = ()
     roles: dict[str, str] = field(default_factory=dict)
     """Files with the user's own methods, and the labels of these methods by kind."""
+    changed: dict[str, Any] = field(default_factory=dict)
+    """Fields of units that the user has set, for every unit that has an epsilon."""
 
     @property
     def effort(self) -> Effort:
@@ -75,11 +85,18 @@ class Setting:
         """Whether there are features of this data set."""
         return bool(self.sources.get(name))
 
-    def title(self, name: str) -> str:
-        """The title of a data set in figures."""
-        if self.own is not None:
-            return self.own
-        return (TITLES | TABLES)[name] + (" (stand-in)" if name in self.stand_in else "")
+    def title(self, name: str, source: Source | None = None) -> str:
+        """The title of a data set in figures, with the features that are used, and with what the user has changed."""
+        about = [] if self.own or name in TABLES else [(source or self.sources[name][0]).extractor]
+        about += ["stand-in"] if name in self.stand_in else []
+        about += [f"{key} = {value}" for key, value in self.changed.items() if key not in {"T", "epsilon", "delta"}]
+        title = self.own or TABLES.get(name) or TITLES[name]
+        return f"{title} ({', '.join(about)})" if about else title
+
+    def source(self, name: str, extractor: str) -> Source:
+        """The features of this extractor, or the main file if there are none, or if the user has chosen a file."""
+        named = (source for source in self.sources[name] if source.extractor == extractor)
+        return self.sources[name][0] if self.features else next(named, self.sources[name][0])
 
     def queries(self, T: int, source: Source) -> int:
         """The paper's T, or less if the run is quick or the file is small."""
@@ -93,6 +110,9 @@ class Setting:
         """A unit on the main file of this data set, or on `source`."""
         source: Source = more.pop("source", None) or self.sources[name][0]
         more["records"] = self.records(source) if self.quick else None
+        if epsilon is not None:
+            more |= {key: value for key, value in self.changed.items() if key not in {"T", "epsilon"}}
+            T, epsilon = self.changed.get("T", T), self.changed.get("epsilon", epsilon)
         return Unit(kind, source.stem, source.digest, self.queries(T, source), self.effort, epsilon, **more)
 
     def path_of(self, unit: Unit) -> Path:
@@ -101,8 +121,43 @@ class Setting:
 
     def describe(self) -> list[list[Any]]:
         """A table of the sources: data set, file, records, queries, features."""
-        files = {s.digest: (self.title(name), s) for name, many in self.sources.items() for s in many}
+        files = {s.digest: (self.title(name, s), s) for name, many in self.sources.items() for s in many}
         return [[title, f"{s.stem}.npz", s.private, s.public, s.features] for title, s in files.values()]
+
+
+_CHANGES: dict[str, Callable[[str], Any]] = {
+    "T": int, "epsilon": float, "delta": float, "kernel": str, "bandwidth": float, "weights": str, "noise": str,
+    "sigma1": float, "tables": int, "bits": int,
+}  # fmt: skip
+_WORDS = {"kernel": ("cosine", "rbf"), "weights": ("kernel", "equal"), "noise": ("by K", "fixed")}
+
+
+def as_changes(texts: Sequence[str]) -> dict[str, Any]:
+    """Fields of units and their values, from texts such as "T=400".
+
+    >>> as_changes(["T=400", "weights=equal"])
+    {'T': 400, 'weights': 'equal'}
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name not in _CHANGES:
+            raise InvalidInputError(f"--set must name one of {', '.join(_CHANGES)}, got {text!r}")
+        try:
+            found[name] = _CHANGES[name](value)
+        except ValueError:
+            raise InvalidInputError(f"--set {name} needs a number, got {value!r}") from None
+        if value not in _WORDS.get(name, (value,)):
+            raise InvalidInputError(f"--set {name} must be {' or '.join(map(repr, _WORDS[name]))}, got {value!r}")
+    return found
+
+
+def _chosen_first(sources: dict[str, tuple[Source, ...]], features: str | None) -> dict[str, tuple[Source, ...]]:
+    """The sources with the features that the user has chosen before all others."""
+    there = [source.extractor for many in sources.values() for source in many]
+    if features is not None and features not in there:
+        raise InvalidInputError(f"no file has features {features!r}: there are {', '.join(dict.fromkeys(there))}")
+    return {name: tuple(sorted(many, key=lambda s: s.extractor != features)) for name, many in sources.items()}
 
 
 def find(
@@ -115,6 +170,8 @@ def find(
     label: str | None = None,
     made: Path = Path("out/features"),
     methods: tuple[Path, ...] = (),
+    features: str | None = None,
+    changed: dict[str, Any] | None = None,
 ) -> Setting:
     """The setting for a folder of features and tables, or for one file. Without `data`, the packaged Fashion-MNIST.
 
@@ -126,12 +183,13 @@ def find(
     >>> setting.has("fmnist"), setting.has("agnews"), setting.stand_in
     (True, False, ('cifar10',))
     """
-    epsilons = (1.0, 2.0) if quick else (0.5, 1.0, 1.5, 2.0)
+    usual = (1.0, 2.0) if quick else (0.5, 1.0, 1.5, 2.0)
+    epsilons = (changed["epsilon"],) if changed and "epsilon" in changed else usual
     more: dict[str, Any] = {"quick": quick, "epsilons": epsilons, "seeds": seeds, "only": only}
-    more |= {"methods": methods, "roles": load_methods(methods)}
+    more |= {"methods": methods, "roles": load_methods(methods), "features": features, "changed": changed or {}}
     if data is not None and data.is_file():
         own = Source.of(encoded(data, made, label=label, schema=schema) if is_table_file(data) else data)
-        return Setting(dict.fromkeys(TITLES, (own,)), own=data.name.split(".", maxsplit=1)[0], **more)
+        return Setting(dict.fromkeys((*TITLES, *TABLES), (own,)), own=data.name.split(".", maxsplit=1)[0], **more)
     if schema is not None or label is not None:
         raise InvalidInputError("--schema and --label are for --data with the file of one table")
     sources: dict[str, tuple[Source, ...]] = {}
@@ -144,7 +202,7 @@ def find(
         text = "{} was not taken: a folder is searched for {}; give the file itself to --data to run on it"
         more["notices"] = tuple(text.format(path.name, names) for path in folder.strangers)
     if sources:
-        return Setting(sources, **more)
+        return Setting(_chosen_first(sources, features), **more)
     with as_file(files("indknn_lab.demonstration") / "fmnist-r50-mini.npz") as path:
         packaged = Source.of(path)
     return Setting({"cifar10": (packaged,), "fmnist": (packaged,)}, stand_in=("cifar10",), **more)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import inf
@@ -45,6 +47,11 @@ class Unit:
     records: int | None = None
     copies: int = 1
     kernel: Literal["cosine", "rbf"] = "cosine"
+    bandwidth: float | None = None
+    weights: Literal["kernel", "equal"] = "kernel"
+    noise: Literal["by K", "fixed"] = "by K"
+    sigma1: float = 1.0
+    """σ1 as a multiple of the paper's sqrt(T/6B)."""
     reuse: bool = False
     tables: int | None = None
     bits: int = 8
@@ -71,8 +78,8 @@ class Unit:
 class Trial(Unit):
     """One run over a stream of queries, with one seed.
 
-    `code` is a digest of the product's behaviour (`behaviour.py`). If the behaviour changes, the units change too. So
-    results of an older version are never used for this one. For methods that do not use the product, `code` is empty.
+    `code` is a digest of the product's behaviour (`methods.endless`). If that changes, the units change too. So results
+    of an older version are never used for this one. For methods that do not use the product, `code` is empty.
     """
 
     part: Part = "figures"
@@ -94,6 +101,8 @@ class Results:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self.failures: dict[Unit, str] = {}
+        """What went wrong in this run, by unit."""
 
     def get(self, unit: Unit) -> Result | None:
         """The result of this unit, or None if it has to be done."""
@@ -105,10 +114,26 @@ class Results:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def put(self, unit: Unit, result: Result, seconds: float) -> None:
-        """Keep a result."""
-        stored = {"config": unit.config, "seconds": round(seconds, 2), "checksum": _digest(result), "result": result}
-        write_json(self._path(unit), stored)
+    def put(self, unit: Unit, result: Result, seconds: float, about: dict[str, Any] | None = None) -> None:
+        """Keep a result, how long it took, and `about`: when, where and on which code it was made."""
+        stored = {"config": unit.config, "seconds": round(seconds, 2), "about": about or {}}
+        write_json(self._path(unit), {**stored, "checksum": _digest(result), "result": result})
+
+    def about(self, units: Iterable[Unit]) -> dict[str, Any]:
+        """How long these units took, their dates, machines and commits, the most memory of a process, and the load of
+        the machine while times were measured."""
+        seconds, found = 0.0, []
+        for unit in units:
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                stored = json.loads(self._path(unit).read_text(encoding="utf-8"))
+                seconds += float(stored["seconds"])
+                found.append(stored["about"])
+        said: dict[str, Any] = {
+            key: sorted({about[key] for about in found if about.get(key)})
+            for key in ("date", "version", "commit", "machine")
+        }
+        most = {key: max((about.get(key, 0) for about in found), default=0) for key in ("memory_mb", "load")}
+        return {**said, **most, "seconds": round(seconds, 1)}
 
     def discard(self, unit: Unit) -> None:
         """Delete a result, if there is one."""

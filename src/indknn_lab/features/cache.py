@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from indknn.errors import InvalidInputError
-from indknn.features.base import Extractor, Features, Items
+from indknn.features import Extractor, Features, Items
 
 Progress = Callable[[int, int], None]
 

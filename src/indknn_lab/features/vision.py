@@ -16,21 +16,21 @@ import numpy as np
 
 from indknn import features
 from indknn.errors import InvalidInputError
-from indknn.features.base import Extractor, Features, Items, needs
-from indknn.features.onnx import OnnxImage, as_rgb, model_file
+from indknn.features import Extractor, Features, Items, OnnxImage, as_rgb, model_file, needs
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _HALF = (0.5, 0.5, 0.5)
+_VIT_WIDTHS = {"tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280}
 
 
 class ViT:
-    """Vision transformer pre-trained on ImageNet-21k (Dosovitskiy et al. 2020). Features are its class token, 768 wide.
+    """Vision transformer pre-trained on ImageNet-21k (Dosovitskiy et al. 2020). Features are its class token.
 
-    >>> ViT().name, ViT().n_features
-    ('vit-base-patch16-224-in21k', 768)
+    They are 768 wide, as in the paper, or as wide as the model that you name or whose folder you give.
+
+    >>> ViT().name, ViT().n_features, ViT("google/vit-large-patch16-224-in21k").n_features
+    ('vit-base-patch16-224-in21k', 768, 1024)
     """
-
-    n_features = 768
 
     def __init__(self, model: str = "google/vit-base-patch16-224-in21k", device: str | None = None):
         self.model = model
@@ -40,6 +40,12 @@ class ViT:
     def name(self) -> str:
         """The name of the model, without the part before the slash."""
         return self.model.rsplit("/", 1)[-1]
+
+    @cached_property
+    def n_features(self) -> int:
+        """The width of the class token, by the name of the model or by its configuration."""
+        known = next((width for size, width in _VIT_WIDTHS.items() if f"vit-{size}-" in self.name), None)
+        return known or int(needs("transformers").ViTConfig.from_pretrained(self.model).hidden_size)
 
     @cached_property
     def _network(self) -> tuple[Any, str]:
@@ -122,21 +128,24 @@ def best_device(device: str | None) -> str:
 
 
 @lru_cache(maxsize=8)
-def find_extractor(model: str) -> Extractor:
+def find_extractor(model: str, prompt: str | None = None) -> Extractor:
     """The extractor with this name or in this folder, as `indknn.features.find_extractor`, and more for images.
 
-    These are `resnet50` (pooled), names that begin with `google/vit-`, and folders that hold such a transformer.
+    These are `resnet50` (2048 pooled features), `resnet50-logits` (its 1000 outputs, as in the paper), names that begin
+    with `google/vit-`, and folders that hold such a transformer.
 
     >>> find_extractor("all-MiniLM-L6-v2").n_features, find_extractor("resnet50").n_features
     (384, 2048)
+    >>> find_extractor("resnet50-logits").n_features
+    1000
     """
-    if model == "resnet50":
-        return ResNet50("pooled")
+    if model in {"resnet50", "resnet50-logits"}:
+        return ResNet50("pooled" if model == "resnet50" else "logits")
     config = Path(model) / "config.json"
     if model_file(Path(model)) is None and config.is_file():
         kind = json.loads(config.read_text(encoding="utf-8")).get("model_type")
-        return ViT(model) if kind == "vit" else features.find_extractor(model)
-    return ViT(model) if model.startswith("google/vit-") else features.find_extractor(model)
+        return ViT(model) if kind == "vit" else features.find_extractor(model, prompt)
+    return ViT(model) if model.startswith("google/vit-") else features.find_extractor(model, prompt)
 
 
 def reads_images(extractor: Extractor) -> bool:

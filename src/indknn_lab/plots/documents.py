@@ -1,7 +1,7 @@
-"""Writes the results in the documents: blocks of Markdown, which are made only from the summaries.
+"""Writes the results in the documents: blocks and whole pages of Markdown, which are made only from the summaries.
 
-A block is between `<!-- results: NAME -->` and `<!-- end of results -->`. `indknn reproduce write-docs` writes all
-blocks again. A test fails if a document differs.
+A block is between `<!-- results: NAME -->` and `<!-- end of results -->`. Every item of the reproduction has a page of
+its own. `indknn reproduce write-docs` writes all of them again. A test fails if a document differs.
 The summaries are small, and kept with the project: the documents quote results only from them.
 """
 
@@ -17,11 +17,100 @@ from typing import Any, TypeAlias
 from indknn.errors import InvalidInputError
 from indknn_lab.experiments.items import ITEMS
 from indknn_lab.experiments.units import write_json
-from indknn_lab.plots.audited import audit_summary, audit_tables
 from indknn_lab.plots.report import markdown, of_goal, read, summary, verdict
+
+
+def audit_summary(summaries: dict[str, dict[str, Any]]) -> str:
+    """The ten lines, in plain words."""
+    if "audit" not in summaries:
+        return "*Not run yet: `indknn audit --minutes 60`.*"
+    a = summaries["audit"]
+    rows, mutants, strongest = a["scenarios"], a["mutants"], a["strongest"]
+    played = sum(row["trials"] for row in rows if row["path"].startswith("product"))
+    imitated = sum(row["trials"] for row in rows) - played
+    limit = "" if a["minutes"] is None else f" --minutes {a['minutes']:g}"
+    held = all(row["holds"] for row in rows)
+    verdict = "Passed" if a["passed"] else a["verdict"]
+    missing = [*a.get("missing", ()), *a["left_out"]]
+    lines = [
+        f"**{verdict}.** We attacked our own software for {a['seconds'] / 60:.0f} "
+        f"minutes, {a['worked'] / 60:.0f} of them at work on a shared machine "
+        f"(`indknn audit{limit} --seed {a['seed']}`).",
+        f"We played {len(rows)} histories with one person and without them: {played:,} times with the software itself, "
+        f"{imitated:,} times with a faster copy that tests hold to it. An attacker who knows everybody else's data "
+        "tried to tell the two apart.",
+        "The software promises a limit to how well that can work: ε. "
+        + ("No attack got beyond its limit." if held else "**Some attack got beyond its limit.**"),
+        f"The strongest attack came to {strongest['share_of_claim']:.0%} of its limit ({strongest['scenario']}). Had "
+        "the software given away much more than it promises, such an attack would have shown it.",
+        f"We broke the software on purpose in {len(mutants)} ways, each a mistake that others have made or could make. "
+        f"The audit noticed {sum(m['caught'] for m in mutants)} of them.",
+        _membership(a["membership"]),
+        _floats(a["floats"]),
+        _timing(a["timing"]),
+        "All of these limits hold together with 95% confidence. An audit can show that a promise is broken. It cannot "
+        "prove that it is kept: that is done by the proofs in [privacy.md](privacy.md).",
+        "There was no time for: " + "; ".join(missing) + "." if missing else "Nothing was left out.",
+    ]
+    return "\n".join(f"{i}. {line}" for i, line in enumerate(lines, start=1))
+
+
+def _membership(m: dict[str, Any] | None) -> str:
+    if not m:
+        return "Guessing who is in the data was not tried in this run."
+    return (
+        f"Guessing who is among {m['people']:,} unusual people: right in {m['auc']:.2f} of comparisons (0.5 is a blind "
+        f"guess, the promise allows {m['bound_auc']:.2f}, without privacy it is {m['control_auc']:.2f})."
+    )
+
+
+def _floats(found: list[dict[str, Any]]) -> str:
+    if not found:
+        return "Attacks on rounding errors were not tried in this run."
+    naive, ours = found
+    return (
+        f"Rounding errors of usual noise give away the secret in {naive['success']:.0%} of cases; of ours in "
+        f"{ours['success']:.0%}, where {ours['allowed']:.0%} is what chance allows."
+    )
+
+
+def _timing(found: list[dict[str, Any]]) -> str:
+    if not found:
+        return "Timing attacks were not tried in this run."
+    worst = max(found, key=lambda t: float(t["open_success"]))
+    return (
+        f"By the time of an answer alone an attacker was right in up to {worst['open_success']:.0%} of cases if "
+        f"answers leave at once, and in {worst['paced_success']:.0%} if they are paced (`indknn serve --tick`). Time "
+        "is outside the promise unless answers are paced."
+    )
+
+
+def audit_tables(summaries: dict[str, dict[str, Any]]) -> str:
+    """Tables of every scenario and every mutant."""
+    if "audit" not in summaries:
+        return ""
+    a = summaries["audit"]
+    lines = ["| history | attacker sees | path | promised ε | proven by counting | by μ | share | trials |"]
+    lines += ["| --- " * 8 + "|"]
+    lines += [
+        f"| {r['name']}: {r['about']} | {r['sees']} | {r['path']} | {r['claimed_epsilon']:.2f} | {r['epsilon']:.2f} | "
+        f"{r['epsilon_gdp']:.2f} | {r['tightness']:.0%} | {r['trials']:,} |"
+        for r in a["scenarios"]
+    ]
+    lines += ["", "| broken on purpose | what is wrong | noticed by |", "| --- | --- | --- |"]
+    lines += [
+        f"| {m['mutant']} | {m['wrong']} | {', '.join((*m['checks'], *m['probes'])) or '**nothing**'} |"
+        for m in a["mutants"]
+    ]
+    limit = "" if a["minutes"] is None else f" of {60 * a['minutes']:.0f}"
+    used = f"{a['seconds']:.0f} s{limit}, {a['worked']:.0f} s of the processor"
+    about = f"Seed {a['seed']}, {used}, {a['machine']}."
+    return "\n".join([*lines, "", f"{about} Each bound fails with a chance of at most {a['error_per_bound']:.1e}."])
+
 
 FOLDER = Path("docs") / "results"
 PICTURES = Path("docs") / "img"
+ITEM_PAGES = Path("docs") / "reproduction"
 SHOWN = ("figure1a", "figure2", "figure3b", "endless_figures", "endless_streams", "endless_change", "tables")
 """The items whose pictures are in the documents."""
 
@@ -64,6 +153,8 @@ def _curve(series: dict[str, Any]) -> dict[str, Any]:
 
 Summaries: TypeAlias = dict[str, dict[str, Any]]
 NONE = "–"
+_EARLIER = "an earlier version"
+_NO_SEARCH = "---\nsearch:\n  exclude: true\n---\n"
 PAGES = ("README.md", "docs/*.md", "docs/**/*.md")
 _BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n)(.*?)(<!-- end of results -->)", re.DOTALL)
 _METHODS = {
@@ -88,22 +179,43 @@ _TOOLS = {
     "private_knn": "Private-kNN, {:,} queries",
     "noisy_sgd": "NoisySGD, retrained {:,} times",
 }
+_SETS = {
+    "adult": "Adult", "letters": "Letters", "shuttle": "Shuttle", "digits": "digits", "cancer": "breast cancer",
+    "agnews": "AG News", "lite3": "CIFAR-10, Lite3",
+}  # fmt: skip
+"""The data sets of `rivals.json` by name. Those that are scored by another measure than accuracy are not here."""
+FEWER = "¹"
+"""Marks what was measured with fewer seeds than ours."""
+_RIVALS = {
+    "indknn": "**indknn**",
+    "indknn, public rows without labels": "indknn, public rows without labels",
+    "NoisySGD": "NoisySGD, once",
+    "Opacus": "Opacus",
+    "public rows only": "public rows only",
+    "no privacy": "no privacy",
+}
+_RIVAL_EPSILONS = ("0.25", "1")
 _PAPER = {"indknn": "Ind-KNN (Algorithm 3)", "private_knn": "Private-kNN", "noisy_sgd": "Linear NoisySGD"}
 
 
 def write_documents(root: Path) -> list[Path]:
-    """Write every block again. Returns the pages that changed."""
+    """Write every block and every item's page again. Returns the pages that changed."""
     changed = []
     for path, old, new in rendered(root):
         if new != old:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(new, encoding="utf-8")
             changed.append(path)
     return changed
 
 
 def rendered(root: Path) -> list[tuple[Path, str, str]]:
-    """For every page with blocks: its path, its text, and the text that it should have."""
+    """For every page with blocks, and every item's page: its path, its text, and the text that it should have."""
     summaries, found = kept(root), []
+    for name in ITEMS:
+        path = root / ITEM_PAGES / f"{name}.md"
+        old = path.read_text(encoding="utf-8") if path.is_file() else ""
+        found.append((path, old, item_page(name, summaries)))
     for path in sorted({path for pattern in PAGES for path in root.glob(pattern)}):
         old = path.read_text(encoding="utf-8")
         if _BLOCK.search(old):
@@ -205,6 +317,38 @@ def missed(summaries: Summaries) -> str:
     return "\n".join(f"- {f['paper']} Here: {f['here']}" for f in found) or "None."
 
 
+def rivals(summaries: Summaries) -> str:
+    """The default beside private training, public rows only and no privacy: a row for each data set that was run."""
+    run = summaries.get("rivals", {"sets": {}})
+    rows = []
+    for name, title in _SETS.items():
+        scores = run["sets"].get(name)
+        if not scores:
+            continue
+        found = {tool: [by[e] for e in _RIVAL_EPSILONS if e in by] for tool, by in scores.items()}
+        found["public rows only"] = [scores["public rows only"]["0"]]
+        found["no privacy"] = [max(by["0"] for tool, by in scores.items() if tool.endswith("no privacy"))]
+        seeds = run["seeds"][name]
+        cells = {
+            tool: " / ".join(f"{score:.3f}"[1:] for score in values) + FEWER * (seeds.get(tool, 9) < seeds["indknn"])
+            for tool, values in found.items()
+        }
+        rows.append({"": title, **cells})
+    if not rows:
+        return "*Not run yet: `benchmarks/rivals.py`.*"
+    shown = {tool: name for tool, name in _RIVALS.items() if any(row.get(tool, NONE) != NONE for row in rows)}
+    lines = table(
+        [f"accuracy at ε = {' / '.join(_RIVAL_EPSILONS)}", *shown.values()],
+        ([row.get(tool, NONE) for tool in ("", *shown)] for row in rows),
+    )
+    several = ", ".join(f"{_SETS[name]} {run['seeds'][name]['indknn']}" for name in _SETS if name in run["sets"])
+    return (
+        f"{lines}\n\nMedians over seeds ({several}; fewer where {FEWER} stands), δ = {run['delta']:g}, 1,000 "
+        "public rows at most. indknn starts from their labels. No privacy: the better of logistic regression and "
+        "boosted trees."
+    )
+
+
 def tools(summaries: Summaries) -> str:
     """Which tool for which task: the accuracy of each method by its load, on each data set and size of store."""
     if "tools" not in summaries:
@@ -222,9 +366,32 @@ def tools(summaries: Summaries) -> str:
     return table([header, *(f"{summaries['tools']['data'][data]['title']}, n = {n:,}" for data, n in places)], rows)
 
 
-def everything(item: str) -> Callable[[Summaries], str]:
-    """A block with the full outcome of an item."""
-    return lambda summaries: markdown(summaries[item]) if item in summaries else _not_run(item)
+def item_page(name: str, summaries: Summaries) -> str:
+    """The page of one item, in full. The search of the site leaves it out: it is mostly numbers."""
+    picture = f"![{ITEMS[name].title}](../img/reproduction-{name}.png)\n\n" if name in SHOWN else ""
+    found = summaries.get(name, {})
+    body = markdown(found, level=1) if name in summaries else f"# {ITEMS[name].title}\n\n{_not_run(name)}"
+    title, _, rest = body.partition("\n\n")
+    notice = f"<!-- written by `indknn reproduce write-docs` from {FOLDER.as_posix()}/{name}.json -->"
+    about = f"[How it was measured](index.md). `indknn reproduce {name} --data features` runs it again."
+    about += f" These results are of {_EARLIER}." if found and not found.get("run", {}).get("commit") else ""
+    return f"{_NO_SEARCH}\n{notice}\n\n{title}\n\n{about}\n\n{picture}{rest.strip()}\n"
+
+
+def verdicts(summaries: Summaries) -> str:
+    """A table of every statement of the paper and every goal, item by item, what came of it, and on which code."""
+    rows = []
+    for name, item in ITEMS.items():
+        code = " ".join(summaries.get(name, {}).get("run", {}).get("commit", [])) or _EARLIER
+        found, link = summaries.get(name, {}).get("findings", []), f"[{item.title}]({name}.md)"
+        for statement in dict.fromkeys(f["paper"] for f in found):
+            told = [verdict(f) for f in found if f["paper"] == statement]
+            words = [f"{word} ({told.count(word)} of {len(told)})" for word in dict.fromkeys(told)]
+            rows.append([link, statement, ", ".join(words) if len(words) > 1 else told[0], code])
+            link = code = ""
+        if not found:
+            rows.append([link, NONE, "nothing to compare" if name in summaries else "not run yet", NONE])
+    return table(["item", "what the paper says, or our goal", "here", "code"], rows)
 
 
 def sources(summaries: Summaries) -> str:
@@ -244,6 +411,7 @@ def in_short(summaries: Summaries) -> str:
 
 
 BLOCKS: dict[str, Callable[[Summaries], str]] = {
+    "rivals": rivals,
     "default": over_epsilon("endless_figures"),
     "tables": over_epsilon("tables"),
     "paper": paper,
@@ -256,9 +424,9 @@ BLOCKS: dict[str, Callable[[Summaries], str]] = {
     "tools": tools,
     "sources": sources,
     "in-short": in_short,
+    "verdicts": verdicts,
     "audit-summary": audit_summary,
     "audit-tables": audit_tables,
-    **{f"item-{name}": everything(name) for name in ITEMS},
 }
 
 

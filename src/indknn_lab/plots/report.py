@@ -101,8 +101,10 @@ def _panel(axes: Any, panel: dict[str, Any]) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2 if short and len(panel["series"]) > 3 else 1)
 
 
-VERDICTS = {True: "agrees", False: "differs", None: "cannot be compared"}
-GOALS = {True: "reached", False: "not reached", None: "open"}
+BUSY = 1.6
+"""From this load on, a machine did more than measure times."""
+VERDICTS = {True: "agrees", False: "differs", None: "undecided"}
+GOALS = {True: "reached", False: "not reached", None: "undecided"}
 
 _CSS = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1060px;margin:2em auto;padding:0 1em;color:#222}
@@ -134,13 +136,28 @@ def _head(setting: dict[str, Any], outcomes: list[dict[str, Any]]) -> str:
     warnings = _QUICK if setting["quick"] else ""
     warnings += _STAND_IN.format(", ".join(setting["stand_in"])) if setting["stand_in"] else ""
     columns = ["data", "file", "private records", "public queries", "features"]
-    contents = "".join(f'<li><a href="#{o["name"]}">{escape(o["title"])}</a>: {o["status"]}</li>' for o in outcomes)
+    lines = (f'<a href="#{o["name"]}">{escape(o["title"])}</a>: {o["status"]}' for o in outcomes)
+    contents = "".join(f"<li>{line}</li>" for line in lines)
     return f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Ind-KNN: reproduction</title>
 <style>{_CSS}</style></head><body>
 <h1>“Private Prediction Strikes Back!”: the paper's tables and figures, again</h1>
 {warnings}<p>{escape(summary(outcomes))}</p>
 {_table({"title": "Features", "columns": columns, "rows": setting["sources"]})}
 <ul>{contents}</ul>"""
+
+
+def about_run(outcome: dict[str, Any]) -> str:
+    """When, where, on which code and how long an item was run, as a sentence. Empty if that was not written down."""
+    run = outcome.get("run", {})
+    if not run.get("date"):
+        return ""
+    days, versions, commits, machines = (" and ".join(run[key]) for key in ("date", "version", "commit", "machine"))
+    code = f"{versions} ({commits})" if commits else versions
+    busy = f" Times were measured beside other work (load {run['load']:g})." if run["load"] >= BUSY else ""
+    return (
+        f"Run on {days} with indknn {code}, on {machines}: {run['seconds']:,.0f} s of computing on one core, at most "
+        f"{run['memory_mb']:,} MB in one process.{busy}"
+    )
 
 
 def _section(outcome: dict[str, Any], pictures: list[Path]) -> str:
@@ -153,9 +170,10 @@ def _section(outcome: dict[str, Any], pictures: list[Path]) -> str:
         parts.append(_findings(outcome["findings"]))
     wide = [t for t in outcome["tables"] if len(t["rows"]) > 12]
     parts += [_table(t) for t in outcome["tables"] if t not in wide]
-    parts += [_table(t, "paper") for t in outcome["paper"]]
+    parts += [_table(t, "paper") for t in outcome.get("paper", ())]
     parts += [f"<details><summary>{escape(t['title'])}</summary>{_table(t)}</details>" for t in wide]
-    parts += [f'<p class="note">{escape(note)}</p>' for note in outcome["notes"]]
+    notes = (note for note in (*outcome["notes"], about_run(outcome)) if note)
+    parts += [f'<p class="note">{escape(note)}</p>' for note in notes]
     return "\n".join(parts)
 
 
@@ -178,17 +196,19 @@ def _table(table: dict[str, Any], css: str = "") -> str:
     return f'<table class="{css}"><caption>{escape(table["title"])}</caption>{rows}</table>'
 
 
-def markdown(outcome: dict[str, Any]) -> str:
-    """One outcome in full, as Markdown."""
-    lines = [f"### {outcome['title']}", ""]
+def markdown(outcome: dict[str, Any], level: int = 3) -> str:
+    """One outcome in full, as Markdown under a heading of this level."""
+    lines = [f"{'#' * level} {outcome['title']}", ""]
     lines += [f"Not run: {text}." for text in outcome["not_run"]] + [""] * bool(outcome["not_run"])
     for f in outcome["findings"]:
         why = f" *{f['why']}*" if f["why"] else ""
         lines.append(f"- **{verdict(f)}**. {'Goal' if of_goal(f) else 'Paper'}: {f['paper']} Here: {f['here']}{why}")
     lines.append("")
-    for table in (*map(_curves, outcome["panels"]), *outcome["tables"]):
+    # Results of earlier versions have the paper's numbers in tables of their own, under "paper".
+    for table in (*map(_curves, outcome["panels"]), *outcome["tables"], *outcome.get("paper", ())):
         cells = [table["columns"], ["---"] * len(table["columns"]), *table["rows"]]
         lines += [table["title"] + ":", "", *("| " + " | ".join(map(str, row)) + " |" for row in cells), ""]
+    lines += [about_run(outcome), ""] if about_run(outcome) else []
     return "\n".join(lines)
 
 
@@ -217,7 +237,10 @@ def read(out: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def verdict(finding: dict[str, Any]) -> str:
-    """One or two words: whether the statement of the paper agrees, or whether the goal was reached."""
+    """One or two words: whether the statement of the paper agrees, or whether the goal was reached. `undecided` means
+    that chance explains the difference. A rehearsal judges nothing."""
+    if not finding.get("judged", True):
+        return "not judged"
     return (GOALS if of_goal(finding) else VERDICTS)[finding["agrees"]]
 
 
@@ -227,13 +250,23 @@ def of_goal(finding: dict[str, Any]) -> bool:
 
 
 def summary(outcomes: list[dict[str, Any]]) -> str:
-    """One sentence that says how many of the paper's statements agree."""
-    findings = [finding for outcome in outcomes for finding in outcome["findings"]]
-    verdicts = [f["agrees"] for f in findings if not of_goal(f)]
-    goals = [f["agrees"] for f in findings if of_goal(f)]
-    agree, differ = verdicts.count(True), verdicts.count(False)
-    idle = [outcome["name"] for outcome in outcomes if outcome["status"] == "not run"]
-    text = f"Of {len(verdicts)} statements of the paper that were looked at, {agree} agree and {differ} do not."
+    """One sentence that says how many of the paper's claims hold, each counted once."""
+    findings = [f for outcome in outcomes for f in outcome["findings"] if f.get("judged", True)]
+    claims, goals = _by_claim(findings), [f["agrees"] for f in findings if of_goal(f)]
+    words = [f"{claims.count(True)} hold", f"{claims.count(False)} do not"]
+    words += [f"{claims.count(None)} cannot be told from chance"] if None in claims else []
+    text = f"Of {len(claims)} claims of the paper that were looked at, {', '.join(words)}." if claims else ""
     if goals:
         text += f" Of {len(goals)} goals for queries without end {goals.count(True)} were reached."
-    return text + (f" Not run: {', '.join(idle)}." if idle else "")
+    for status in ("failed", "not run"):
+        names = [outcome["name"] for outcome in outcomes if outcome["status"] == status]
+        text += f" {status.capitalize()}: {', '.join(names)}." if names else ""
+    return text.strip()
+
+
+def _by_claim(findings: list[dict[str, Any]]) -> list[bool | None]:
+    """One verdict for each claim, however many data sets it was looked at on: it holds if it holds on all of them."""
+    claims: dict[str, list[bool | None]] = {}
+    for finding in (finding for finding in findings if not of_goal(finding)):
+        claims.setdefault(finding["paper"], []).append(finding["agrees"])
+    return [False if False in found else None if None in found else True for found in claims.values()]

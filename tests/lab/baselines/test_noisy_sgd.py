@@ -110,7 +110,7 @@ def test_price_against_dp_accounting(blobs, retrainings):
 
 
 def test_the_noise_is_what_was_priced(blobs, monkeypatch):
-    from indknn_lab.baselines import base
+    from indknn_lab.baselines import knn
 
     X, y, _, _ = blobs
     drawn = []
@@ -122,7 +122,7 @@ def test_the_noise_is_what_was_priced(blobs, monkeypatch):
             drawn.append((scale, size))
             return np.zeros(size, dtype=np.int64)
 
-    monkeypatch.setattr(base, "noise_from", lambda seed: Spy())
+    monkeypatch.setattr(knn, "noise_from", lambda seed: Spy())
     model = LinearNoisySGD(epochs=1, random_state=0).fit(X, y)
     assert sum(size for _, size in drawn) == model.steps_ * 16 * 4
     assert all(scale >= model.noise_multiplier_ * CLIP for scale, _ in drawn)

@@ -43,16 +43,27 @@ def test_what_is_missing_is_named():
         import opacus  # noqa: F401
     except ImportError:
         with pytest.raises(InvalidInputError, match=r"pip install 'indknn\[peers\]'"):
-            peers.opacus_linear(X, y, X, 2, PROMISE, 1.0, 0)
+            peers.opacus_linear(peers.Task(X, y, X, 2, PROMISE), 1.0, 0)
+
+
+def right_after_choice(tool, X, y):
+    """The accuracy of a linear tool, which must choose the view that says something."""
+    views = [peers.Task(rows[:2000], y[:2000], rows[2000:], 3, PROMISE) for rows in (np.ones_like(X), X)]
+    view, rate = peers.choice(tool, views, 0)
+    assert view == 1
+    return (tool(views[view], rate, 0).argmax(axis=1) == y[2000:]).mean()
 
 
 @pytest.mark.slow
 def test_opacus_learns_what_is_easy():
     pytest.importorskip("opacus", reason="this compares with Opacus: pip install '.[peers]'")
     X, y = blobs(3000, 3, 8, spread=0.3)
-    rate = peers.opacus_rate(X[:2000], y[:2000], 3, PROMISE, 0)
-    found = peers.opacus_linear(X[:2000], y[:2000], X[2000:], 3, PROMISE, rate, 0)
-    assert (found.argmax(axis=1) == y[2000:]).mean() > 0.9
+    assert right_after_choice(peers.opacus_linear, X, y) > 0.9
+
+
+def test_noisy_sgd_learns_what_is_easy():
+    X, y = blobs(3000, 3, 8, spread=0.3)
+    assert right_after_choice(peers.noisy_sgd, X, y) > 0.9
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from scipy.stats import norm
 
 from indknn.core import accounting
 from indknn.errors import InvalidInputError
+from indknn_lab.baselines import pricing
 from indknn_lab.baselines.pricing import epsilon_of, noise_multiplier
 
 CASES = [(0.5, 0.02, 1000), (1.0, 0.1, 500), (2.0, 0.2, 2000), (2.0, 256 / 27_520, 1075)]
@@ -75,3 +76,13 @@ def test_refuses_what_has_no_meaning(bad):
     given = {"epsilon": 1.0, "delta": 1e-5, "rate": 0.1, "steps": 10} | bad
     with pytest.raises(InvalidInputError):
         noise_multiplier(given.pop("epsilon"), given.pop("delta"), **given)
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 1.0, 8.0])
+def test_a_line_finds_the_noise_in_few_steps(epsilon):
+    """Halving the range would take twice as many."""
+    pricing._epsilon.cache_clear()
+    z = pricing._noise_multiplier.__wrapped__(epsilon, 1e-5, 0.07, 130, "pld")
+    assert pricing._epsilon.cache_info().misses <= 12
+    assert epsilon_of(z, 1e-5, rate=0.07, steps=130) <= epsilon
+    assert epsilon_of(z / 1.00011, 1e-5, rate=0.07, steps=130) > epsilon

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indknn.core.quantise import quantise
-from indknn_lab.baselines.topk import (
+from indknn_lab.baselines.knn import (
     SENSITIVITY,
     PoissonSampler,
     entropy_from,

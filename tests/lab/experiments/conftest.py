@@ -19,11 +19,20 @@ def make_features():
     return write_features
 
 
+@pytest.fixture(scope="session")
+def make_toys():
+    """Makes a folder with a tiny cifar10-toy.npz and agnews-toy.npz."""
+
+    def make(folder):
+        folder.mkdir()
+        write_features(folder, "cifar10-toy")
+        write_features(folder, "agnews-toy", classes=2, seed=1)
+        return folder
+
+    return make
+
+
 @pytest.fixture
-def features(tmp_path):
-    """A folder with a tiny cifar10-toy.npz and agnews-toy.npz."""
-    folder = tmp_path / "features"
-    folder.mkdir()
-    write_features(folder, "cifar10-toy")
-    write_features(folder, "agnews-toy", classes=2, seed=1)
-    return folder
+def features(tmp_path, make_toys):
+    """A folder of tiny features."""
+    return make_toys(tmp_path / "features")

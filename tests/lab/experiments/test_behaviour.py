@@ -13,9 +13,9 @@ import pytest
 import indknn
 from indknn.core import mechanism
 from indknn.models import shared_model
-from indknn_lab.experiments.behaviour import behaviour
 from indknn_lab.experiments.items.endless import EndlessFigures
 from indknn_lab.experiments.methods import endless
+from indknn_lab.experiments.methods.endless import behaviour
 from indknn_lab.experiments.setting import find
 
 SOURCE = Path(indknn.__file__).parents[1]
@@ -49,7 +49,7 @@ def test_other_docstrings_other_layout_and_moved_files_make_the_same_units(tmp_p
     core = tmp_path / "src" / "indknn" / "core"
     (core / "mechanism.py").rename(core / "moved.py")
     (core / "mechanism.py").write_text("import sys\nfrom indknn.core import moved\nsys.modules[__name__] = moved\n")
-    script = "import indknn; from indknn_lab.experiments.behaviour import behaviour as b; "
+    script = "import indknn; from indknn_lab.experiments.methods.endless import behaviour as b; "
     script += "print(indknn.__file__, b(models=True), b(models=False))"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
     done = subprocess.run(
@@ -68,6 +68,7 @@ def test_another_charge_makes_other_units(digest, monkeypatch):
         settled = real(*words)
         return replace(settled, charges=settled.charges + 1)
 
+    monkeypatch.setattr(mechanism, "_votes", None)
     monkeypatch.setattr(mechanism, "settle", dearer)
     assert digest(False) != before[1]
     assert digest(True) != before[0]

@@ -9,8 +9,8 @@ from indknn.core.mechanism import Plan
 from indknn.core.noise import SeededNoise
 from indknn.types import GRID
 from indknn_lab.baselines import PrivateKNN
-from indknn_lab.experiments.algorithm3 import answer
 from indknn_lab.experiments.data import TAU_GRID, KernelNeighbours, NearestLabels, earlier_queries, load
+from indknn_lab.experiments.methods.indknn import answer
 from indknn_lab.experiments.methods.rivals import sampled_votes
 from indknn_lab.experiments.units import seed_for
 
@@ -26,7 +26,7 @@ def ours(data, rows, tau, *, kernel="cosine", reuse=False, copies=1, index="exac
     B = accounting.budget(EPSILON, 1e-5, "rdp")
     plan = Plan(tau, (T / (6 * B)) ** 0.5, SIGMA2, data.n_classes)
     near = KernelNeighbours(data, kernel, index, **options)
-    earlier = earlier_queries(data, rows, kernel, tau) if reuse else None
+    earlier = earlier_queries(data, rows, near.kernel, tau) if reuse else None
     return answer(
         near.neighbours(rows, tau), len(data.labels), B, plan, SeededNoise(11), copies=copies, released=earlier
     )

@@ -49,6 +49,29 @@ def test_an_own_method_joins_the_endless_figures_in_other_processes(tmp_path, ma
     assert rows["Noisy class means"] <= rows["ridge regression, no privacy"] + 0.1
 
 
+def test_an_own_method_is_in_every_item_that_compares_methods(tmp_path, make_features):
+    setting = find(make_features(tmp_path, "mine"), quick=True, methods=(EXAMPLE,))
+    (kind,) = setting.roles
+    without = {
+        name for name, item in ITEMS.items() if not any(kind in (u.kind, u.method) for u in item(setting, None).units())
+    }
+    assert without == {"figure3a", "figure3b", "figure4", "table3", "hyperparameters"}  # times, and parts of Ind-KNN
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("item", "where"), [("table1", "columns"), ("size", "labels"), ("endless_change", "rows")])
+def test_an_own_method_is_shown(item, where, tmp_path, make_features):
+    mine = make_features(tmp_path, "mine", n=800, queries=400)
+    _, outcome = reproduce(item, tmp_path / "out", "--data", mine, "--method", EXAMPLE)
+    tables, series = outcome["tables"], [s["label"] for p in outcome["panels"] for s in p["series"]]
+    shown = {
+        "columns": [column for table in tables for column in table["columns"]],
+        "labels": series,
+        "rows": [row[1] for table in tables for row in table["rows"]],
+    }
+    assert "Noisy class means" in shown[where]
+
+
 @pytest.fixture
 def table(tmp_path):
     """A csv file of 3,000 rows with a label that follows from two of its columns."""

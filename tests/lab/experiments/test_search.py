@@ -1,10 +1,15 @@
+from dataclasses import replace
+from math import exp
+
 import numpy as np
 import pytest
 
 from indknn.errors import InvalidInputError
-from indknn_lab.experiments.data import query_sets
+from indknn_lab.experiments.data import load, query_sets
 from indknn_lab.experiments.items.base import first_reaching
-from indknn_lab.experiments.search import Axis, search
+from indknn_lab.experiments.methods.base import Axis, search
+from indknn_lab.experiments.methods.indknn import IndKNN
+from indknn_lab.experiments.setting import find
 
 
 def test_the_grid_grows_until_the_best_is_inside_and_says_so():
@@ -49,3 +54,15 @@ def test_the_epsilon_for_an_accuracy_skips_dips_and_never_extrapolates():
     assert first_reaching([1, 2, 4, 8], [0.5, 0.7, 0.6, 0.9], 0.8) == pytest.approx(4.0)
     assert first_reaching([1, 2], [0.8, 0.9], 0.5) == 1.0
     assert first_reaching([1, 2], [0.8, 0.9], 0.95) == float("inf")
+
+
+def test_the_threshold_has_the_same_steps_of_the_angle_with_every_bandwidth(features):
+    setting = find(features, quick=True)
+    unit = setting.unit("indknn", "cifar10", 1000, 1.0, kernel="rbf")
+    steps = []
+    for bandwidth in (None, exp(0.75), exp(1.5)):
+        one = replace(unit, bandwidth=bandwidth)
+        taus = IndKNN(one, load(setting.path_of(one), one.records)).axes()[0]
+        steps.append(taus.values[-1] - taus.below(taus.values[-1]))
+    assert steps[0] == steps[1] == pytest.approx(0.025)
+    assert steps[2] == pytest.approx(0.025 * exp(-1.5), abs=1e-4)

@@ -1,6 +1,7 @@
 """What the documents say is what the results say."""
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from indknn.errors import InvalidInputError
+from indknn_lab.experiments.items import ITEMS
 from indknn_lab.plots.documents import BLOCKS, FOLDER, kept, rendered, write_documents
 
 ROOT = Path(__file__).parents[3]
@@ -28,9 +30,15 @@ def test_every_figure_is_that_of_the_results(page):
 
 
 def test_the_pages_that_need_figures_have_them():
-    assert {"README.md", "endless.md", "reproduction.md", "audit-report.md"} <= {
-        path.name for path, *_ in rendered(ROOT)
-    }
+    pages = {path.relative_to(ROOT).as_posix() for path, *_ in rendered(ROOT)}
+    assert {
+        "README.md",
+        "docs/results.md",
+        "docs/endless.md",
+        "docs/reproduction/index.md",
+        "docs/audit-report.md",
+    } <= pages
+    assert {f"docs/reproduction/{name}.md" for name in ITEMS} <= pages
     assert "Not run yet" not in (ROOT / "README.md").read_text()
 
 
@@ -41,7 +49,7 @@ def test_the_results_are_small():
 def test_a_figure_that_was_edited_is_put_right(copy):
     page = copy / "README.md"
     good = page.read_text()
-    page.write_text(good.replace(" / .8", " / .9"))
+    page.write_text(re.sub(r" / \.\d{3} ", " / .000 ", good, count=1))
     assert page.read_text() != good
     assert write_documents(copy) == [page]
     assert page.read_text() == good
@@ -52,8 +60,53 @@ def test_other_results_make_other_documents(copy):
     path = copy / FOLDER / "endless_figures.json"
     path.write_text(path.read_text().replace("AG News", "Other News"))
     names = {page.name for page in write_documents(copy)}
-    assert names == {"README.md", "endless.md", "reproduction.md"}
-    assert "Other News" in (copy / "README.md").read_text()
+    assert (
+        {"results.md", "endless.md", "endless_figures.md"}
+        <= names
+        <= {"README.md", "results.md", "endless.md", "endless_figures.md"}
+    )
+    assert "Other News" in (copy / "docs" / "results.md").read_text()
+
+
+def test_the_comparison_with_rivals_has_whatever_sets_were_run(copy):
+    path = copy / FOLDER / "rivals.json"
+    scores = {"indknn": {"0.25": 0.7, "1": 0.8}, "NoisySGD": {"0.25": 0.55, "1": 0.65}}
+    scores["Opacus"] = {"0.25": 0.5, "1": 0.6}
+    scores |= {"public rows only": {"0": 0.4}, "logistic, no privacy": {"0": 0.9}, "trees, no privacy": {"0": 0.95}}
+    seeds = {"indknn": 3, "NoisySGD": 3, "Opacus": 1}
+    both = {"agnews": scores, "rare": scores}
+    path.write_text(json.dumps({"sets": both, "seeds": dict.fromkeys(both, seeds), "delta": 1e-5}))
+    block = BLOCKS["rivals"](kept(copy))
+    (row,) = block.splitlines()[2:3]
+    assert row == "| AG News | .700 / .800 | .550 / .650 | .500 / .600¹ | .400 | .950 |"
+    assert "Medians over seeds (AG News 3; fewer where ¹ stands)" in block
+    assert "without labels" not in block.splitlines()[0], "nobody ran that"
+
+
+def test_every_item_has_a_page_and_its_verdicts_are_in_the_index(copy):
+    index = (copy / "docs" / "reproduction" / "index.md").read_text()
+    menu = re.findall(r"reproduction/(\w+)\.md", (ROOT / "mkdocs.yml").read_text())
+    assert menu == ["index", *ITEMS], "the menu has the items in the order of the paper"
+    for name in ITEMS:
+        findings = kept(copy).get(name, {}).get("findings", [])
+        page = (copy / "docs" / "reproduction" / f"{name}.md").read_text()
+        assert f"[{ITEMS[name].title}]({name}.md)" in index
+        assert all(finding["paper"] in index and finding["here"] in page for finding in findings)
+    path = copy / FOLDER / "size.json"
+    stored = json.loads(path.read_text()) | {"run": {}}
+    for run, said in (({}, "an earlier version"), ({"commit": ["abc123"]}, "abc123")):
+        path.write_text(json.dumps(stored | {"run": run}))
+        write_documents(copy)
+        rows = (copy / "docs" / "reproduction" / "index.md").read_text().splitlines()
+        assert next(row for row in rows if "(size.md)" in row).endswith(f"| {said} |")
+        assert ("of an earlier version" in (copy / "docs" / "reproduction" / "size.md").read_text()) is not bool(run)
+    path.unlink()
+    write_documents(copy)
+    assert "Not run yet" in (copy / "docs" / "reproduction" / "size.md").read_text()
+    assert (
+        f"| [{ITEMS['size'].title}](size.md) | – | not run yet | – |"
+        in (copy / "docs" / "reproduction" / "index.md").read_text()
+    )
 
 
 def test_every_block_can_be_made_and_unknown_ones_are_refused(copy):
@@ -67,7 +120,7 @@ def test_every_block_can_be_made_and_unknown_ones_are_refused(copy):
 def test_the_example_of_a_method_is_in_the_documents():
     example = (ROOT / "examples" / "own_method.py").read_text()
     body = example[example.index("from math") :].rstrip()
-    assert body in (ROOT / "docs" / "reproduction.md").read_text()
+    assert body in (ROOT / "docs" / "reproduction" / "index.md").read_text()
     assert len(example.splitlines()) <= 35
 
 

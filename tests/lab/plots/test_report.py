@@ -5,7 +5,7 @@ import json
 import pytest
 
 from indknn.errors import InvalidInputError
-from indknn_lab.plots.report import draw, write_report
+from indknn_lab.plots.report import draw, markdown, summary, write_report
 
 SERIES = {
     "label": "Ind-KNN",
@@ -46,11 +46,11 @@ def out(tmp_path):
 
 def test_the_report_holds_everything_in_one_file(out):
     page = write_report(out).read_text()
-    for text in ("agrees", "differs", "cannot be compared", "Other features.", "Printed", "50,000", "dbpedia-*.npz"):
+    for text in ("agrees", "differs", "undecided", "Other features.", "Printed", "50,000", "dbpedia-*.npz"):
         assert text in page
     assert "Figure &lt;1a&gt;" in page
     assert 'src="data:image/png;base64,' in page
-    assert "1 agree and 1 do not. Not run: table1." in page
+    assert "1 hold, 1 do not, 1 cannot be told from chance. Not run: table1." in page
     assert "quick rehearsal" in page
     assert page.index('id="table1"') < page.index('id="figure1a"')
 
@@ -77,3 +77,26 @@ def test_an_outcome_without_panels_draws_nothing(out):
 def test_a_folder_without_results_is_refused(tmp_path):
     with pytest.raises(InvalidInputError, match="holds no results"):
         write_report(tmp_path)
+
+
+def test_a_claim_is_counted_once_however_many_data_sets_it_was_looked_at_on():
+    def finding(paper, agrees, by="paper"):
+        return {"paper": paper, "here": "", "agrees": agrees, "why": "", "by": by}
+
+    findings = [
+        finding("A.", True),
+        finding("A.", False),
+        finding("B.", True),
+        finding("B.", True),
+        finding("C.", None),
+    ]
+    goals = [finding("G.", True, "goal"), finding("G.", False, "goal")]
+    text = summary([{"name": "x", "status": "done", "findings": [*findings, *goals]}])
+    assert text.startswith(
+        "Of 3 claims of the paper that were looked at, 1 hold, 1 do not, 1 cannot be told from chance."
+    )
+    assert "Of 2 goals for queries without end 1 were reached." in text
+
+
+def test_markdown_has_the_numbers_of_the_paper():
+    assert "Printed" in markdown(OUTCOME)

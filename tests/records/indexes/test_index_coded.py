@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from contracts.index import selected
-from indknn.core.kernels import RBF, Cosine, tau_on_grid
+from indknn.core.kernels import RBF, Cosine
 from indknn.errors import InvalidInputError
 from indknn.records.indexes import make_index
 from indknn.records.indexes.hashed import hamming_cut, hyperplanes
+from indknn.types import tau_on_grid
 from records.indexes.index_oracle import SCANNERS, make, near, some
 
 TAU = tau_on_grid(0.7)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from indknn.core.kernels import Cosine
 from indknn.errors import InvalidInputError
 from indknn.records.indexes import LSHIndex
-from indknn.records.slots import Slots
+from indknn.records.indexes.scan import Slots
+from indknn.types import Vectors
 from records.indexes.index_oracle import some, vectors
 
 
@@ -29,17 +30,27 @@ def test_an_integer_is_found_again_from_its_root(squared):
     assert int(np.rint(root * root)) == squared
 
 
-def test_the_bytes_of_a_forgotten_record_are_overwritten():
-    slots = Slots(6, with_scale=True, code_bytes=3)
-    held = vectors(np.full((5, 6), 77, dtype=np.int8), scale=0.77)
+@given(st.integers(1, (1 << 22) - 1))
+def test_a_short_vectors_length_in_32_bits_determines_the_length_in_64(squared):
+    slots = Slots(255)
+    assert not slots.squared.shape[1]
+    slots.add(Vectors(np.ones((1, 255), dtype=np.int8), np.sqrt([float(squared)]), np.ones(1)))
+    assert slots.root_norm(np.array([0]))[0] == np.sqrt(np.float64(squared))
+    assert Slots(256).squared.shape[1]
+
+
+@pytest.mark.parametrize("n_features", [6, 300])
+def test_the_bytes_of_a_forgotten_record_are_overwritten(n_features):
+    slots = Slots(n_features, with_scale=True, code_bytes=3)
+    held = vectors(np.full((5, n_features), 77, dtype=np.int8), scale=0.77)
     where = slots.add(held, np.full((5, 3), 77, dtype=np.uint8))
     slots.remove(where[1:2])
     slots.remove(where[3:5])
-    assert slots.alive.tolist() == [True, False, True, False, False]
+    assert np.isnan(slots.roots[: slots.used]).tolist() == [False, True, False, True, True]
     for slot in (1, 3, 4):
         assert not slots.values[slot].any()
         assert not slots.codes[slot].any()
-        assert slots.squared[slot] == 0
+        assert not slots.squared[slot].any()
         assert slots.scale[slot] == 0
         assert np.isnan(slots.roots[slot])
 

@@ -15,11 +15,12 @@ import apsw
 import numpy as np
 
 from golden.transcripts import Replayed
+from helpers.asking import declared
 from indknn.errors import StoreError
 from indknn.settings import Settings
 from indknn.store import Store, keyfile
-from indknn.store.sqlite import empty_log
-from indknn.store.tables import TABLES
+from indknn.store.database import TABLES
+from indknn.store.filehome import empty_log
 from indknn.store.verify import problems
 from store.faults import law
 
@@ -41,7 +42,9 @@ class History:
         names = [LEAVING, *(f"p{i}" for i in range(1, people))]
         with Store.create(path, settings, noise=Replayed()) as store:
             self._see(closed=False)
-            store.add(rng.normal(size=(people, D)), rng.choice(["a", "b", "c"], size=people), names)
+            declared(store, "ann", "new").add(
+                rng.normal(size=(people, D)), rng.choice(["a", "b", "c"], size=people), names
+            )
             self._ask(store, rng, 6)
             store.forget(["p3", "p4"])
             self._see(closed=False)

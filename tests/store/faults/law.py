@@ -14,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from helpers.asking import declared
 from indknn.core.quantise import quantise
+from indknn.ledger import SHARED
 from indknn.settings import Settings
 from indknn.store import Store, filehome, journal
 from indknn.store.journal import StoreJournal
@@ -23,6 +25,13 @@ from indknn.store.verify import problems
 FEATURES = 8
 OWNERS = 240
 ANALYSTS = (None, "alice")
+SCOPES = (*ANALYSTS, SHARED)
+NUMBERS = {"classes": (), "target": "number", "bounds": (0.0, 12.0)}
+KINDS = {
+    "classes": {},
+    "numbers, votes": {**NUMBERS, "mode": "votes"},
+    "numbers, the shared model": {**NUMBERS, "mode": "model", "model_share": 0.5, "global_epsilon": None},
+}
 SIDE_FILES = ("", "-wal", "-head", "-shm", "-journal", ".lock", ".ballast")
 
 
@@ -58,21 +67,28 @@ def rows(name, n):
     return np.random.default_rng(zlib.crc32(name.encode())).normal(size=(n, FEATURES))
 
 
-def labels(name, n):
-    return np.random.default_rng(zlib.crc32(name.encode()) + 1).choice(["a", "b", "c"], size=n)
+def labels(name, n, store=None):
+    """What the records say that go with a name: classes, or numbers if the store is about those."""
+    rng = np.random.default_rng(zlib.crc32(name.encode()) + 1)
+    return (
+        rng.uniform(*NUMBERS["bounds"], size=n)
+        if store and store.settings.numeric
+        else rng.choice(["a", "b", "c"], size=n)
+    )
 
 
 def add_owner(store, name, version=0, n=2):
     """Records of one owner, with ids. Another version has other features."""
     key = f"{name}/{version}"
-    store.add(rows(key, n), labels(key, n), [name] * n, [f"{key}/{i}" for i in range(n)])
+    store.add(rows(key, n), labels(key, n, store), [name] * n, [f"{key}/{i}" for i in range(n)])
 
 
 def new_store(path, owners=OWNERS, **changes):
     """A small real store with one record for each of some owners, closed."""
-    with Store.create(path, settings(**changes)) as store:
+    with declared(Store.create(path, settings(**changes)), "alice") as store:
         names = [f"owner-{i:04d}" for i in range(owners)]
-        store.add(np.concatenate([rows(f"{n}/0", 1) for n in names]), [str(labels(n, 1)[0]) for n in names], names)
+        said = [labels(n, 1, store)[0] for n in names]
+        store.add(np.concatenate([rows(f"{n}/0", 1) for n in names]), said, names)
     return names
 
 
@@ -80,7 +96,7 @@ _local = threading.local()
 
 
 def watch_debits():
-    """From now on `paid()` tells what the answers computed in this thread cost, as a Counter by owner."""
+    """From now on `paid()` tells what the answers computed in this thread cost, by owner and whether all see it."""
     note = StoreJournal.note
     if getattr(note, "watched", False):
         return
@@ -89,7 +105,7 @@ def watch_debits():
         bill = Counter()
         for slots, units in (self.ledger.log or {}).get(analyst, ()):
             for slot, amount in zip(slots.tolist(), units.tolist(), strict=True):
-                bill[self.ledger.name_of(slot)] += amount
+                bill[self.ledger.name_of(slot), analyst == SHARED] += amount
         _local.bill = getattr(_local, "bill", Counter()) + bill
         note(self, analyst, query, label, release)
 
@@ -124,8 +140,8 @@ class Law:
         self.versions = {name: [0] for name in names}
         self.asking = {}
         self.answered = {}
-        self.owed = {analyst: Counter() for analyst in ANALYSTS}
-        self.seen = {analyst: Counter() for analyst in ANALYSTS}
+        self.owed = {analyst: Counter() for analyst in SCOPES}
+        self.seen = {analyst: Counter() for analyst in SCOPES}
         self.forgetting, self.gone = set(), set()
         self.wrong = 0
 
@@ -146,7 +162,8 @@ class Law:
             self.asking.pop(request, None)
             known = self.answered.setdefault(request, (analyst, n, answers))
             self.wrong += known[2] != answers
-            self.owed[analyst].update(bill)
+            for (name, shared), units in bill.items():
+                self.owed[SHARED if shared else analyst][name] += units
         elif kind == "adding":
             self.gone.discard(rest[0])
             self.forgetting.discard(rest[0])
@@ -176,8 +193,9 @@ class Law:
         scopes = dict(store.db.execute("SELECT id, name FROM scopes"))
         known = defaultdict(list)
         for scope, query, label in store.db.execute("SELECT scope, query, label FROM answers"):
-            if scope in scopes and isinstance(label, int):  # else a damaged row, in the control without syncs
-                known[scopes[scope], query].append(store.settings.classes[label])
+            # Sums have no query. What is no number is a damaged row, in the control without syncs.
+            if scope in scopes and isinstance(label, int) and label >= 0:
+                known[scopes[scope], query].append(store.settings.target_.decode(np.array([label]))[0])
         for request, (analyst, n, answers) in self.answered.items():
             for values, answer in zip(quantise(rows(request, n)).values, answers, strict=True):
                 stored = known["" if analyst is None else "=" + analyst, values.tobytes()]
@@ -188,17 +206,18 @@ class Law:
         ledger, names = store.engine.ledger, sorted(self.names)
         known = [name for name in names if _known(ledger, name)]
         found.lost += len(names) - len(known)
-        for analyst in ANALYSTS:
+        for analyst in SCOPES:
             for name, units in zip(known, ledger.spent(known, analyst).tolist(), strict=True):
                 found.uncharged += units < self.owed[analyst][name]
                 found.lost += units < self.seen[analyst][name]
                 found.overspent += units > ledger.budget
                 self.seen[analyst][name] = units
-        found.overspent += int((ledger.total_spent(known) > ledger.global_budget).sum())
+        if ledger.global_budget is not None:
+            found.overspent += int((ledger.total_spent(known) > ledger.global_budget).sum())
 
     def _balances(self, store):
         names = [name for name in sorted(self.names) if _known(store.engine.ledger, name)]
-        return [store.engine.ledger.spent(names, analyst).tolist() for analyst in ANALYSTS]
+        return [store.engine.ledger.spent(names, analyst).tolist() for analyst in SCOPES]
 
     def traces(self, path, *elsewhere):
         """How many of the forgotten still show in the bytes of the files."""
@@ -225,7 +244,7 @@ def body_of(file):
     return file.read_bytes() if file.exists() else b""
 
 
-REAL_FILL = filehome.Ballast.fill
+REAL_FILL, REAL_SPARE = filehome.Ballast.fill, filehome._SPARE
 
 
 def no_ballast():

@@ -15,13 +15,13 @@ from store.faults.vfs import Disk
 class Cuts:
     """A history on a recording disk, and the law as it stood at every event."""
 
-    def __init__(self, folder, seed, steps=40, synchronous="FULL"):
+    def __init__(self, folder, seed, steps=40, synchronous="FULL", **settings):
         self.folder, self.rng, self.images = Path(folder), random.Random(seed), 0
         live = self.folder / "live"
         live.mkdir(parents=True)
         law.watch_debits()
         law.no_ballast()
-        self.law = law.Law(law.new_store(live / "a.store", owners=60, free_repeats=False))
+        self.law = law.Law(law.new_store(live / "a.store", owners=60, free_repeats=False, **settings))
         self.reports = []  # (number of events before, report)
         self.disk = Disk(live)
         try:

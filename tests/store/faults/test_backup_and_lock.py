@@ -3,14 +3,13 @@
 import json
 import os
 import shutil
-import time
+import signal
 
 import pytest
 
 from indknn.errors import StaleStoreError, StoreError, StoreLockedError
 from indknn.store import Store
-from indknn.store.head import head_path
-from indknn.store.sqlite import empty_log
+from indknn.store.filehome import empty_log, head_path
 from indknn.store.verify import problems
 from store.faults import law
 from store.faults.killing import context
@@ -107,7 +106,7 @@ def hold(pipe, path):
     law.no_ballast()
     store = Store(path)
     law.ask(store, "held", None, 3, pipe.send)
-    time.sleep(60)
+    signal.pause()
 
 
 def test_a_second_process_is_told_who_has_the_store(path):

@@ -26,5 +26,5 @@ def test_damage_is_never_silent():
 
 def test_the_campaign_finds_what_the_head_finds(monkeypatch):
     """The control: without heads, cut logs are silent."""
-    monkeypatch.setattr("indknn.store.sqlite._is_behind", lambda db, mark: False)
+    monkeypatch.setattr("indknn.store.filehome._is_behind", lambda db, mark: False)
     assert silent(flips.run(cuts=12, seed=2))

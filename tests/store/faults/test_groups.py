@@ -60,9 +60,9 @@ def test_many_callers_with_requests_and_a_curator_who_looks(store):
     for thread in (*threads, looking):
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     done.set()
-    looking.join(60)
+    looking.join()
     assert not errors
     assert store.db.execute("SELECT count(*) FROM answers").get == 200
     assert not list(problems(store))

@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
-from indknn.core.files import private_file
 from indknn.errors import StaleStoreError, StoreError
+from indknn.place import private_file
 from indknn.store import Store
 from indknn.store.backup import backup
-from indknn.store.head import head_path, log_path
+from indknn.store.filehome import head_path, log_path
 from indknn.store.keyfile import create, keys_path, read_key_file
 from indknn.store.verify import Snapshot, problems
 from store.faults import law
@@ -257,9 +257,10 @@ def test_a_backup_that_fails_leaves_nothing(path, tmp_path, monkeypatch):
         raise OSError("no space")
 
     create(keys_path(path), "analyst", "alice")
-    monkeypatch.setattr("indknn.store.filehome.sync_file", broken)
-    with Store(path) as store, pytest.raises(StoreError, match="cannot be made: no space"):
-        backup(store, tmp_path / "backup.store")
+    with Store(path) as store, monkeypatch.context() as patch:
+        patch.setattr("indknn.store.filehome.sync_file", broken)
+        with pytest.raises(StoreError, match="cannot be made: no space"):
+            backup(store, tmp_path / "backup.store")
     assert not list(tmp_path.glob("backup*"))
 
 

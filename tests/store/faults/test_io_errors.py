@@ -5,7 +5,7 @@ import random
 import apsw
 import pytest
 
-from indknn.core import files as core_files
+from indknn import place
 from indknn.errors import StoreError
 from indknn.store import Store
 from indknn.store.verify import problems
@@ -146,7 +146,7 @@ def test_a_witness_that_cannot_be_written_stops_the_store(disk, tmp_path, monkey
     (tmp_path / "elsewhere").mkdir()
     with Store(disk.folder / "a.store", witness=tmp_path / "elsewhere" / "w") as store:
         with monkeypatch.context() as patch:
-            patch.setattr(core_files, "sync_file", lambda path: (_ for _ in ()).throw(OSError("no space")))
+            patch.setattr(place, "sync_file", lambda path: (_ for _ in ()).throw(OSError("no space")))
             with pytest.raises(StoreError, match="witness"):
                 store.predict(law.rows("q", 1), request_id="q")
             with pytest.raises(StoreError, match="witness"):

@@ -11,7 +11,8 @@ import pytest
 from indknn.errors import IndKNNError, InvalidInputError, StoreError
 from indknn.settings import Settings
 from indknn.store import Store, database, filehome
-from indknn.store.tables import VERSION
+from indknn.store.backup import backup
+from indknn.store.database import VERSION
 from indknn.store.verify import problems
 from store.faults import law
 
@@ -100,7 +101,7 @@ def test_of_several_who_create_one_store_one_does(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     ids = {store._state.store_id for store in made}
     assert len(made) + len(refused) == 6
     assert len(made) <= 1
@@ -201,12 +202,20 @@ def test_copies_of_the_closed_file_alone_are_whole(path, tmp_path):
         assert one.spent().tolist() == other.spent().tolist()
 
 
-def test_the_log_of_a_deleted_store_is_not_taken_for_the_new_ones(path, tmp_path):
+def test_what_a_lost_store_left_is_not_deleted_by_a_new_one_or_a_backup(path, tmp_path):
+    """Its log and its head know what was spent, and SQLite would take the log for the new store's."""
     with Store(path) as store:
+        backup(store, tmp_path / "old.store")
         law.add_owner(store, "somebody else")
         log = path.with_name(path.name + "-wal").read_bytes()
     path.unlink()
     path.with_name(path.name + "-wal").write_bytes(log)
+    for end in ("-head", "-wal"):
+        with pytest.raises(StoreError, match=f"a.store{end} is left of a store that was here"):
+            Store.create(path, law.settings())
+        with Store(tmp_path / "old.store", read_only=True) as old, pytest.raises(StoreError, match="is left of"):
+            backup(old, path, keys=False)
+        path.with_name(path.name + end).rename(tmp_path / f"gone{end}")
     with Store.create(path, law.settings()) as store:
         assert store.engine.ledger.owners() == []
         assert not list(problems(store))
@@ -222,9 +231,11 @@ def test_analysts_and_requests_that_cannot_be_written_are_refused_before_anybody
                 store.predict(law.rows("a", 1), analyst=bad)
         assert store.engine is engine
         assert store.spent().tolist() == spent
-        odd = store.predict(law.rows("a", 2), analyst="odd \n", request_id="\0\n")
+        store.add_analyst("\N{GREEK SMALL LETTER ALPHA} '")
+        odd = store.predict(law.rows("a", 2), analyst="\N{GREEK SMALL LETTER ALPHA} '", request_id="\0\n")
     with Store(path) as store:
-        assert store.predict(law.rows("a", 2), analyst="odd \n", request_id="\0\n").tolist() == odd.tolist()
+        again = store.predict(law.rows("a", 2), analyst="\N{GREEK SMALL LETTER ALPHA} '", request_id="\0\n")
+        assert again.tolist() == odd.tolist()
         assert not list(problems(store))
 
 

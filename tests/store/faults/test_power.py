@@ -15,6 +15,13 @@ def test_nothing_that_was_answered_is_lost_when_the_power_goes(tmp_path, seed):
     assert cuts.images == 150
 
 
+@pytest.mark.parametrize("kind", ["numbers, votes", "numbers, the shared model"])
+def test_nothing_is_lost_where_records_say_numbers(tmp_path, kind):
+    cuts = Cuts(tmp_path, 5, steps=15, **law.KINDS[kind])
+    assert cuts.check(cuts=20) == law.Findings()
+    assert cuts.images == 60
+
+
 def test_the_control_without_syncs_loses_answers(tmp_path):
     """The same history without syncs must break the law, or this harness could not see it broken."""
     cuts = Cuts(tmp_path, 0, steps=25, synchronous="OFF")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import apsw
 
-from indknn.store import head, sqlite
+from indknn.store import filehome
 
 SECTOR = 512
 _numbers = itertools.count()
@@ -41,9 +41,9 @@ class Disk:
         self.vfs = _VFS(self)
         # What does not go through SQLite: the syncs of a log by its name, and all of the head.
         self._real = {
-            (sqlite, "sync_file"): self._sync,
-            (head, "_write"): self._write,
-            (head, "_sync"): self._sync_open,
+            (filehome, "sync_file"): self._sync,
+            (filehome, "_write"): self._write,
+            (filehome, "_sync"): self._sync_open,
         }
         for (module, name), function in self._real.items():
             self._real[module, name] = getattr(module, name)
@@ -66,15 +66,15 @@ class Disk:
 
     def _sync(self, path):
         self.note("sync", path)
-        self._real[sqlite, "sync_file"](path)
+        self._real[filehome, "sync_file"](path)
 
     def _write(self, handle, path, body, at):
         self.note("write", path, at, body)
-        self._real[head, "_write"](handle, path, body, at)
+        self._real[filehome, "_write"](handle, path, body, at)
 
     def _sync_open(self, handle, path):
         self.note("sync", path)
-        self._real[head, "_sync"](handle, path)
+        self._real[filehome, "_sync"](handle, path)
 
     def settled(self, cut):
         """What is durable before event number `cut`, and what happened since, by file."""

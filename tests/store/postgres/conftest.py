@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from helpers import postgres_server
+from helpers.asking import declared
 from indknn.place import Address, place_of
-from indknn.store import Store, keyfile
+from indknn.store import Store, analysts, keyfile
 from indknn.store import home as homes
 from indknn.store import store as stores
 from store.postgres.people import NAMES, SETTINGS, X, Y
@@ -72,7 +73,7 @@ def in_database(server, monkeypatch):
         found = place_of(where)
         return Mapped(found) if isinstance(found, Path) else DatabaseHome(found)
 
-    for module in (homes, stores, keyfile):
+    for module in (homes, stores, analysts, keyfile):
         monkeypatch.setattr(module, "home_of", home_of)
 
 
@@ -80,7 +81,7 @@ def in_database(server, monkeypatch):
 def store(place):
     """A store of a few people."""
     with Store.create(place, SETTINGS) as made:
-        made.add(X, Y, NAMES, [f"r{i}" for i in range(60)])
+        declared(made, "alice", "ann").add(X, Y, NAMES, [f"r{i}" for i in range(60)])
         yield made
 
 

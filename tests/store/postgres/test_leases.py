@@ -10,7 +10,7 @@ from indknn.place import place_of
 from indknn.store import Store, chain, database
 from indknn.store.home import home_of
 from indknn.store.postgres import home as homes
-from indknn.store.postgres import leases
+from indknn.store.postgres import session as leases
 from indknn.store.postgres.session import Session
 from indknn.store.verify import problems
 from store.postgres.people import NAMES, SETTINGS, X, Y
@@ -150,14 +150,15 @@ def test_the_control_with_a_plain_look_loses_an_answer(store, server, monkeypatc
     assert (seen, committed, failed) == (0, 1, [])
 
 
-def test_a_transaction_that_stands_still_is_ended_by_the_server(server, place, monkeypatch):
-    monkeypatch.setattr(homes, "IDLE_SECONDS", 1)
-    with Store.create(place, SETTINGS) as store:
-        store.add(X, Y, NAMES)
-        answered = store.predict(X[:1], request_id="a").tolist()
-        with pytest.raises(StoreError):
-            _purge_late(store, server)
-        assert store.predict(X[:1], request_id="a").tolist() == answered
+def test_a_transaction_that_stands_still_is_ended_by_the_server(server, store):
+    idle = "idle_in_transaction_session_timeout"
+    answered = store.predict(X[:1], request_id="a").tolist()
+    milliseconds = store.db.pg.execute("SELECT setting::int FROM pg_settings WHERE name = %s", (idle,)).fetchone()
+    assert milliseconds == (1000 * homes.IDLE_SECONDS,)
+    store.db.pg.execute(f"SET {idle} = '1s'")  # from here on, because nobody else must be quick
+    with pytest.raises(StoreError):
+        _purge_late(store, server)
+    assert store.predict(X[:1], request_id="a").tolist() == answered
 
 
 def _purge_late(store, server):

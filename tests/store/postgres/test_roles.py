@@ -12,9 +12,10 @@ from psycopg import errors
 
 from helpers import postgres_server
 from indknn.errors import FencedError, StoreError, StoreLockedError
+from indknn.server.infer import scoped_id
 from indknn.store import Store
+from indknn.store.database import TABLES as STORED
 from indknn.store.home import home_of
-from indknn.store.tables import TABLES as STORED
 from indknn.store.verify import problems
 from store.postgres.people import NAMES, SETTINGS, X, Y
 from store.postgres.test_served import ask
@@ -45,6 +46,7 @@ def addresses():
 
 def test_each_role_can_do_its_work_and_no_more(addresses):
     with Store(addresses["write"]) as store:
+        store.add_analyst("ann")
         store.add(X, Y, NAMES)
         store.predict(X[:3], "ann", request_id="one")
         store.fold()
@@ -132,7 +134,7 @@ def test_the_service_runs_as_the_writer(addresses, tmp_path):
             url = process.stdout.readline().rpartition(" at ")[2].strip()
             assert len(ask(url, X[:2], "one")) == 2
             with Store(addresses["read"], read_only=True) as store:
-                assert store.knows("one")
+                assert store.knows(scoped_id(None, "one"))
                 assert list(problems(store)) == []
         finally:
             process.terminate()

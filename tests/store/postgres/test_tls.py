@@ -122,3 +122,17 @@ def test_a_server_without_tls_is_refused_beyond_loopback_unless_the_address_says
     monkeypatch.delenv("PGHOSTADDR")
     with Store(place.replace(HOST, "127.0.0.1")) as store:
         assert not encrypted(store)
+
+
+def test_a_cut_connection_is_noticed_on_both_sides_within_half_a_minute(secured, address):
+    """Without this a cut cable would hang a server for a quarter of an hour, and keep its store in use for two."""
+    with Store.create(address(f"sslrootcert={secured[0] / 'ours.crt'}"), SETTINGS) as store:
+        pg = store.db.pg
+        told = pg.info.get_parameters()
+        assert [told[name] for name in ("tcp_user_timeout", "keepalives_idle", "keepalives_interval")] == [
+            "30000",
+            "10",
+            "5",
+        ]
+        there = ("tcp_user_timeout", "tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
+        assert [pg.execute(f"SHOW {name}").fetchone()[0] for name in there] == ["30000", "10", "5", "4"]

@@ -7,49 +7,17 @@ constants) alone. They never depend on other records, on the slot, or on the bat
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from indknn.core.kernels import Kernel
 from indknn.errors import InvalidInputError
-from indknn.records.indexes.exact import ExactIndex
 from indknn.records.indexes.hashed import CodedIndex, LSHIndex, SketchIndex
-from indknn.records.slots import Slots
-from indknn.types import IntArray, Selection, Vectors
+from indknn.records.indexes.scan import ExactIndex
 
 INDEXES: dict[str, type[ExactIndex]] = {"exact": ExactIndex, "lsh": LSHIndex, "sketch": SketchIndex}
 
 
-class Index(Protocol):
-    """A set of quantised records that can be searched by kernel value."""
-
-    @property
-    def slots(self) -> Slots:
-        """The records themselves, by slot."""
-        ...
-
-    @property
-    def threads(self) -> int | None:
-        """How many cores may be used for these records, None for all."""
-        ...
-
-    def add(self, vectors: Vectors) -> IntArray:
-        """Store the records and return the slot of each. Freed slots are taken first."""
-        ...
-
-    def remove(self, slots: IntArray) -> None:
-        """Forget the records in these slots and overwrite their bytes."""
-        ...
-
-    def search(self, queries: Vectors, tau: int) -> list[Selection]:
-        """For each query in order, the records with κ >= tau (grid units)."""
-        ...
-
-    def __len__(self) -> int:
-        """How many records are held."""
-        ...
-
-
-def make_index(name: str, kernel: Kernel, n_features: int, **options: Any) -> Index:
+def make_index(name: str, kernel: Kernel, n_features: int, **options: Any) -> ExactIndex:
     """An empty index with this name.
 
     Every index takes `scanner` ('auto', 'native', 'numpy') and `threads`. 'lsh' also takes `n_tables`, `n_bits` and
@@ -67,4 +35,4 @@ def make_index(name: str, kernel: Kernel, n_features: int, **options: Any) -> In
         raise InvalidInputError(f"index {name!r} does not take these options: {sorted(options)}") from error
 
 
-__all__ = ["INDEXES", "CodedIndex", "ExactIndex", "Index", "LSHIndex", "SketchIndex", "make_index"]
+__all__ = ["INDEXES", "CodedIndex", "ExactIndex", "LSHIndex", "SketchIndex", "make_index"]

@@ -1,4 +1,4 @@
-/* Scans of the store in C: optional, and bit for bit what the NumPy twin in scanner_numpy.py computes.
+/* Scans of the store in C: optional, and bit for bit what `NumpyScanner` computes.
  *
  * A scan cuts the rows into chunks. Threads take the next chunk until none is left, so a slow core does not
  * hold the others up, and the results are put together in the order of the chunks: what comes out does not
@@ -238,19 +238,7 @@ static PyObject *read_only(PyObject *self, PyObject *args)
     return result;
 }
 
-static PyObject *levels(PyObject *self, PyObject *unused)
-{
-    (void)self, (void)unused;
-    PyObject *names = PyTuple_New(N_LEVELS);
-    for (int i = 0; names && i < N_LEVELS; i++) {
-        PyObject *name = PyUnicode_FromString(LEVELS[i].name);
-        if (!name)
-            Py_CLEAR(names);
-        else
-            PyTuple_SET_ITEM(names, i, name);
-    }
-    return names;
-}
+#include "../../core/_levels.h"
 
 static PyMethodDef METHODS[] = {
     {"scan", scan, METH_VARARGS,
@@ -264,7 +252,7 @@ static PyMethodDef METHODS[] = {
     {"signs", signs, METH_VARARGS,
      "signs(rows, n, d, planes, threads, level) -> bytes: bit p of row i is dot(row i, plane p) >= 0."},
     {"read", read_only, METH_VARARGS, "read(rows, n, d, threads): read the rows, for benchmarks."},
-    {"levels", levels, METH_NOARGS, "levels() -> names of the instruction sets usable here, best last."},
+    LEVELS_METHOD,
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "_native", "Integer scans of int8 records.", -1, METHODS,

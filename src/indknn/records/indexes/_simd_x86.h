@@ -183,10 +183,10 @@ AVX512 static void dots_avx512(const Rows *rows, const int64_t *slots, int64_t s
     }
 }
 
-/* Queries in lanes, four features side by side: [four features][lane][4], lanes rounded up to 16. */
+/* Queries in lanes, four features side by side: [four features][lane][4], lanes rounded up to 16, or 8 if so few. */
 static void pack_avx512(Panel *p)
 {
-    const int lanes = (p->count + 15) / 16 * 16;
+    const int lanes = p->count <= 8 ? 8 : (p->count + 15) / 16 * 16;
     int8_t *to = p->packed;
     for (size_t k = 0; k < p->padded; k += 4)
         for (int lane = 0; lane < lanes; lane++, to += 4) {
@@ -197,6 +197,16 @@ static void pack_avx512(Panel *p)
         }
 }
 
+/* A row with its sign bits flipped, and zeros behind it. */
+AVX512 static inline void flip_row(const int8_t *x, size_t d, uint8_t *to)
+{
+    const __m512i flip = _mm512_set1_epi8((char)0x80);
+    for (size_t j = 0; j < d; j += 64) {
+        const __mmask64 in = d - j < 64 ? ((__mmask64)1 << (d - j)) - 1 : ~(__mmask64)0;
+        _mm512_store_si512(to + j, _mm512_xor_si512(_mm512_maskz_loadu_epi8(in, x + j), flip));
+    }
+}
+
 /* NV vectors of 16 queries against R rows at a time: NV * R sums stay in registers. The accumulators start
  * at minus what the flipped sign bits will add. */
 #define PANEL_AVX512(NV, R)                                                                                   \
@@ -204,17 +214,10 @@ static void pack_avx512(Panel *p)
                                          const float *roots, uint8_t *flipped, uint64_t *passed,              \
                                          int32_t *dots)                                                       \
     {                                                                                                         \
-        const __m512i flip = _mm512_set1_epi8((char)0x80);                                                    \
         const size_t d = p->d, steps = (d + 3) / 4, stride = p->padded;                                       \
         for (int i = 0; i < n; i += R) {                                                                      \
-            for (int r = 0; r < R && i + r < n; r++) {                                                        \
-                const int8_t *x = row_at(rows, NULL, start, i + r);                                           \
-                for (size_t j = 0; j < d; j += 64) {                                                          \
-                    __mmask64 in = d - j < 64 ? ((__mmask64)1 << (d - j)) - 1 : ~(__mmask64)0;                \
-                    __m512i a = _mm512_maskz_loadu_epi8(in, x + j);                                           \
-                    _mm512_store_si512(flipped + r * stride + j, _mm512_xor_si512(a, flip));                  \
-                }                                                                                             \
-            }                                                                                                 \
+            for (int r = 0; r < R && i + r < n; r++)                                                          \
+                flip_row(row_at(rows, NULL, start, i + r), d, flipped + r * stride);                          \
             const int8_t *q = p->packed;                                                                      \
             __m512i acc[R][NV];                                                                               \
             _Pragma("GCC unroll 16") for (int r = 0; r < R; r++)                                              \
@@ -254,9 +257,49 @@ PANEL_AVX512(2, 8)
 PANEL_AVX512(3, 6)
 PANEL_AVX512(4, 6)
 
+/* The same for up to 8 queries, in half a vector and so in half the time. */
+AVX512 static void panel_avx512_half(const Rows *rows, int64_t start, int n, const Panel *p, const float *roots,
+                                     uint8_t *flipped, uint64_t *passed, int32_t *dots)
+{
+    enum { R = 8 };
+    const size_t d = p->d, steps = (d + 3) / 4, stride = p->padded;
+    const __m256i offsets = _mm256_loadu_si256((const __m256i *)p->offsets);
+    const __m256 factors = _mm256_loadu_ps(p->factors);
+    for (int i = 0; i < n; i += R) {
+        for (int r = 0; r < R && i + r < n; r++)
+            flip_row(row_at(rows, NULL, start, i + r), d, flipped + r * stride);
+        const int8_t *q = p->packed;
+        __m256i acc[R];
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++)
+            acc[r] = _mm256_sub_epi32(_mm256_setzero_si256(), offsets);
+        for (size_t k = 0; k < steps; k++, q += 32) {
+            const __m256i b = _mm256_load_si256((const __m256i *)q);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) {
+                int32_t four;
+                memcpy(&four, flipped + r * stride + 4 * k, 4);
+                acc[r] = _mm256_dpbusd_epi32(acc[r], _mm256_set1_epi32(four), b);
+            }
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) {
+            if (i + r >= n)
+                break;
+            const __m256 least = _mm256_mul_ps(_mm256_set1_ps(roots[i + r]), factors);
+            passed[i + r] = _mm256_cmp_ps_mask(_mm256_cvtepi32_ps(acc[r]), least, _CMP_GE_OQ);
+            _mm256_storeu_si256((__m256i *)(dots + (i + r) * LANES), acc[r]);
+        }
+    }
+}
+
 static void panel_avx512(const Rows *rows, int64_t start, int n, const Panel *p, const float *roots,
                          void *scratch, uint64_t *passed, int32_t *dots)
 {
+    if (p->count <= 8) {
+        panel_avx512_half(rows, start, n, p, roots, scratch, passed, dots);
+        return;
+    }
     switch ((p->count + 15) / 16) {
     case 1: panel_avx512_1(rows, start, n, p, roots, scratch, passed, dots); break;
     case 2: panel_avx512_2(rows, start, n, p, roots, scratch, passed, dots); break;

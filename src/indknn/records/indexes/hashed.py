@@ -12,15 +12,13 @@ from abc import ABC, abstractmethod
 from functools import lru_cache
 from hashlib import shake_256
 from math import acos, pi
+from typing import Any
 
 import numpy as np
-from scipy.special import bdtr
 
 from indknn.core.kernels import Kernel
 from indknn.errors import InvalidInputError
-from indknn.records.indexes.exact import ExactIndex
-from indknn.records.indexes.scan import Codes, Found, Rows
-from indknn.records.slots import Slots
+from indknn.records.indexes.scan import Codes, ExactIndex, Found, Rows, Slots
 from indknn.types import Float32Array, Int8Array, IntArray, Vectors
 
 LSH_TABLES, MAX_LSH_TABLES = 30, 1024
@@ -51,16 +49,8 @@ def hyperplanes(count: int, n_features: int, seed: int) -> Int8Array:
 class CodedIndex(ExactIndex, ABC):
     """An exact index behind a filter on codes. The bits of a code say on which side of public planes a record lies."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        n_features: int,
-        planes: Int8Array,
-        *,
-        scanner: str = "auto",
-        threads: int | None = None,
-    ):
-        super().__init__(kernel, n_features, scanner=scanner, threads=threads)
+    def __init__(self, kernel: Kernel, n_features: int, planes: Int8Array, **options: Any):
+        super().__init__(kernel, n_features, **options)
         self.planes = planes
         self.slots = Slots(n_features, with_scale=kernel.uses_lengths, code_bytes=len(planes) // 8)
 
@@ -72,7 +62,7 @@ class CodedIndex(ExactIndex, ABC):
         """The slots of the records whose codes are similar to each query's. For the curator and for experiments."""
         everything = np.full(1, -np.inf, dtype=np.float32)
         blocks = (queries[slice(i, i + 1)] for i in range(len(queries)))
-        return [self._scan(self.slots.store, everything, block, tau)[0].slots for block in blocks]
+        return [self._scan(self.slots.rows, everything, block, tau)[0].slots for block in blocks]
 
     def recall(self, queries: Vectors, tau: int) -> float:
         """The share of the exact index's selection that this index finds, over all these queries.
@@ -98,7 +88,8 @@ class LSHIndex(CodedIndex):
     paper. An exact scan finds everything and is hardly slower, and `sketch` makes better use of the same planes: see
     docs/performance.md.
 
-    >>> from indknn.core.kernels import Cosine, tau_on_grid
+    >>> from indknn.core.kernels import Cosine
+    >>> from indknn.types import tau_on_grid
     >>> from indknn.core.quantise import quantise
     >>> index = LSHIndex(Cosine(), 3, seed=1)
     >>> slots = index.add(quantise([[1.0, 0.0, 0.1], [0.0, 1.0, 0.0]]))
@@ -114,8 +105,7 @@ class LSHIndex(CodedIndex):
         n_tables: int = LSH_TABLES,
         n_bits: int = LSH_BITS,
         seed: int = 0,
-        scanner: str = "auto",
-        threads: int | None = None,
+        **options: Any,
     ):
         if not 1 <= n_tables <= MAX_LSH_TABLES:
             raise InvalidInputError(f"n_tables must be in [1, {MAX_LSH_TABLES}], got {n_tables!r}")
@@ -124,7 +114,7 @@ class LSHIndex(CodedIndex):
         self.n_tables, self.n_bits, self.seed = n_tables, n_bits, seed
         self._width = 1 if n_bits <= 8 else 2
         planes = _padded(n_tables, n_bits, 8 * self._width, n_features, seed)
-        super().__init__(kernel, n_features, planes, scanner=scanner, threads=threads)
+        super().__init__(kernel, n_features, planes, **options)
 
     def _scan(self, rows: Rows, factors: Float32Array, block: Vectors, tau: int) -> list[Found]:
         return self.scanner.scan_equal(rows, block.values, factors, self._codes(block), self._width)
@@ -155,8 +145,7 @@ class SketchIndex(CodedIndex):
         n_bits: int = SKETCH_BITS,
         recall: float = SKETCH_RECALL,
         seed: int = 0,
-        scanner: str = "auto",
-        threads: int | None = None,
+        **options: Any,
     ):
         if kernel.uses_lengths:
             raise InvalidInputError(
@@ -169,7 +158,7 @@ class SketchIndex(CodedIndex):
             raise InvalidInputError(f"recall must be in (0, 1), got {recall!r}")
         self.n_bits, self.target_recall, self.seed = n_bits, recall, seed
         planes = hyperplanes(n_bits, n_features, seed)
-        super().__init__(kernel, n_features, planes, scanner=scanner, threads=threads)
+        super().__init__(kernel, n_features, planes, **options)
 
     def cut(self, tau: int) -> int:
         """In how many bits a candidate's sketch may differ from the query's. This is public."""
@@ -191,5 +180,7 @@ def hamming_cut(cosine: float, n_bits: int, recall: float) -> int:
     p = acos(min(max(cosine, -1.0), 1.0)) / pi
     if p in {0.0, 1.0}:
         return round(p * n_bits)
+    from scipy.special import bdtr  # noqa: PLC0415 - takes long to import, and only sketches need it
+
     within = bdtr(np.arange(n_bits + 1), n_bits, p)
     return min(int(np.searchsorted(within, recall)), n_bits)

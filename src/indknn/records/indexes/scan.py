@@ -1,8 +1,14 @@
-"""The arithmetic of a scan: two scanners that give the same answers, and the choice between them.
+"""The exact index: records by slot, two scanners that give the same answers, and the scan of all records.
 
-`native` is the C extension, which is optional. `numpy` is always available, and tests compare `native` with it. A
-scanner makes proposals: it returns the records whose integer dot product reaches a bound that is a little too low. Then
-the kernel decides, on its grid.
+A record keeps its slot while it exists. New records take freed slots first, so nothing is moved or rebuilt when records
+come and go. Besides its features, a record takes 4 bytes here: |x| in float32 for the scan, where NaN marks a free
+slot. |x| is computed exactly for the few records that a query comes near. With many features that needs 4 more bytes:
+|x|² as an integer. Kernels that use lengths also need the scale, and hashing indexes a code.
+
+A scanner compares every record with every query by integer dot products. `native` is the C extension, which is
+optional. `numpy` is always available, and tests compare `native` with it. Their speed is limited by reading memory, so
+they read each record once for up to 64 queries. A scanner makes proposals: it returns the records whose dot product
+reaches a bound that is a little too low. Then the kernel decides, on its grid.
 """
 
 from __future__ import annotations
@@ -12,14 +18,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from indknn.core.quantise import EXACT_FEATURES, integer_dots, whole_product
+from indknn.core.kernels import Kernel
+from indknn.core.quantise import ALIGNED, EXACT_FEATURES, aligned_zeros, integer_dots, whole_product
 from indknn.errors import InvalidInputError
-from indknn.types import BoolArray, Float32Array, Int8Array, IntArray
+from indknn.types import BoolArray, Float32Array, FloatArray, Int8Array, IntArray, Selection, Vectors
 
 try:
     _native: Any = import_module("indknn.records.indexes._native")
@@ -65,33 +72,143 @@ class Codes(NamedTuple):
     queries: CodeArray
 
 
-class Scanner(Protocol):
-    """Scans for up to 64 queries. Row i is found for query j when float32(dot) >= roots[i] * factors[j]."""
+_SHORT = 255
+"""With so few features |x|² is below 2^22. Then |x| in float32 determines it: its square is off by less than 1/2."""
+_FIRST_CAPACITY = 64
+_MANY_BYTES = 1 << 24
+_ARRAYS = ("values", "squared", "roots", "scale", "codes")
+NO_SCALES: FloatArray = np.ones(1)  # broadcasts to any length
+
+
+class FreeSlots:
+    """Assigns slots. Freed ones are taken first, the latest first."""
+
+    def __init__(self) -> None:
+        self.used = 0  # all slots below this have been used at least once
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return self.used - len(self._free)
+
+    def take(self, n: int) -> IntArray:
+        """A slot for each of n records."""
+        recycled = [self._free.pop() for _ in range(min(n, len(self._free)))]
+        first, self.used = self.used, self.used + n - len(recycled)
+        if not recycled:
+            return np.arange(first, self.used)
+        return np.array([*recycled, *range(first, self.used)], dtype=np.int64)
+
+    def give_back(self, slots: IntArray) -> None:
+        """Nothing is in these slots any more."""
+        self._free.extend(slots.tolist())
+
+
+class Slots(FreeSlots):
+    """Quantised records by slot.
+
+    >>> slots = Slots(2)
+    >>> slots.add(Vectors(np.array([[3, 4]], dtype=np.int8), np.array([5.0]), np.array([1.0]))).tolist()
+    [0]
+    >>> slots.root_norm(np.array([0])).tolist()
+    [5.0]
+    """
+
+    def __init__(self, n_features: int, *, with_scale: bool = False, code_bytes: int = 0):
+        if not 1 <= n_features <= MAX_FEATURES:
+            raise InvalidInputError(f"n_features must be in [1, {MAX_FEATURES}], got {n_features!r}")
+        super().__init__()
+        self.with_scale = with_scale
+        self.values: Int8Array = np.zeros((0, n_features), dtype=np.int8)
+        self.squared: Int32Array = np.zeros((0, int(n_features > _SHORT)), dtype=np.int32)
+        self.roots: Float32Array = np.zeros(0, dtype=np.float32)
+        self.scale: FloatArray = np.zeros((0, int(with_scale)))
+        self.codes: CodeArray = np.zeros((0, code_bytes), dtype=np.uint8)
 
     @property
-    def name(self) -> str:
-        """Which scanner this is, and what it runs on."""
-        ...
+    def rows(self) -> Rows:
+        """The arrays that a scan reads."""
+        return Rows(self.values, self.roots, self.used)
 
-    def scan(self, rows: Rows, queries: Int8Array, factors: Float32Array) -> list[Found]:
-        """Among all rows."""
-        ...
+    @property
+    def bytes_per_slot(self) -> int:
+        """How many bytes a record takes, including its features."""
+        return sum(
+            array.itemsize * int(np.prod(array.shape[1:])) for array in (getattr(self, name) for name in _ARRAYS)
+        )
 
-    def scan_equal(
-        self, rows: Rows, queries: Int8Array, factors: Float32Array, codes: Codes, width: int
-    ) -> list[Found]:
-        """Among rows whose code has any unit of `width` bytes in common with the query's."""
-        ...
+    def root_norm(self, slots: IntArray | slice) -> FloatArray:
+        """|x| of these records, exactly as it was when they were added."""
+        result: FloatArray
+        if self.squared.shape[1]:
+            result = np.sqrt(self.squared[slots, 0], dtype=np.float64)
+        else:
+            result = self.roots[slots].astype(np.float64)
+            result = np.sqrt(np.rint(result * result))
+        return result
 
-    def scan_hamming(
-        self, rows: Rows, queries: Int8Array, factors: Float32Array, codes: Codes, cut: int
-    ) -> list[Found]:
-        """Among rows whose code differs from the query's in at most `cut` bits."""
-        ...
+    def scales(self, slots: IntArray | slice) -> FloatArray:
+        """The scales of these records, if the kernel uses them."""
+        return self.scale[slots, 0] if self.with_scale else NO_SCALES
 
-    def signs(self, values: Int8Array, planes: Int8Array) -> CodeArray:
-        """Bit p of row i: is the dot product of row i and plane p at least 0? Eight planes per byte."""
-        ...
+    def add(self, vectors: Vectors, codes: CodeArray | None = None) -> IntArray:
+        """Store the vectors and return the slot of each."""
+        before, values = self.used, vectors.values
+        if vectors.spare and not before and values.nbytes >= _MANY_BYTES and values.ctypes.data % ALIGNED == 0:
+            self.values = values  # a copy would take as much memory again
+        slots = self.take(len(values))
+        self._reserve(self.used, before)
+        fresh = self.used - before == len(slots)
+        where: slice | IntArray = slice(before, self.used) if fresh else slots
+        if self.values is not values:
+            self.values[where] = values
+        if self.squared.shape[1]:
+            self.squared[where, 0] = np.rint(vectors.root_norm * vectors.root_norm)  # exact: a root of an integer
+        self.roots[where] = vectors.root_norm
+        if self.with_scale:
+            self.scale[where, 0] = vectors.scale
+        if codes is not None:
+            self.codes[where] = codes
+        return slots
+
+    def expect(self, records: int) -> None:
+        """Reserve room for this many. Pages that are never written take no memory."""
+        self._reserve(records, self.used)
+
+    def remove(self, slots: IntArray) -> None:
+        """Free the slots and overwrite their contents."""
+        where = int(slots[0]) if len(slots) == 1 else slots  # one index is much quicker than a list of one
+        self.values[where] = 0
+        self.squared[where] = 0
+        self.roots[where] = np.nan
+        self.scale[where] = 0.0
+        self.codes[where] = 0
+        self.give_back(slots)
+
+    def _reserve(self, capacity: int, used: int) -> None:
+        have = len(self.roots)
+        if capacity <= have:
+            return
+        capacity = max(capacity, have + have // 2, _FIRST_CAPACITY)
+        for name in _ARRAYS:
+            old = getattr(self, name)
+            if len(old) == capacity:  # just taken over
+                continue
+            new = aligned_zeros((capacity, *old.shape[1:]), old.dtype)
+            new[:used] = old[:used]
+            old[:] = 0  # the old copy would otherwise keep forgotten features in freed memory
+            setattr(self, name, new)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state.update({name: state[name][: self.used] for name in _ARRAYS})
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for name in _ARRAYS:  # these may be read-only maps, and not aligned
+            new = aligned_zeros(state[name].shape, state[name].dtype)
+            new[:] = state[name]
+            setattr(self, name, new)
 
 
 def make_scanner(name: str = "auto", threads: int | None = None) -> Scanner:
@@ -302,3 +419,76 @@ def _by_query(parts: list[Part], n_queries: int) -> list[Found]:
     order = np.argsort(which, kind="stable")
     ends = np.cumsum(np.bincount(which, minlength=n_queries))[:-1]
     return [Found(s, d) for s, d in zip(np.split(slots[order], ends), np.split(dots[order], ends), strict=True)]
+
+
+Scanner: TypeAlias = NativeScanner | NumpyScanner
+"""Scans for up to 64 queries. Row i is found for query j when float32(dot) >= roots[i] * factors[j]."""
+Scan: TypeAlias = Callable[[Rows, Float32Array, Vectors, int], list[Found]]
+_SLACK = 2.0**-20  # float32 rounds four times on the way to the bound, each by at most 2^-24
+
+
+class ExactIndex:
+    """Scan of all records, for up to 64 queries at a time.
+
+    `scanner` is 'auto', 'native' or 'numpy'. `threads` limits the cores of one scan, None for all.
+    """
+
+    def __init__(self, kernel: Kernel, n_features: int, *, scanner: str = "auto", threads: int | None = None):
+        self.kernel = kernel
+        self.n_features = n_features
+        self.scanner, self.threads = make_scanner(scanner, threads), threads
+        self.slots = Slots(n_features, with_scale=kernel.uses_lengths)
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def add(self, vectors: Vectors) -> IntArray:
+        """Store the records; the slot of each."""
+        return self.slots.add(vectors)
+
+    def remove(self, slots: IntArray) -> None:
+        """Forget the records in these slots."""
+        self.slots.remove(slots)
+
+    def search(self, queries: Vectors, tau: int) -> list[Selection]:
+        """The records with κ >= tau, query by query."""
+        return self._search(queries, tau, self._scan)
+
+    def _search(self, queries: Vectors, tau: int, scan: Scan) -> list[Selection]:
+        step, n = 1 if self.kernel.uses_lengths else MAX_QUERIES, len(queries.values)
+        found: list[Selection] = []
+        for start in range(0, n, step):
+            block = queries if n <= step else queries[slice(start, start + step)]
+            near = scan(*self._bounded(block, tau), block, tau)
+            found += [self._decide(proposed, block, i, tau) for i, proposed in enumerate(near)]
+        return found
+
+    def _scan(self, rows: Rows, factors: Float32Array, block: Vectors, tau: int) -> list[Found]:
+        """The records that may have κ >= tau, and perhaps a few more."""
+        return self.scanner.scan(rows, block.values, factors)
+
+    def _bounded(self, block: Vectors, tau: int) -> tuple[Rows, Float32Array]:
+        """Row i may have κ >= tau with query j only if its dot product reaches roots[i] * factors[j]."""
+        s = self.slots
+        if self.kernel.uses_lengths:
+            return Rows(s.values, self._bounds(block, tau), s.used), np.ones(1, dtype=np.float32)
+        least = block.root_norm * self.kernel.least_cosine(tau)
+        return s.rows, (least - np.abs(least) * _SLACK).astype(np.float32)
+
+    def _bounds(self, query: Vectors, tau: int) -> Float32Array:
+        """For a kernel that uses lengths: the bound of each record. NaN if there is none."""
+        s, every = self.slots, slice(0, self.slots.used)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # free slots have scale 0
+            root_q, scale_q = float(query.root_norm[0]), float(query.scale[0])
+            least = self.kernel.least_dot(tau, s.root_norm(every), s.scales(every), root_q, scale_q)
+            bounds = (least - np.abs(least) * _SLACK).astype(np.float32)
+        bounds[np.isnan(s.roots[every])] = np.nan
+        return bounds
+
+    def _decide(self, found: Found, block: Vectors, i: int, tau: int) -> Selection:
+        s, slots = self.slots, found.slots
+        root_q, scale_q = float(block.root_norm[i]), float(block.scale[i])
+        dots = found.dots.astype(np.float64)
+        kappa = self.kernel.values(dots, s.root_norm(slots), s.scales(slots), root_q, scale_q)
+        chosen = kappa >= tau
+        return Selection(slots[chosen], kappa[chosen])

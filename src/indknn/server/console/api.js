@@ -19,8 +19,10 @@ export class Failure extends Error {
   }
 }
 
-export async function call(method, path, body) {
+// With a `request` id the server does it once, however often it is sent.
+export async function call(method, path, body, request) {
   const headers = { Accept: "application/json" };
+  if (request !== undefined) headers["X-Request-Id"] = request;
   if (key !== null) headers.Authorization = `Bearer ${key}`;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response, answer;
@@ -39,6 +41,12 @@ export async function call(method, path, body) {
   if (!response.ok) throw failure(response, parsed);
   if (parsed === undefined) throw new Failure("broken", "The server's answer could not be read.");
   return parsed;
+}
+
+// Browsers have no randomUUID for pages that come over plain HTTP from another machine.
+export function newId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return `console-${Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 }
 
 function parse(text) {

@@ -27,6 +27,7 @@ export function mount(page) {
     const end = top ?? last;
     const after = Math.max(0, end - PAGE);
     const { entries } = await call("GET", `/v1/audit?after=${after}&limit=${end - after}`);
+    if (end !== (top ?? last)) return; // another page was asked for meanwhile, and must not be painted over
     tell(error, "");
     paint([...entries].reverse());
   }
@@ -51,19 +52,21 @@ export function mount(page) {
     else tell(error, `Problems found: ${problems.join("; ")}.`);
   }
 
-  // Page by page, one entry per line, with all hashes. So the chain can be checked with the file alone.
+  // Page by page, one entry per line, and at the end the signed head. So `indknn check` can check the file alone.
   async function download() {
     const lines = [];
+    let length = 0;
     for (let next = 0; next !== null;) {
       const part = await call("GET", `/v1/audit?after=${next}&limit=1000`);
-      lines.push(...part.entries.map((entry) => `${JSON.stringify(entry)}\n`));
+      length += part.entries.length;
+      lines.push(...[...part.entries, ...(part.head ? [part.head] : [])].map((line) => `${JSON.stringify(line)}\n`));
       next = part.next;
     }
     if (link.href) URL.revokeObjectURL(link.href);
     link.href = URL.createObjectURL(new Blob(lines, { type: "application/jsonl" }));
     link.download = "audit.jsonl";
     link.click();
-    tell(result, `Downloaded ${many(lines.length, "entry", "entries")} as audit.jsonl.`);
+    tell(result, `Downloaded ${many(length, "entry", "entries")} as audit.jsonl.`);
   }
 
   function paint(entries) {
@@ -89,22 +92,37 @@ function row(entry) {
   return make("tr", { role: "row" }, ...[count(entry.position), words(entry), stamp(entry.at), hash].map((cell) => make("td", { role: "cell" }, cell)));
 }
 
+// Releases are numbered, answers and steps of training alike.
+function released({ first, last, count: all, sums = 0 }) {
+  const done = [];
+  if (sums > 0) done.push(`Trained the shared model (${many(sums, "release")}).`);
+  if (all > sums) done.push(`Answered ${many(all - sums, "query", "queries")}.`);
+  return `${done.join(" ")} ${first === last ? `Release ${count(first)}` : `Releases ${count(first)} to ${count(last)}`}.`;
+}
+
 function words({ kind, body }) {
   const facts = typeof body === "string" ? JSON.parse(body) : body;
   switch (kind) {
     case "init": return "Store made.";
-    case "settings": return `First records: ${many(facts.n_features, "feature")}, labels ${facts.classes.join(", ")}.`;
+    case "signing": return "Made a new key for signatures.";
+    case "settings": return `First records: ${many(facts.n_features, "feature")}${facts.classes.length ? `, labels ${facts.classes.join(", ")}` : ""}.`;
     case "add": return `Added ${many(facts.records, "record")}.`;
     case "forget": return `Forgot ${many(facts.owners, "owner")}, erased ${many(facts.records, "record")}.`;
-    case "answers": return facts.sums === facts.count
-      ? `Trained the shared model: ${many(facts.sums, "release")}.`
-      : facts.count === 1
-      ? `Answered query ${count(facts.first)}.`
-      : `Answered ${count(facts.count)} queries, ${count(facts.first)} to ${count(facts.last)}.`;
+    case "expire": return `${many(facts.records, "record")} expired and were erased, with all that ${many(facts.owners, "owner")} had.`;
+    case "keep": return `Kept the bytes of ${many(facts.records, "record")} because of a legal hold. They take no further part.`;
+    case "hold": return `Put ${many(facts.owners, "owner")} under a legal hold.`;
+    case "release": return `Ended the legal hold on ${many(facts.owners, "owner")}.`;
+    case "lower": return `Lowered the promise to ${many(facts.owners, "owner")}.`;
+    case "renew": return `A new period began: number ${count(facts.period)}.`;
+    case "rewrite": return "Rewrote the database, so that erased bytes are gone.";
+    case "answers": return released(facts);
     case "public": return `Declared ${many(facts.rows, "public row")} that the shared model may use.`;
+    case "publish": return "Exported the shared model, so that it may be published.";
     case "purge": return "Purged all answers and the shared model. Everybody who asks again can see it.";
+    case "analyst": return `Declared an analyst: ${many(facts.analysts, "analyst")} in all.`;
     case "budget": return `Limited an analyst to ε = ${figure(facts.epsilon)}${facts.was === null ? "" : ` (${figure(facts.was)} before)`}.`;
     case "keys": return "First key made.";
+    case "undone": return "A change was undone. Bytes of it stay in the database until a rewrite.";
     case "prune": return `Deleted the ids of ${many(facts.requests, "old request")}.`;
     case "repeats": return `Repeated ${many(facts.requests, "request")}, at no charge.`;
     case "fold": return "Added earlier charges to the balances.";

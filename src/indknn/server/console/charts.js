@@ -28,7 +28,7 @@ export function bars({ title, values, labels, axis }, width) {
     bar.append(draw("title", {}, `${labels[i]}: ${count(value)}`));
     picture.append(bar);
   });
-  for (const share of [0, 0.5, 1]) picture.append(text(x(share), HEIGHT - 22, `${100 * share} %`, anchor(share)));
+  for (const share of [0, 0.5, 1]) picture.append(text(x(share), HEIGHT - 22, `${100 * share}%`, anchor(share)));
   picture.append(text(x(0.5), HEIGHT - 5, axis, "middle"));
   return picture;
 }

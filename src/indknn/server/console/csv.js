@@ -1,66 +1,44 @@
-// Records from pasted text: CSV with names in the first row, or JSON. Throws sentences.
+// Tables from text, as `indknn add` and `indknn predict` read them: names in the first row, and all values are text.
+// Throws sentences.
 
-export function parseRecords(text, classes) {
-  const trimmed = text.trim();
-  if (/^[[{]/.test(trimmed)) return fromJson(trimmed);
-  return fromCsv(trimmed, classes);
-}
+const LARGEST = 2_000_000; // bytes; a text field is slow above this, and the command line is better
+const SEPARATORS = [",", ";", "\t", "|"];
+const TRIED = 100; // rows that must fit a separator
 
-function fromJson(text) {
-  let parsed;
+// The text of a chosen file. Other encodings are refused: a wrong letter in a name would make another person.
+export async function textOf(file) {
+  if (file.size > LARGEST) throw new Error(`${file.name} is too large for this page. Use the command line: indknn --help.`);
   try {
-    parsed = JSON.parse(text);
-  } catch (error) {
-    throw new Error(`This is not valid JSON: ${error.message}.`);
+    return new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+  } catch {
+    throw new Error(`${file.name} is not text in UTF-8. Save it as CSV UTF-8.`);
   }
-  const list = Array.isArray(parsed) ? parsed : parsed.records;
-  if (!Array.isArray(list)) throw new Error('JSON must be a list of records, or {"records": [...]}.');
-  list.forEach((record, i) => {
-    if (!Array.isArray(record?.features)) throw new Error(`Record ${i + 1} has no list of "features".`);
-    if (record.label === undefined) throw new Error(`Record ${i + 1} has no "label".`);
-  });
-  return list;
 }
 
-function fromCsv(text, classes) {
-  const [head, ...rows] = parseCsv(text);
-  const names = head.map((name) => name.trim().toLowerCase());
-  const label = names.findIndex((name) => name === "label" || name === "y");
-  const owner = names.indexOf("owner"), own = names.indexOf("record_id");
-  if (label < 0) throw new Error('The first row must name the columns, and one of them must be "label" or "y".');
-  if (rows.length === 0) throw new Error("There is a row of names, but no record under it.");
+// The names of the columns, and the rows under them.
+export function parseTable(text) {
+  const [names = [], ...rows] = cells(text, separatorOf(text));
+  if (rows.length === 0) throw new Error("There must be a row of column names, and rows under it.");
   rows.forEach((row, i) => {
-    if (row.length !== head.length) {
-      throw new Error(`Row ${i + 2} has ${row.length} values, but the first row has ${head.length}.`);
-    }
-    // One empty name would make one person of many, with a single budget.
-    if (owner >= 0 && row[owner].trim() === "") throw new Error(`Row ${i + 2} has no owner.`);
+    if (row.length !== names.length) throw new Error(`Row ${i + 2} has ${row.length} values, but the first row has ${names.length}.`);
   });
-  const typed = labelType(rows.map((row) => row[label].trim()), classes);
-  return rows.map((row, i) => ({
-    features: row.flatMap((cell, j) => ([label, owner, own].includes(j) ? [] : [number(cell, `row ${i + 2}, column ${head[j]}`)])),
-    label: typed(row[label].trim()),
-    ...(owner < 0 ? {} : { owner: row[owner] }),
-    ...(own < 0 ? {} : { record_id: row[own] }),
-  }));
+  if (names.length > 1 && [names, ...rows].every((row) => row.at(-1) === "")) { // every line ends with a separator
+    for (const row of [names, ...rows]) row.pop();
+  }
+  const twin = names.find((name, i) => names.indexOf(name) < i);
+  if (twin !== undefined) throw new Error(`The column "${twin}" must not occur twice.`);
+  return { names, rows };
 }
 
-// CSV has no types. A store with numbers for labels gets numbers; a new one does if all of them look so.
-function labelType(labels, classes) {
-  const numeric = classes.length > 0
-    ? classes.every((name) => typeof name === "number")
-    : labels.every((text) => /^-?\d+$/.test(text));
-  return numeric ? (text) => (/^-?\d+$/.test(text) ? Number(text) : text) : (text) => text;
-}
-
-export function number(text, where) {
-  const value = Number(text);
-  if (text.trim() === "" || !Number.isFinite(value)) throw new Error(`"${text.trim()}" in ${where} is not a number.`);
-  return value;
+// The first separator that gives the first rows as many values as there are names, and more than one.
+function separatorOf(text) {
+  const tried = SEPARATORS.map((separator) => [separator, cells(text, separator, TRIED)]);
+  const fits = tried.find(([, [head = [], ...rows]]) => head.length > 1 && rows.every((row) => row.length === head.length));
+  return (fits ?? tried.reduce((best, one) => ((one[1][0]?.length ?? 0) > (best[1][0]?.length ?? 0) ? one : best)))[0];
 }
 
 // Quotes as in RFC 4180: "a ""b"", c" is one value, and may hold line breaks. Empty lines are skipped.
-export function parseCsv(text) {
+function cells(text, separator, most = Infinity) {
   const rows = [];
   let row = [], cell = "", quoted = false, wasQuoted = false;
   const endCell = () => { row.push(cell); cell = ""; wasQuoted = false; };
@@ -70,18 +48,29 @@ export function parseCsv(text) {
     if (!blank) rows.push(row);
     row = [];
   };
-  for (let i = 0; i < text.length; i++) {
+  for (let i = text.startsWith("\ufeff") ? 1 : 0; i < text.length && rows.length < most; i++) {
     const c = text[i];
     if (quoted) {
       if (c !== '"') cell += c;
       else if (text[i + 1] === '"') { cell += '"'; i++; }
       else quoted = false;
     } else if (c === '"' && cell.trim() === "") { cell = ""; quoted = true; wasQuoted = true; }
-    else if (c === ",") endCell();
+    else if (c === separator) endCell();
     else if (c === "\n") endRow();
     else if (c !== "\r") cell += c;
   }
-  if (quoted) throw new Error("A quotation mark is opened and never closed.");
+  if (quoted && most === Infinity) throw new Error("A quotation mark is opened and never closed.");
   endRow();
   return rows;
 }
+
+export function number(text, where) {
+  const value = Number(text);
+  if (text.trim() === "" || !Number.isFinite(value)) throw new Error(`"${text.trim()}" in ${where} is not a number.`);
+  return value;
+}
+
+// A table as text that `parseTable` reads back.
+export const csvOf = (rows) => rows.map((row) => `${row.map(quote).join(",")}\r\n`).join("");
+
+const quote = (value) => (/[",\r\n;\t|]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : String(value));

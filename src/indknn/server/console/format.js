@@ -13,12 +13,12 @@ export function figure(x) {
 }
 
 export function percent(share) {
-  if (share > 0 && share < 0.001) return "under 0.1 %";
-  return `${Number((100 * share).toFixed(1))} %`;
+  if (share > 0 && share < 0.001) return "under 0.1%";
+  return `${Number((100 * share).toFixed(1))}%`;
 }
 
 // Bounds are rounded up: what is shown must still be true.
-export const percentUp = (share) => `${(Math.ceil(1000 * share) / 10).toFixed(1)} %`;
+export const percentUp = (share) => `${(Math.ceil(1000 * share) / 10).toFixed(1)}%`;
 
 export const clock = (date) => date.toLocaleTimeString(LOCALE, { hour12: false });
 

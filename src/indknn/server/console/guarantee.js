@@ -1,7 +1,7 @@
 // The guarantee, in words that a privacy officer can rely on.
 
 import { find, make, pairs } from "./dom.js";
-import { count, figure, percentUp } from "./format.js";
+import { count, figure, many, percent, percentUp, stamp } from "./format.js";
 
 const FILTERS = {
   gdp: "gdp, Gaussian differential privacy: exact for this mechanism.",
@@ -21,16 +21,16 @@ export function mount(page) {
   let shown = "";
   return {
     show() {
-      const promise = page.session.guarantee;
-      const state = JSON.stringify(promise);
+      const { guarantee: promise, time } = page.session;
+      const state = JSON.stringify([promise, time]);
       if (state === shown) return;
       shown = state;
-      body.replaceChildren(...(promise ? words(promise) : [make("p", {}, "The server did not send its guarantee.")]));
+      body.replaceChildren(...(promise ? words(promise, time) : [make("p", {}, "The server did not send its guarantee.")]));
     },
   };
 }
 
-function words({ observer, epsilon, delta, filter, budget, words: said }) {
+function words({ observer, epsilon, delta, filter, budget, words: said, periods }, time) {
   const more = observer === "one analyst" ? [POOLING] : [];
   return [
     make("p", { class: "lead" }, said),
@@ -38,9 +38,20 @@ function words({ observer, epsilon, delta, filter, budget, words: said }) {
       [`ε = ${figure(epsilon)}`, `bounds what the answers to ${observer} can reveal about one person. ${odds(epsilon, delta, filter, budget)}`],
       [`δ = ${figure(delta)}`, `is the chance, for each person, that this bound fails: ${inWords(delta)}.`],
       ["The filter", `counts what each owner has spent. It stops using their records before their budget is exceeded. It is ${FILTERS[filter] ?? filter}`],
+      ...overTime(epsilon, periods, time),
     ], { class: "facts" }),
     make("h3", {}, "What it does not promise"),
     make("ul", {}, ...[...more, ...NOT_PROMISED].map((line) => make("li", {}, line))),
+  ];
+}
+
+// How budgets depend on the clock. Empty if they do not.
+function overTime(epsilon, periods, time) {
+  if (!time) return [];
+  const over = periods?.epsilon_over_all === null ? "too large to compute" : figure(periods?.epsilon_over_all ?? 0);
+  return [
+    ...(time.renew_days ? [[`Period ${count(time.period)}`, `of ${many(time.renew_days, "day")} each. In every period people's budgets start anew: ε = ${figure(epsilon)} in this one, ${over} over all ${many(periods.begun, "period")} so far. The next begins at ${stamp(time.next_begins)} UTC.`]] : []),
+    ...(time.pace_days ? [["The pace", `Votes may have used ${percent(time.by_now)} of their part by now. It grows evenly over ${many(time.pace_days, "day")}.`]] : []),
   ];
 }
 

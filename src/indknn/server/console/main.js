@@ -1,15 +1,16 @@
-// The page: who is signed in, which panels they see, and regular refreshes.
+// The page: who is signed in, which tasks they see, which of them is open, and regular refreshes.
 
 import { call } from "./api.js";
+import { mountAsk, mountAskFile } from "./ask.js";
 import { mount as audit } from "./audit.js";
 import { busy, find, make, tell } from "./dom.js";
 import { clock } from "./format.js";
 import { mount as guarantee } from "./guarantee.js";
+import { mount as holds } from "./holds.js";
 import { mount as keys, mountAnalysts } from "./keys.js";
 import { mount as overview } from "./overview.js";
 import { mount as owner } from "./owner.js";
 import { mount as purge } from "./purge.js";
-import { mount as query } from "./query.js";
 import { mount as records } from "./records.js";
 import { mountSignIn } from "./signin.js";
 import { mountAnswers, mountSpent } from "./trends.js";
@@ -18,14 +19,24 @@ const EVERY = 10_000; // ms between refreshes, while the page is visible
 
 const page = {
   session: null,
+  model: null, // the public facts about the model, with its schema
   status: null,
   may: (what) => page.session?.can.includes(what) ?? false,
   refresh,
   failed,
 };
 
-const trail = audit(page), loading = [mountAnalysts(page), keys(page)];
-const panels = [guarantee, overview, mountAnswers, mountSpent, query, owner, records, purge].map((mount) => mount(page));
+// Each task has an address: #ask, #people. What is in it stands in index.html, by `data-page`.
+const TASKS = {
+  overview: { title: "Overview", panels: [overview, mountAnswers, mountSpent, guarantee] },
+  ask: { title: "Ask", panels: [mountAsk, mountAskFile] },
+  people: { title: "People", panels: [owner, holds] },
+  analysts: { title: "Analysts and keys", panels: [mountAnalysts, keys] },
+  records: { title: "Records", panels: [records, purge] },
+  audit: { title: "Audit", panels: [audit] },
+};
+for (const task of Object.values(TASKS)) task.panels = task.panels.map((mount) => mount(page));
+const sections = [...document.querySelectorAll("#panels > section")];
 const signIn = mountSignIn(enter);
 let updated = null, running = null;
 
@@ -47,27 +58,46 @@ async function boot() {
   find("#loading").hidden = page.session !== null || signIn.isOpen();
 }
 
-async function enter(session) {
+async function enter(session, moveFocus = false) {
   page.session = session;
   arrange();
   find("#panels").hidden = find("#session-actions").hidden = find("#nav").hidden = false;
   find("#sign-out").hidden = session.open;
+  if (moveFocus) focusHeading();
   await refresh();
 }
 
+const allowed = (section) => section.dataset.needs === undefined || page.may(section.dataset.needs);
+
+// The task that is open: that of the address if the key allows it. An owner comes for their own statement.
+function current() {
+  const open = [...new Set(sections.filter(allowed).map((section) => section.dataset.page))];
+  const wanted = location.hash.slice(1);
+  if (open.includes(wanted)) return wanted;
+  return page.session.owner ? "people" : open[0];
+}
+
 function arrange() {
-  const { session } = page;
+  const { session } = page, task = current();
   tell(find("#model"), `model ${session.model}`);
   tell(find("#who"), session.open ? "Open: no keys are set, so everybody on this machine may do everything." : `${session.name}, ${session.role}`);
-  const links = [];
-  for (const section of document.querySelectorAll("#panels > section")) {
-    section.hidden = section.dataset.needs !== undefined && !page.may(section.dataset.needs);
-    if (!section.hidden) links.push([section.id, section.dataset.title]);
+  document.title = `${TASKS[task].title} · indknn console`;
+  for (const section of sections) section.hidden = section.dataset.page !== task || !allowed(section);
+  const links = Object.keys(TASKS).filter((id) => sections.some((section) => section.dataset.page === id && allowed(section)));
+  const list = find("#nav ul"), state = JSON.stringify([links, page.may("keys")]);
+  if (list.dataset.state !== state) { // else the focus on a link would be lost at every refresh
+    list.dataset.state = state;
+    list.replaceChildren(...links.map((id) => make("li", {}, make("a", { href: `#${id}` }, id === "analysts" && !page.may("keys") ? "Analysts" : TASKS[id].title))));
   }
-  const list = find("#nav ul"), state = JSON.stringify(links);
-  if (list.dataset.state === state) return; // else the focus on a link would be lost at every refresh
-  list.dataset.state = state;
-  list.replaceChildren(...links.map(([id, title]) => make("li", {}, make("a", { href: `#${id}` }, title))));
+  for (const link of list.querySelectorAll("a")) {
+    if (link.hash === `#${task}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+}
+
+function focusHeading() {
+  find("h2", sections.find((section) => !section.hidden)).focus({ preventScroll: true });
+  scrollTo(0, 0);
 }
 
 // One refresh at a time. A call during a refresh waits for it, and then gets a new one.
@@ -77,14 +107,21 @@ async function refresh() {
   await running;
 }
 
+// Only what the open task shows is asked for.
 async function fetchAll() {
   try {
+    const { session: before } = page;
     page.session = await call("GET", "/v1/session");
-    if (page.may("status")) page.status = await call("GET", "/v1/status");
+    if (page.model === null || before.n_features !== page.session.n_features) {
+      page.model = await call("GET", `/v2/models/${encodeURIComponent(page.session.model)}`);
+    }
     arrange();
-    for (const panel of panels) panel.show?.();
-    if (page.may("audit")) await trail.load();
-    for (const panel of loading) await panel.load();
+    const task = current();
+    if (task === "overview" && page.may("status")) page.status = await call("GET", "/v1/status");
+    for (const panel of TASKS[task].panels) {
+      panel.show?.();
+      await panel.load?.();
+    }
     updated = new Date();
     tell(find("#updated"), `Updated ${clock(updated)}`);
     if (!find("#banner").hidden) tell(find("#news"), "The server answers again.");
@@ -104,7 +141,7 @@ function stale(failure) {
 // Typed text stays, so that work can continue after signing in with a new key. Signing out deletes everything.
 function failed(failure) {
   if (failure.kind !== "key" || page.session === null) return;
-  page.session = page.status = null;
+  page.session = page.status = page.model = null;
   find("#panels").hidden = find("#session-actions").hidden = find("#nav").hidden = true;
   tell(find("#model"), "");
   tell(find("#who"), "");
@@ -118,6 +155,16 @@ function tick() {
   else if (!signIn.isOpen()) boot();
 }
 
+addEventListener("hashchange", () => {
+  if (!page.session) return;
+  arrange();
+  focusHeading();
+  refresh();
+});
+find(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address belongs to the tasks
+  find("#main").focus();
+});
 find("#refresh").addEventListener("click", () => busy(find("#refresh"), refresh));
 find("#sign-out").addEventListener("click", () => location.reload()); // this clears the memory, with the key
 document.addEventListener("visibilitychange", tick);

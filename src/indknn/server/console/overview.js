@@ -1,7 +1,7 @@
 // The numbers: records and owners, answers, owners whose budget is spent, and how many queries are left.
 
 import { find, make, tell } from "./dom.js";
-import { count, figure, percent } from "./format.js";
+import { count, figure, many, percent, stamp } from "./format.js";
 
 export function mount(page) {
   const list = find("#numbers"), empty = find("#overview-empty");
@@ -23,16 +23,32 @@ function emptiness(session, facts) {
 
 const epsilon = ({ epsilon_so_far: value }) => (value === null ? "too large to compute" : figure(value));
 
+// What expires when, in about these numbers. Empty if no record has a date.
+function expiring(ahead) {
+  const soon = ["day", "week", "month", "year"].filter((step) => ahead[step]).map((step) => `about ${count(ahead[step])} expire within a ${step}`);
+  return [...soon, ...(ahead.held ? [`${many(ahead.held, "owner")} under a hold`] : [])].join(", ");
+}
+
+// What the largest ε is, in this period and over all, and when the next begins. One line if nothing is renewed.
+function largest(facts) {
+  const line = ({ one_analyst: one, together }) => [epsilon(one), `to one analyst; ${epsilon(together)} to all analysts together; at δ = ${figure(together.delta)}, filter ${together.filter}`];
+  const { over_all_periods: all, time } = facts;
+  if (!all) return [["Largest ε so far", ...line(facts)]];
+  const [value, note] = line(facts);
+  return [
+    ["Largest ε, this period", value, `${note}; the next begins at ${stamp(time.next_begins)} UTC`],
+    [`Largest ε, all ${many(all.begun, "period")} so far`, ...line(all)],
+  ];
+}
+
 function numbers(facts) {
-  const left = facts.forecast?.queries_left_for_median_owner;
   const share = facts.owners > 0 ? facts.exhausted / facts.owners : 0;
   return [
-    ["Records", count(facts.records), ""],
+    ["Records", count(facts.records), expiring(facts.retention)],
     ["Owners", count(facts.owners), `${count(facts.forgotten)} forgotten`],
-    ["Answers", count(facts.answers), "queries that were charged"],
+    ["Answers", count(facts.answers), "repeats do not count"],
     ["Exhausted owners", count(facts.exhausted), facts.exhausted > 0 ? `${percent(share)} of owners; they no longer take part` : ""],
-    ["Queries left, forecast", left == null ? "not known yet" : left === 0 ? "none" : `about ${count(left)}`,
-      left == null ? "the median owner has spent nothing" : "for the median owner, if all analysts continue as before"],
-    ["Largest ε so far", epsilon(facts.one_analyst), `to one analyst; ${epsilon(facts.together)} to all analysts together; at δ = ${figure(facts.together.delta)}, filter ${facts.together.filter}`],
+    ["Queries left, forecast", facts.forecast.words, facts.forecast.why],
+    ...largest(facts),
   ];
 }

@@ -11,6 +11,7 @@ export function mount(page) {
   const statement = find("#statement"), receipt = find("#receipt");
   const forget = find("#forget-form"), again = find("#forget-name"), button = find("button", forget);
   const forgetError = find("#forget-error"), link = find("#receipt-link");
+  const lower = find("#lower-form"), epsilon = find("#lower-epsilon"), lowerError = find("#lower-error");
   const search = find("#owner-search"), found = find("#owner-found"), list = find("#owner-list");
   let shown = null; // the owner whose statement is on the page, and whom the form would forget
 
@@ -20,6 +21,10 @@ export function mount(page) {
   });
   search.addEventListener("click", () => busy(search, seek));
   again.addEventListener("input", () => { button.disabled = again.value !== shown; });
+  lower.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (shown !== null) busy(find("button", lower), () => promise(shown));
+  });
   forget.addEventListener("submit", (event) => {
     event.preventDefault();
     if (!button.disabled && shown !== null) busy(button, erase);
@@ -31,10 +36,13 @@ export function mount(page) {
     list.replaceChildren();
     statement.replaceChildren();
     forget.hidden = true;
+    lower.hidden = true;
+    epsilon.value = "";
     again.value = "";
     button.disabled = true;
     tell(error, "");
     tell(forgetError, "");
+    tell(lowerError, "");
   }
 
   // Names that contain what was typed, to choose from.
@@ -75,8 +83,26 @@ export function mount(page) {
       statement.replaceChildren(...lines(facts));
       // Whoever has no records left is forgotten already.
       forget.hidden = !(page.may("forget") && facts.records > 0);
+      lower.hidden = !(page.may("lower") && facts.records > 0);
     } catch (failure) {
       tell(error, failure.message);
+      page.failed(failure);
+    }
+  }
+
+  async function promise(owner) {
+    tell(lowerError, "");
+    const wanted = Number(epsilon.value.replace(",", "."));
+    if (!(wanted > 0)) {
+      tell(lowerError, "Type a number above 0.");
+      epsilon.focus();
+      return;
+    }
+    try {
+      await call("PATCH", path(owner), { epsilon: wanted });
+      await look(owner);
+    } catch (failure) {
+      tell(lowerError, failure.message);
       page.failed(failure);
     }
   }
@@ -121,7 +147,11 @@ export function mount(page) {
   return {
     show() {
       search.hidden = !page.may("curate");
-      if (page.session.owner && name.value === "") name.value = page.session.owner; // an owner's key is for one owner
+      const own = page.session.owner; // an owner's key is for one owner, who sees their statement at once
+      if (own && name.value === "" && shown === null && receipt.hidden) {
+        name.value = own;
+        look(own);
+      }
     },
   };
 }
@@ -131,9 +161,13 @@ function lines(facts) {
     [`Spent, ${account.observer}`, `${spent(account)}${facts.records > 0 ? "" : ", kept in the ledger"}`],
     [`ε so far, ${account.observer}`, soFar(account)],
   ]);
+  const all = facts.over_all_periods; // null unless budgets are renewed
+  const over = all ? [all.one_analyst, all.together].map((account) =>
+    [`ε over all ${count(all.begun)} periods, ${account.observer}`, soFar(account)]) : [];
   const { rounding } = facts;
   return [
-    pairs([["Owner", facts.owner], ["Records", count(facts.records)], ...accounts], { class: "facts" }),
+    pairs([["Owner", facts.owner], ["Records", count(facts.records)], ...accounts, ...over], { class: "facts" }),
+    ...(facts.promise ? [make("p", {}, `${facts.promise[0].toUpperCase()}${facts.promise.slice(1)}.`)] : []),
     make("p", { class: "hint" }, `${rounding[0].toUpperCase()}${rounding.slice(1)}. ${facts.words}`),
   ];
 }

@@ -1,29 +1,27 @@
 // Add records. The text stays until the server has accepted it, so that an error loses no work.
 
-import { call } from "./api.js";
-import { parseRecords } from "./csv.js";
+import { call, newId } from "./api.js";
+import { labelName, parseRecords } from "./columns.js";
+import { textOf } from "./csv.js";
 import { busy, find, tell } from "./dom.js";
 import { count, many } from "./format.js";
-
-const LARGEST = 2_000_000; // characters; a text field is slow above this, and the command line is better
 
 export function mount(page) {
   const form = find("#records form"), button = find("button", form);
   const text = find("#records-text"), file = find("#records-file");
   const preview = find("#records-preview"), error = find("#records-error"), result = find("#records-result");
-  let records = null;
+  let records = null, pending = null; // an upload whose answer was lost is sent with the same id, and done once
 
   text.addEventListener("input", () => { tell(result, ""); read(); });
   file.addEventListener("change", async () => {
-    const [chosen] = file.files;
-    if (!chosen) return;
+    if (!file.files[0]) return;
     tell(result, "");
-    if (chosen.size > LARGEST) {
-      tell(error, `${chosen.name} is too large for this page. Add it on the server with: indknn add.`);
-      return;
+    try {
+      text.value = await textOf(file.files[0]);
+      read();
+    } catch (problem) {
+      tell(error, problem.message);
     }
-    text.value = await chosen.text();
-    read();
   });
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -36,7 +34,7 @@ export function mount(page) {
     tell(preview, "");
     if (text.value.trim() !== "") {
       try {
-        const found = parseRecords(text.value, page.session.classes ?? []);
+        const found = parseRecords(text.value, { schema: page.model?.parameters.schema, classes: page.session.classes ?? [] });
         tell(preview, describe(found));
         records = found;
       } catch (problem) {
@@ -48,10 +46,12 @@ export function mount(page) {
 
   async function add() {
     if (!records) return;
+    if (pending?.text !== text.value) pending = { id: newId(), text: text.value };
     tell(error, "");
     tell(result, "Adding.");
     try {
-      const answer = await call("POST", "/v1/records", { records });
+      const answer = await call("POST", "/v1/records", { records }, pending.id);
+      pending = null;
       const now = `The store now holds ${count(answer.records)} of ${many(answer.owners, "owner")}.`;
       tell(result, [`Added ${many(answer.ids.length, "record")}.`, now, ...answer.warnings.map((line) => `Note: ${line}.`)].join(" "));
       text.value = "";
@@ -62,13 +62,21 @@ export function mount(page) {
     } catch (failure) {
       tell(result, "");
       tell(error, failure.unsure
-        ? `${failure.message} It is not known whether the records were added. Look at the audit trail before sending them again.`
+        ? `${failure.message} It is not known whether the records were added. Adding the same text again adds nothing twice.`
         : failure.message);
       page.failed(failure);
     }
   }
 
-  return {};
+  return {
+    show() {
+      const schema = page.model?.parameters.schema;
+      const label = labelName(schema), owner = schema?.owner ?? "owner", id = schema?.record_id ?? "record_id";
+      tell(find("#records-hint"), `CSV, as for indknn add: the first row has the names of the columns. ${label ? `"${label}"` : '"label" or "y"'} is the label, `
+        + `"${owner}" the person, "${id}" may be your own id of the record, and "${schema?.expires ?? "expires"}" the day from which it takes no part. ${schema ? "The other columns are those of the schema" : "All other columns are features, numbers"}. `
+        + `JSON: a list of {${schema ? '"values": {...}' : '"features": [...]'}, "label": ..., "owner": ...}. A record whose id was added before is replaced.`);
+    },
+  };
 }
 
 function describe(records) {
@@ -76,9 +84,9 @@ function describe(records) {
   const nameless = records.filter((record) => record.owner === undefined && record.id === undefined).length;
   if (nameless > 0) throw new Error(`${many(nameless, "record names no owner", "records name no owner")}. Add a column "owner".`);
   const owners = records.map((record) => record.owner ?? `record ${record.id}`);
-  const widths = new Set(records.map((record) => record.features.length));
+  const widths = new Set(records.map((record) => (record.values ? many(Object.keys(record.values).length, "column") : many(record.features.length, "feature"))));
   const labels = [...new Set(records.map((record) => String(record.label)))].sort();
   const people = `of ${many(new Set(owners.map(String)).size, "owner")}`;
   const shown = labels.length > 8 ? `${labels.slice(0, 8).join(", ")} and ${labels.length - 8} more` : labels.join(", ");
-  return `Ready: ${many(records.length, "record")} ${people}; ${[...widths].join(" or ")} features; labels ${shown}.`;
+  return `Ready: ${many(records.length, "record")} ${people}; ${[...widths].join(" or ")}; labels ${shown}.`;
 }

@@ -31,8 +31,7 @@ export function mountSignIn(enter) {
     }
     field.value = "";
     panel.hidden = true;
-    await enter(session);
-    find("#guarantee-title").focus(); // the field that had the focus is gone
+    await enter(session, true); // the field that had the focus is gone
   }
 
   return {

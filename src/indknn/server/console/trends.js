@@ -38,7 +38,7 @@ export function mountSpent(page) {
       const sentence = `The median owner has spent ${percent(facts.spent_share_median)} of the budget in their most used ledger; `
         + `${many(facts.exhausted, "owner is", "owners are")} exhausted.`;
       tell(find(".sentence", panel), sentence);
-      const labels = values.map((_, i) => `${(100 * i) / values.length} to ${(100 * (i + 1)) / values.length} %`);
+      const labels = values.map((_, i) => `${(100 * i) / values.length} to ${(100 * (i + 1)) / values.length}%`);
       show({ title: `Owners by share of budget spent. ${sentence}`, values, labels, axis: "share of the budget spent; height: owners" });
       tabulate(["Share spent", "Owners"], values.map((value, i) => [labels[i], count(value)]));
     },

@@ -1,18 +1,29 @@
-"""A connection to PostgreSQL with the interface of `home.Connection`.
+"""A connection to PostgreSQL with the interface of `chain.Connection`, and who may write with it.
 
 It tells the books of every row that is written, and refuses transactions after a takeover. SQLite's triggers call this
 process for every row. PostgreSQL cannot do that, and the key of the books must not be used in the database server. So
 rows are written by a few methods alone, and each knows its rows: new rows are the values that are sent, and old rows
 are read in the same transaction.
+
+Whoever may write has the one row of `leases` that has this id. A process that takes the store over writes the row anew.
+Three things identify the holder of a lease, and every writing transaction compares them with the row locked: the epoch,
+which counts; a random token in the text, which never repeats; and the transaction that wrote the row. A restored backup
+brings back an epoch and a token, but another transaction writes the row. So nobody who was replaced becomes valid
+again. A second process is refused while the session of the holder lives. The row says which session that is. There is
+no lock for it, because anybody who may log in could take one.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import islice
+from time import monotonic, sleep
 from typing import Any, Self
 
 import psycopg
@@ -20,17 +31,30 @@ from psycopg.abc import Buffer
 from psycopg.types.json import Json, set_json_dumps, set_json_loads
 from psycopg.types.string import StrBinaryDumper, StrDumper, TextBinaryLoader, TextLoader
 
-from indknn.errors import FencedError, StoreError
-from indknn.store.connection import Books
-from indknn.store.postgres import leases
-from indknn.store.postgres.leases import Lease
-from indknn.store.tables import TABLES, Table
+from indknn.errors import FencedError, StoreError, StoreLockedError
+from indknn.store.chain import Books
+from indknn.store.database import TABLES, Table
 
+_ID = 0
+LOOK = f"SELECT epoch, holder, xmin::text FROM leases WHERE id = {_ID}"
+"""Reads what identifies the holder."""
+_DATABASE = (
+    "SELECT system_identifier || '/' || oid FROM pg_control_system(), pg_database WHERE datname = current_database()"
+)
+_SESSION = "SELECT usesysid, extract(epoch FROM backend_start) FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+# The start of a session of another role cannot be seen. Its number and role can.
+_ALIVE = (
+    "FROM pg_stat_activity WHERE pid = %(pid)s AND usesysid = %(role)s "
+    "AND coalesce(extract(epoch FROM backend_start) = %(start)s::numeric, true) AND pid <> pg_backend_pid()"
+)
+_HOLDER = re.compile(r"(?P<who>.*) \(lease [0-9a-f]{32}(?:, session (?P<session>\d+ \d+ [\d.]*))?\)", re.DOTALL)
+_PATIENCE, _PAUSE = 2.0, 0.05  # seconds; the server may still be ending the session of a process that was killed
 _PIECE = 4096
+_PERSONAL = ("records", "owners")  # features and names
 logging.getLogger("psycopg").addHandler(logging.NullHandler())  # what goes wrong is raised
 
 
-class Rows(list[Any]):
+class Received(list[Any]):
     """Rows that were received."""
 
     @property
@@ -64,7 +88,8 @@ class Session:
         self.lease: Lease | None = None
         """What must still be in the row of the lease in every transaction."""
         self._read_only = read_only
-        self._inside = self._enclosed = False
+        self.undone = False
+        self._inside = self._enclosed = self._personal = False
         register_text(pg)
         set_json_dumps(any_dumps, pg)
         set_json_loads(any_loads, pg)
@@ -89,10 +114,10 @@ class Session:
             return self
         assert not self._inside, "transactions are not nested"
         with translated():
-            rows = self.pg.execute(f"BEGIN; {leases.LOOK} {self.lease_lock}".encode())
+            rows = self.pg.execute(f"BEGIN; {LOOK} {self.lease_lock}".encode())
             rows.nextset()
             row = rows.fetchone()
-        self._inside = True
+        self._inside, self._personal = True, False
         if self.lease is not None and (row is None or Lease(*row) != self.lease):
             self._roll_back()
             raise FencedError(
@@ -110,15 +135,18 @@ class Session:
         try:
             done = self.pg.execute("COMMIT").statusmessage
         except psycopg.Error as lost:
+            self.undone |= self._personal
             with suppress(psycopg.Error):
                 self.pg.close()  # do not ask the server again on a connection in an unknown state
             words = f"it is not known whether this was written ({_words(lost)}); ask again with the same request id"
             raise StoreError(words) from None
         if done != "COMMIT":
+            self.undone |= self._personal
             raise StoreError("nothing was changed, because the database ended the transaction")
 
     def _roll_back(self) -> None:
         self._inside = False
+        self.undone |= self._personal
         with suppress(psycopg.Error):
             self.pg.execute("ROLLBACK")
 
@@ -131,11 +159,11 @@ class Session:
 
     # Rows
 
-    def execute(self, sql: str, values: Sequence[Any] | None = None) -> Rows:
+    def execute(self, sql: str, values: Sequence[Any] | None = None) -> Received:
         """Run a SELECT."""
         assert sql.startswith("SELECT"), "the books would not know what this writes"
         with translated():
-            return Rows(self._ask(sql.replace("%", "%%").replace("?", "%s"), values))
+            return Received(self._ask(sql.replace("%", "%%").replace("?", "%s"), values))
 
     def scan(self, sql: str) -> Iterator[Any]:
         """The rows of a large table, without holding them all. No other statement may run meanwhile."""
@@ -146,6 +174,7 @@ class Session:
 
     def insert(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
         """Write new rows."""
+        self._personal |= table in _PERSONAL
         with translated():
             for piece in self._pieces(rows):
                 self._enter(TABLES[table], piece)
@@ -153,6 +182,7 @@ class Session:
     def upsert(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
         """Write rows, each in place of the one with its key, if there is one."""
         made = TABLES[table]
+        self._personal |= table in _PERSONAL
         kinds = ", ".join(f"%s::{kind}[]" for kind in made.postgres_types[: made.key])
         old = f"SELECT {made.names} FROM {table} WHERE ({', '.join(made.keys)}) IN (SELECT * FROM unnest({kinds}))"
         with translated():
@@ -280,3 +310,123 @@ def register_text(pg: psycopg.Connection) -> None:
         pg.adapters.register_dumper(str, dumper)
     for loader in (_Loader, _BinaryLoader):
         pg.adapters.register_loader("text", loader)
+
+
+# Leases
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The row as somebody wrote it, in the transaction with the number `written`."""
+
+    epoch: int
+    holder: str
+    written: str
+
+    @property
+    def who(self) -> str:
+        """Who holds it, to show."""
+        found = _HOLDER.fullmatch(self.holder)
+        return found["who"] if found else self.holder
+
+    @property
+    def session(self) -> dict[str, object] | None:
+        """The session of the holder. None if nobody holds it."""
+        found = _HOLDER.fullmatch(self.holder)
+        if found is None or found["session"] is None:
+            return None
+        pid, role, start = found["session"].split(" ")
+        return {"pid": int(pid), "role": int(role), "start": start or None}
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A lease of this process, and the database it is in. A copy of the database is another one."""
+
+    lease: Lease
+    database: str
+
+
+def look(pg: psycopg.Connection) -> Lease | None:
+    """The lease as it is now. None if the row is gone."""
+    row = pg.execute(LOOK.encode()).fetchone()
+    return None if row is None else Lease(*row)
+
+
+def take(pg: psycopg.Connection, place: str, holder: str, earlier: Holding | None = None) -> Holding:
+    """Take the lease of the store.
+
+    `earlier` is what this process held before. Then it is refused if anybody has written the lease since.
+    """
+    database, found = _database(pg), _current(pg, place)
+    if earlier is not None:
+        if Holding(found, database) != earlier:
+            raise FencedError(
+                f"{place} was taken over by {found.who}, or restored; stop this process, and open the store again"
+            )
+        _end_session(pg, found)  # a lost session of this process may still be running
+    if _lives(pg, found):
+        raise StoreLockedError(
+            f"{place} is in use by {found.who}; a store has one writer at a time. If that process is lost: "
+            "indknn takeover"
+        )
+    pid, (role, start) = pg.info.backend_pid, pg.execute(_SESSION).fetchone() or (0, None)
+    taken = _write(pg, found, f"{holder} (lease {secrets.token_hex(16)}, session {pid} {role} {start or ''})")
+    if taken is None:
+        raise StoreLockedError(f"{place}: another process was quicker to open it")
+    return Holding(taken, database)
+
+
+def take_over(pg: psycopg.Connection, place: str, holder: str) -> str:
+    """Take the store away from the process that has it, and return who that was. Then anybody can open it.
+
+    Waits for an open transaction of the holder. If this role may not end the session of the holder, it lives on, and
+    can write nothing.
+    """
+    found = _current(pg, place)
+    _end_session(pg, found)
+    if _write(pg, found, f"{holder} (lease {secrets.token_hex(16)})") is None:
+        now = _current(pg, place)
+        raise StoreLockedError(f"{place} was not taken over: {now.who} has it since; try again")
+    return found.who
+
+
+def _write(pg: psycopg.Connection, found: Lease, holder: str) -> Lease | None:
+    """Write the lease anew. None if somebody else has written it since it was found."""
+    row = pg.execute(
+        f"UPDATE leases SET epoch = epoch + 1, holder = %s WHERE id = {_ID} AND epoch = %s AND holder = %s "
+        "AND xmin::text = %s RETURNING epoch, holder, xmin::text".encode(),
+        (holder, found.epoch, found.holder, found.written),
+    ).fetchone()
+    return None if row is None else Lease(*row)
+
+
+def _end_session(pg: psycopg.Connection, found: Lease) -> None:
+    """End the session of the holder, if this role may do that."""
+    if found.session is not None:
+        pg.execute(
+            f"SELECT pg_terminate_backend(pid) {_ALIVE} AND usename = current_user".encode(),
+            found.session,
+        )
+
+
+def _lives(pg: psycopg.Connection, found: Lease) -> bool:
+    """Whether the session of the holder lives on."""
+    end = monotonic() + _PATIENCE
+    while found.session is not None and pg.execute(f"SELECT 1 {_ALIVE}".encode(), found.session).fetchone():
+        if monotonic() >= end:
+            return True
+        sleep(_PAUSE)
+    return False
+
+
+def _current(pg: psycopg.Connection, place: str) -> Lease:
+    found = look(pg)
+    if found is None:
+        raise StoreError(f"{place} has lost its lease; restore it from a backup")
+    return found
+
+
+def _database(pg: psycopg.Connection) -> str:
+    (name,) = pg.execute(_DATABASE).fetchone() or ("",)
+    return str(name)

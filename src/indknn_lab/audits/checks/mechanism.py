@@ -14,10 +14,10 @@ from indknn.core.statistics import tally_scale
 from indknn.core.training import Weights, step_scale
 from indknn.engine import Engine
 from indknn.ledger import SHARED, MemoryLedger
-from indknn.models.card import CELLS
 from indknn.models.feature_map import feature_map
+from indknn.models.rules import CELLS
 from indknn.models.shared_model import CLIP
-from indknn.records.slices import Arguments
+from indknn.records.derived import Arguments
 from indknn.settings import Settings
 from indknn.types import GRID, Cohort, FloatArray, IntArray, OwnerId, Vectors
 from indknn_lab.audits.scenarios import AXIS, BASE, ENDLESS, MODEL, D, around, near
@@ -147,7 +147,7 @@ def own_sums() -> str | None:
         sums = [
             shard.gradient(values, Arguments(weights, CLIP, scale, 0, cohort), SHARED),
             shard.tally(labels, 2, tally_scale(0.02), to_units(0.05), SHARED),
-            shard.headcount(cohort, 4, 0, tally_scale(0.02), to_units(0.05), SHARED),
+            shard.headcount(cohort, 4, 1, 0, tally_scale(0.02), to_units(0.05), SHARED),
         ]
         names = engine.ledger.owners()
         return sums, dict(zip(names, engine.ledger.spent(names, SHARED).tolist(), strict=True))
@@ -178,7 +178,7 @@ def analysts_apart() -> str | None:
                     engine.predict(around(4), "b")
             seen.append([_model_of(engine), *((one.kind, one.scales, one.exact[0].tolist()) for one in tape)])
         if seen[0] != seen[1]:
-            return f"prior {settings.prior}: what b sees is different after a has asked"
+            return f"mode {settings.mode}: what b sees is different after a has asked"
     return None
 
 

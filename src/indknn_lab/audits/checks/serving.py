@@ -16,9 +16,9 @@ from indknn.errors import StoreError
 from indknn.ledger import SHARED, Scope
 from indknn.settings import Settings
 from indknn.store.journal import StoreJournal
-from indknn.types import GRID, IntArray
+from indknn.types import IntArray
 from indknn_lab.audits.patches import patched
-from indknn_lab.audits.scenarios import AXIS, BASE, ENDLESS, MODEL, D, around, near
+from indknn_lab.audits.scenarios import AXIS, BASE, ENDLESS, MODEL, NUMBERS, NUMBERS_MODEL, D, around, near
 from indknn_lab.audits.served import WAYS, Question, Served, served
 from indknn_lab.audits.tap import Noised, tap
 from indknn_lab.audits.worlds import hurried
@@ -46,8 +46,9 @@ HISTORIES: Sequence[History] = [
     History(replace(BASE, max_queries=2000, sigma2=3.0), 3),
     History(replace(BASE, reuse="labels", max_queries=300, classes=(0, 1, 2), sigma2=0.2)),
     History(_VOTES, queries=24),
-    History(replace(_VOTES, classes=(0, 1, 2), prior_share=0.9), 5, 24),
-    History(replace(_VOTES, prior_share=0.05), 3, 24),
+    History(replace(_VOTES, classes=(0, 1, 2), model_share=0.9), 5, 24),
+    History(replace(_VOTES, model_share=0.05), 3, 24),
+    *(History(replace(numbers, sigma2=0.05), k, 24) for numbers in (NUMBERS, NUMBERS_MODEL) for k in (1, 3)),
     *(History(BASE, 1, 12, True, way) for way in (*WAYS, "cluster")),
     *(History(replace(_VOTES, sigma2=2.0), 2, 12, True, way) for way in (*WAYS, "cluster")),
 ]
@@ -60,7 +61,7 @@ def odometer(histories: Sequence[History] = HISTORIES) -> str | None:
         with hurried() if settings.advised else nullcontext(), served(history.way, settings, 11) as model:
             problem = _drive(model, history)
         if problem:
-            name = f"{history.way}, reuse={settings.reuse}, prior={settings.prior}, {history.records} records"
+            name = f"{history.way}, reuse={settings.reuse}, mode={settings.mode}, {history.records} records"
             return f"{name}: {problem}"
     return None
 
@@ -74,7 +75,7 @@ def _drive(model: Served, history: History) -> str | None:
     lost = dict.fromkeys(limits, Fraction(0))
     for i in range(history.queries):
         query = quantise(near(i)[None, :])
-        public = model.engine.predictor._transcript(None).votes(query, GRID // 2, len(settings.classes))
+        public = model.engine.predictor._transcript(None).votes(query, settings.plan(0.5))
         with tap() as tape:
             model.predict(near(i)[None, :])
         for one in tape:
@@ -84,7 +85,7 @@ def _drive(model: Served, history: History) -> str | None:
             if lost[scope] * UNIT > booked or booked > limit:
                 figures = f"lost {float(lost[scope]):.6g}, booked {booked / UNIT:.6g}, budget {limit / UNIT:.6g}"
                 return f"query {i + 1}, {'votes' if scope is None else 'the shared model'}: {figures}"
-        if any(votes.centred.sum() for votes in tape.kept):
+        if not settings.numeric and any(votes.centred.sum() for votes in tape.kept):
             return f"query {i + 1}: votes left with their common part, which was not paid for"
         if history.returning and i % 4 == 3:
             model.forget(["ann"])
@@ -99,7 +100,7 @@ def _loss(one: Noised, public: IntArray) -> Fraction:
         return Fraction(10**6)
     parts = [part.astype(object) for part in one.exact]
     if one.kind == "votes" and one.plan is not None:
-        parts[0] -= public
+        parts[0] -= public if one.plan.ballot != "residual" else 0
         parts[0] -= round(Fraction(parts[0].sum(), len(public))) if one.plan.contrast else 0
     shifts = [int((part**2).sum()) for part in parts]
     return sum((Fraction(q, 2 * s * s) for q, s in zip(shifts, one.scales, strict=True)), Fraction(0))

@@ -14,7 +14,7 @@ from indknn.core.accounting import UNIT, to_units
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.ledger import SHARED
-from indknn.models.card import CELLS
+from indknn.models.rules import CELLS
 from indknn_lab.audits.scenarios import AXIS, ENDLESS, D, around
 from indknn_lab.audits.served import Served, served
 from indknn_lab.audits.tap import Noised, tap
@@ -75,7 +75,7 @@ def house() -> str | None:
         with _lone() as model:
             for i in range(2):  # far from everybody, so that no budget is spent; the second call starts a round
                 model.predict(-around(18)[9 * i : 9 * i + 9])
-            if not model.engine.ledger.house:
+            if not model.engine.ledger.joint:
                 return "a round began by the number of one analyst's queries, and nothing says so"
             for k, analyst in enumerate(order):
                 for i in range(8):
@@ -113,7 +113,7 @@ def first_rows() -> str | None:
             engine.predict(around(40)[9:])
         if rows != before:
             return f"after a purge the queries of {names[1]!r}, who may have been told something, shaped the model"
-        if engine.ledger.house != (names[0] is names[1] is None):
+        if engine.ledger.joint != (names[0] is names[1] is None):
             return f"after {names[0]!r} was told something, the queries of the unnamed analyst began a round"
     return None
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from indknn.answering.predictor import Predictor
-from indknn.cluster.host import Host
-from indknn.cluster.messages import Limits, PackedDebits, QueryBatch, Sums
+from indknn.cluster.host import Host, Limits, PackedDebits, QueryBatch, Sums
 from indknn.engine import Engine
 from indknn.ledger import MemoryLedger, Scope
 from indknn.models.adviser import Adviser
@@ -79,8 +78,8 @@ def _adds_begin() -> list[Replacement]:
     """Whoever comes makes a round begin."""
 
     def beginning(original: Callable[..., Any]) -> Callable[..., Any]:
-        def add(self: Engine | Store, *arguments: Any) -> Any:
-            made = original(self, *arguments)
+        def add(self: Engine | Store, *arguments: Any, **more: Any) -> Any:
+            made = original(self, *arguments, **more)
             if self.settings.advised:
                 for _ in self.train():
                     pass

@@ -22,7 +22,7 @@ from indknn.records.shard import Admitted, Shard
 from indknn.types import GRID, IntArray, Selection, Vectors
 from indknn_lab.audits.patches import Mutant, Replacement
 
-_IN_NUMPY: Replacement = (mechanism, "_votes", None)
+IN_NUMPY: Replacement = (mechanism, "_votes", None)
 """Switches off the C code, for mutants inside functions that C does in one pass."""
 
 
@@ -39,7 +39,7 @@ def _any_budget_left() -> list[Replacement]:
     def charge(self: MemoryLedger, slots: IntArray, units: IntArray, scope: Scope, **_: Any) -> None:
         self._in(scope)[slots] += units
 
-    return [(mechanism, "count", count), (MemoryLedger, "charge", charge)]
+    return [IN_NUMPY, (mechanism, "count", count), (MemoryLedger, "charge", charge)]
 
 
 def _whole(group: Group, charges: IntArray, plan: Plan) -> Settlement:
@@ -56,7 +56,7 @@ def _unclipped() -> list[Replacement]:
     def settle(group: Group, remaining: IntArray, K: int, plan: Plan) -> Settlement:
         return _whole(group, np.minimum(charge_units(_squares(group), plan.scale2(K)), remaining), plan)
 
-    return [(mechanism, "settle", settle)]
+    return [IN_NUMPY, (mechanism, "settle", settle)]
 
 
 def _algorithm_4() -> list[Replacement]:
@@ -66,7 +66,7 @@ def _algorithm_4() -> list[Replacement]:
         units = np.ceil(np.minimum(rho, other) * UNIT).astype(np.int64)
         return _whole(group, np.minimum(units, remaining), plan)
 
-    return [(mechanism, "settle", settle)]
+    return [IN_NUMPY, (mechanism, "settle", settle)]
 
 
 def _private_mean() -> list[Replacement]:
@@ -104,7 +104,7 @@ def _per_record() -> list[Replacement]:
         able = charges <= remaining
         return _whole(group.only(able), charges * able, plan)
 
-    return [(mechanism, "count", count), (mechanism, "settle", settle)]
+    return [IN_NUMPY, (mechanism, "count", count), (mechanism, "settle", settle)]
 
 
 def _true_count() -> list[Replacement]:
@@ -154,12 +154,12 @@ def _rounded_down() -> list[Replacement]:
     def charge_down(squared: Any, scale: int) -> IntArray:
         return np.asarray(np.floor(squared * (UNIT / (2.0 * float(scale) ** 2))), dtype=np.int64)
 
-    return [(mechanism, "charge_units", charge_down), _IN_NUMPY]
+    return [(mechanism, "charge_units", charge_down), IN_NUMPY]
 
 
 def _wrong_norm() -> list[Replacement]:
     original = mechanism._squared_norms
-    return [(mechanism, "_squared_norms", lambda *arguments: original(*arguments) / 2.0), _IN_NUMPY]
+    return [(mechanism, "_squared_norms", lambda *arguments: original(*arguments) / 2.0), IN_NUMPY]
 
 
 def _uncentred() -> list[Replacement]:

@@ -13,7 +13,6 @@ from indknn.answering.requests import Reply, Request
 from indknn.ledger import MemoryLedger, Scope
 from indknn.server.worker import Worker
 from indknn.store import database
-from indknn.store.change import Change
 from indknn.store.journal import Batch, StoreJournal
 from indknn.types import IntArray
 from indknn_lab.audits.patches import Mutant, Replacement
@@ -67,6 +66,11 @@ def _server_first() -> list[Replacement]:
     return [(Worker, "_durable", lambda self, group: original(self, [replace(done, batch=None) for done in group]))]
 
 
+def _no_balance() -> list[Replacement]:
+    fold = StoreJournal.fold
+    return [(StoreJournal, "fold", lambda self, owner_slots=(): fold(self) if not owner_slots else None)]
+
+
 def _without(where: Any, name: str) -> Callable[[], list[Replacement]]:
     """A mutant that leaves out one step."""
     return lambda: [(where, name, lambda *_: None)]
@@ -79,7 +83,7 @@ MUTANTS = [
     Mutant("fresh repeats", "a repeat is answered anew after the records changed", _fresh_repeats),
     Mutant("refund on return", "coming back starts a new budget", _without(MemoryLedger, "_resume")),
     Mutant("no tombstone", "an erasure leaves the tombstone out of the file", _without(database, "write_tombstones")),
-    Mutant("no balance", "what somebody who is back had spent is not written", _without(Change, "fold")),
+    Mutant("no balance", "what somebody who is back had spent is not written", _no_balance),
     Mutant("unwritten charges", "answers are written down without their debits", _unwritten_charges),
     Mutant("half erased", "the file keeps the records that were forgotten", _without(database, "clear_records")),
     Mutant("store answers first", "answers leave before they are durable", _without(Batch, "commit")),

@@ -155,11 +155,11 @@ def _house_ignored() -> list[Replacement]:
     original = MemoryLedger.remaining
 
     def remaining(self: MemoryLedger, slots: IntArray, scope: Scope) -> IntArray:
-        told, self.house = self.house, False
+        told, self.joint = self.joint, False
         try:
             return original(self, slots, scope)
         finally:
-            self.house = told
+            self.joint = told
 
     return [(MemoryLedger, "remaining", remaining)]
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import exp, inf, isnan, log, nan
-from statistics import median
+from dataclasses import dataclass, field, replace
+from math import exp, inf, isnan, log, nan, sqrt
+from statistics import mean, median, stdev
 from typing import Any, ClassVar, Literal
 
-from indknn_lab.datasets.features import TABLES
+from scipy.stats import t
+
+from indknn_lab.datasets import TABLES
 from indknn_lab.experiments.setting import Setting
 from indknn_lab.experiments.units import Results, Unit
 
@@ -77,9 +79,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Finding:
-    """A statement of the paper and what was found here. `agrees` is None if the two cannot be compared.
+    """A statement of the paper and what was found here. `agrees` is None if chance explains what was found.
 
-    If `by` is "goal", the statement is a goal of this package and not a claim of the paper.
+    If `by` is "goal", the statement is a goal of this package and not a claim of the paper. A rehearsal judges nothing.
     """
 
     paper: str
@@ -87,11 +89,63 @@ class Finding:
     agrees: bool | None
     why: str = ""
     by: Literal["paper", "goal"] = "paper"
+    judged: bool = True
 
     @classmethod
-    def explained(cls, paper: str, here: str, agrees: bool, why_not: str) -> Finding:
-        """A finding with a reason, which is kept only if the two differ."""
+    def explained(cls, paper: str, here: str, agrees: bool | None, why_not: str) -> Finding:
+        """A finding with a reason, which is kept unless the two agree."""
         return cls(paper, here, agrees, "" if agrees else why_not)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two methods: the mean difference of their accuracies, and how far chance explains it.
+
+    `spread` is half the 95% interval of the mean over test sets (Student's t). It is the tolerance of every verdict.
+
+    >>> [Compared.of([0.70, 0.72, 0.74], theirs).ahead for theirs in ([0.68, 0.70, 0.71], [0.72, 0.70, 0.73])]
+    [True, None]
+    """
+
+    gap: float
+    spread: float
+
+    @classmethod
+    def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Compared:
+        """Compare the accuracies of two methods, set by set."""
+        gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
+        return cls(mean(gaps), _student(len(gaps)) * stdev(gaps) / sqrt(len(gaps)) if len(gaps) > 1 else 0.0)
+
+    @classmethod
+    def apart(cls, ours: Sequence[float], theirs: Sequence[float]) -> Compared:
+        """The same for accuracies on different test sets."""
+        n = min(len(ours), len(theirs))
+        deviation = sqrt((stdev(ours) ** 2 + stdev(theirs) ** 2) / n) if n > 1 else 0.0
+        return cls(mean(ours) - mean(theirs), _student(2 * n - 1) * deviation if n > 1 else 0.0)
+
+    @property
+    def level(self) -> bool:
+        """Whether the first is at most so far below the second as chance explains."""
+        return self.gap >= -self.spread
+
+    @property
+    def ahead(self) -> bool | None:
+        """Whether the first is above the second. None if chance explains the difference."""
+        return None if abs(self.gap) <= self.spread else self.gap > 0
+
+    def __str__(self) -> str:
+        return f"{self.gap:+.3f} ± {self.spread:.3f}"
+
+
+def ahead(compared: Iterable[Compared]) -> bool | None:
+    """Whether one method is above another everywhere: nowhere below, and somewhere above, by more than chance."""
+    told = [pair.ahead for pair in compared]
+    return False if False in told else True if True in told else None
+
+
+def _student(n: int) -> float:
+    """The factor of a standard error that makes a 95% interval of the mean of n values."""
+    return float(t.ppf(0.975, n - 1))
 
 
 @dataclass(frozen=True)
@@ -100,7 +154,6 @@ class Body:
 
     panels: list[Panel] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
-    paper: list[Table] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -111,8 +164,12 @@ class Outcome(Body):
 
     name: str
     title: str
-    status: Literal["done", "partly", "not run"]
+    status: Literal["done", "partly", "not run", "failed"]
     not_run: list[str]
+    broken: int = 0
+    """How many of its units failed."""
+    run: dict[str, Any] = field(default_factory=dict, compare=False)
+    """How long its units took, on one core each, and when, where and on which code (`Results.about`)."""
 
 
 class Item(ABC):
@@ -126,9 +183,12 @@ class Item(ABC):
     needs: ClassVar[tuple[str, ...]] = ("cifar10",)
     in_part: ClassVar[bool] = False
     """Whether the item can show something if only some of its units are done."""
+    varies: ClassVar[tuple[str, ...]] = ()
+    """Fields of units that the item varies itself, so that `--set` does not change them."""
 
     def __init__(self, setting: Setting, results: Results):
-        self.setting, self.results = setting, results
+        kept = {name: value for name, value in setting.changed.items() if name not in self.varies}
+        self.setting, self.results = replace(setting, changed=kept), results
 
     @abstractmethod
     def lines(self) -> Mapping[Any, list[Unit]]:
@@ -152,12 +212,25 @@ class Item(ABC):
         """What the item finds, and what is missing."""
         lacking, units = self.lacking(), list(dict.fromkeys(self.units())) if self.present else []
         done = sum(self.results.get(unit) is not None for unit in units)
-        if done < len(units):
+        broken = [self.results.failures[unit] for unit in units if unit in self.results.failures]
+        if broken:
+            lacking.append(f"{len(broken):,} of {len(units):,} units, which failed: {broken[0]}")
+        elif done < len(units):
             lacking.append(f"{len(units) - done:,} of {len(units):,} units, which are not done yet")
         whole = bool(units) and (done == len(units) or (self.in_part and done > 0))
         status: Any = "not run" if not whole else "partly" if lacking else "done"
         body = self.body() if whole else Body()
-        return Outcome(name=self.name, title=self.title, status=status, not_run=lacking, **vars(body))
+        if self.setting.quick:  # a rehearsal judges nothing
+            body = replace(body, findings=[replace(f, agrees=None, why="", judged=False) for f in body.findings])
+        about = self.results.about(units)
+        more: dict[str, Any] = {"not_run": lacking, "broken": len(broken), "run": about}
+        return Outcome(name=self.name, title=self.title, status=status, **more, **vars(body))
+
+    @classmethod
+    def failed(cls, error: Exception) -> Outcome:
+        """The outcome of an item that could not be made."""
+        text = f"it failed: {type(error).__name__}: {error}"
+        return Outcome(name=cls.name, title=cls.title, status="failed", not_run=[text])
 
     def lacking(self) -> list[str]:
         """What was not run, and why."""
@@ -170,11 +243,16 @@ class Item(ABC):
     def unit(self, role: str, name: str, T: int, epsilon: float, **more: Any) -> Unit:
         """The unit for a role at one epsilon, on one data set."""
         kind, variant = VARIANTS.get(role, (role, {}))
-        return self.setting.unit(kind, name, T, epsilon, **variant, **more)
+        return replace(self.setting.unit(kind, name, T, epsilon, **more), **variant)
 
     def accuracies(self, unit: Unit, key: str = "accuracies") -> list[float]:
         """The accuracies on all test sets."""
         return list(self.results[unit][key])
+
+    def pairs(self, ours: Iterable[Unit], theirs: Iterable[Unit]) -> list[Compared]:
+        """The units of two methods, pair by pair."""
+        pairs = zip(ours, theirs, strict=True)
+        return [Compared.of(self.accuracies(a), self.accuracies(b)) for a, b in pairs]
 
     def medians(self, units: Iterable[Unit]) -> list[float]:
         """The median accuracy of each unit."""
@@ -188,9 +266,14 @@ class Item(ABC):
             label or (LABELS | self.setting.roles)[role], x, [self.accuracies(unit, key) for unit in units], role
         )
 
-    def by_epsilon(self, values: Iterable[float]) -> str:
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The user's own methods."""
+        return tuple(self.setting.roles)
+
+    def by_epsilon(self, values: Iterable[Compared]) -> str:
         """One difference for each epsilon of the setting, in words."""
-        return ", ".join(f"{v:+.3f} at ε = {e:g}" for v, e in zip(values, self.setting.epsilons, strict=True))
+        return ", ".join(f"{v} at ε = {e:g}" for v, e in zip(values, self.setting.epsilons, strict=True))
 
 
 def first_reaching(x: Sequence[float], y: Sequence[float], level: float) -> float:

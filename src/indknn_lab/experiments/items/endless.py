@@ -12,11 +12,10 @@ from statistics import median
 from typing import Any, ClassVar
 
 from indknn.errors import InvalidInputError
-from indknn_lab.experiments import streams
 from indknn_lab.experiments.items.base import Body, Finding, Item, Panel, Series, Table, points, spread
 from indknn_lab.experiments.methods import METHODS
-from indknn_lab.experiments.methods.endless import REFITS
-from indknn_lab.experiments.search import NOT_PAID_FOR
+from indknn_lab.experiments.methods.base import NOT_PAID_FOR
+from indknn_lab.experiments.methods.endless import EVERY, JITTER, KEPT, REFITS, distinct
 from indknn_lab.experiments.units import Part, Result, Trial, Unit
 
 _SHOWN = {
@@ -103,8 +102,13 @@ class EndlessItem(Item):
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """All private methods."""
-        return self.methods
+        """All private methods, and the user's own methods."""
+        return (*self.methods, *self.setting.roles)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The names of all methods."""
+        return LABELS | self.setting.roles
 
     @property
     def middle(self) -> float:
@@ -162,7 +166,7 @@ class EndlessItem(Item):
         """The accuracy along the stream, in windows of `width` queries."""
         ends = range(width, self.length(name, method) + 1, width)
         y = [self.score(part, name, method, e, end - width, end) for end in ends]
-        return Series(LABELS[method], [float(end) for end in ends], y, role=_ROLES[method])
+        return Series(self.labels[method], [float(end) for end in ends], y, role=_ROLES.get(method, method))
 
     def table(self, part: Part, name: str, title: str, windows: dict[str, tuple[int, int]]) -> Table:
         """The accuracy of every method in some windows. A cell is empty if the method was not asked so many queries."""
@@ -170,7 +174,7 @@ class EndlessItem(Item):
         def cell(e: float | None, m: str, start: int, stop: int) -> str:
             return points(self.score(part, name, m, e, start, stop)) if stop <= self.length(name, m) else ""
 
-        rows = [[LABELS[m], *(cell(e, m, *window) for window in windows.values())] for e, m in self.ways()]
+        rows = [[self.labels[m], *(cell(e, m, *window) for window in windows.values())] for e, m in self.ways()]
         epsilons = ["∞" if e is None else f"{e:g}" for e, _ in self.ways()]
         return Table(title, ["ε", "accuracy", *windows], [[e, *row] for e, row in zip(epsilons, rows, strict=True)])
 
@@ -187,14 +191,9 @@ class EndlessFigures(EndlessItem):
     allowed, level = 0.005, 0.003
     notes: ClassVar[tuple[str, ...]] = (TUNED, RETRAINED)
 
-    @property
-    def compared(self) -> tuple[str, ...]:
-        """All private methods, and the user's own methods."""
-        return (*self.methods, *self.setting.roles)
-
     def show(self, part: Part, name: str) -> Shown:
         """All methods over epsilon."""
-        T, x, labels = self.length(name, ""), self.epsilons, LABELS | self.setting.roles
+        T, x, labels = self.length(name, ""), self.epsilons, self.labels
         title = f"{self.setting.title(name)}, {T:,} queries"
         found = {m: [self.scores(part, name, m, e, 0, T) for e in x] for m in self.compared}
         ceilings = {m: [self.scores(part, name, m, None, 0, T)] * len(x) for m in self.ceilings}
@@ -259,16 +258,16 @@ class EndlessStreams(EndlessItem):
     notes = (
         TUNED,
         RETRAINED,
-        f"{streams.KEPT:.0%} of the private records stay private; the others and the test queries ask. They suffice "
+        f"{KEPT:.0%} of the private records stay private; the others and the test queries ask. They suffice "
         "for 5x; whatever is asked beyond the last distinct query is one of them again, moved by a random vector of "
-        f"{streams.JITTER:g} of its length, so that it is no repeat, which would be free.",
+        f"{JITTER:g} of its length, so that it is no repeat, which would be free.",
         "All answers of Private-kNN have the same noise, so 4,000 of them stand for its whole stream.",
     )
 
     def once(self, name: str) -> int:
         """1x: the number of queries that Algorithm 3 is tuned for. There are five times as many distinct queries."""
         source = self.setting.sources[name][0]
-        n = streams.distinct(self.setting.records(source), source.public)
+        n = distinct(self.setting.records(source), source.public)
         return max((min(_QUICK_LONGEST, n) if self.setting.quick else n) // 500, 1) * 100
 
     def length(self, name: str, method: str) -> int:
@@ -283,7 +282,7 @@ class EndlessStreams(EndlessItem):
         one, longest, e = self.once(name), self.length(name, "open"), self.middle
         windows = {"1st of 1x": (0, one), "5th of 1x": (4 * one, 5 * one), "last of 1x": (longest - one, longest)}
         windows |= {f"first {m:,}": (0, m) for m in (10_000, 30_000, 100_000) if m <= longest}
-        curves = [self.curve(part, name, m, e, max(longest // 2500, 1) * 100) for m in self.methods]
+        curves = [self.curve(part, name, m, e, max(longest // 2500, 1) * 100) for m in self.compared]
         for m in self.ceilings:
             y = [self.score(part, name, m, None, 0, one)] * 2
             curves.append(Series(LABELS[m], [0.0, float(longest)], y, role=_ROLES[m]))
@@ -327,16 +326,16 @@ class EndlessChange(EndlessItem):
 
     def length(self, name: str, method: str) -> int:
         """A multiple of the step between changes, so that the stream can be divided into halves."""
-        return max(super().length(name, method) // (2 * streams.EVERY), 1) * 2 * streams.EVERY
+        return max(super().length(name, method) // (2 * EVERY), 1) * 2 * EVERY
 
     def show(self, part: Part, name: str) -> Shown:
         """The accuracy in both halves, and a curve if classes arrive."""
         T, e, title, drift = self.length(name, ""), self.middle, self.setting.title(name), part == "drift"
-        change = "the same, and new classes at half time" if drift else f"one leaves or arrives every {streams.EVERY}"
+        change = "the same, and new classes at half time" if drift else f"one leaves or arrives every {EVERY}"
         heading = f"{title}, {T:,} queries: {change}"
         windows = {"all": (0, T), "first half": (0, T // 2), "second half": (T // 2, T)}
         ways = [(epsilon, m) for epsilon, m in self.ways() if epsilon in (e, None)] if drift else []
-        width = max(T // 20 // streams.EVERY, 1) * streams.EVERY
+        width = max(T // 20 // EVERY, 1) * EVERY
         curves = [self.curve(part, name, m, epsilon, width) for epsilon, m in ways]
         panel = Panel(f"{title}, new classes at half time, ε = {e:g}", "queries answered", "accuracy", _whole(curves))
         table, finding = self.table(part, name, heading, windows), self._above(part, name, heading, T)

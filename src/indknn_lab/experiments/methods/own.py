@@ -16,10 +16,8 @@ import numpy.typing as npt
 
 from indknn.errors import InvalidInputError
 from indknn.types import IntArray
-from indknn_lab.experiments.methods.base import METHODS, Tuned, share_right
-from indknn_lab.experiments.methods.endless import StreamMethod
-from indknn_lab.experiments.search import Axis, Point, search
-from indknn_lab.experiments.streams import Rows, Stream
+from indknn_lab.experiments.methods.base import METHODS, Axis, Point, Tuned, search, share_right
+from indknn_lab.experiments.methods.endless import Rows, Stream, StreamMethod
 from indknn_lab.experiments.units import Result, seed_for
 
 
@@ -87,7 +85,8 @@ class _OwnTuned(Tuned):
     def answers(self, rows: IntArray, point: Point, seed: int) -> IntArray:
         data, named = self.data, dict(zip(self.own.grid, point, strict=True))
         model = self.own(self.unit.promise, data.n_classes, len(rows), seed, named)
-        model.fit(data.X, data.labels)
+        copies = self.unit.copies
+        model.fit(np.tile(data.X, (copies, 1)), np.tile(data.labels, copies))
         return np.asarray(model.predict(data.Q[rows]))
 
 

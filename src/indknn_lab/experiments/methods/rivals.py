@@ -17,11 +17,10 @@ from indknn.core.noise import SeededNoise
 from indknn.errors import PrivacyWarning
 from indknn.types import GRID, IntArray
 from indknn_lab.baselines import LinearNoisySGD
+from indknn_lab.baselines.knn import SENSITIVITY, PoissonSampler
 from indknn_lab.baselines.pricing import noise_multiplier
-from indknn_lab.baselines.topk import SENSITIVITY, PoissonSampler
 from indknn_lab.experiments.data import TAU_GRID, Data, KernelNeighbours, NearestLabels
-from indknn_lab.experiments.methods.base import Method, Tuned, share_right
-from indknn_lab.experiments.search import Axis, Point
+from indknn_lab.experiments.methods.base import Axis, Method, Point, Tuned, share_right
 from indknn_lab.experiments.units import Result, Unit, seed_for
 
 RATES, _QUICK_RATES = (10.0, 20.0, 40.0, 80.0, 160.0), (20.0, 80.0)
@@ -86,7 +85,7 @@ _LENGTH = 40_000  # how many of the nearest records are kept; 600 neighbours in 
 def sampled_votes(
     labels: Sequence[npt.NDArray[np.uint8]], p: float, k: int, n_classes: int, copies: int, seed: int
 ) -> IntArray:
-    """For each query, the vote of the k nearest in a Poisson sample. `copies` as in `algorithm3.answer`."""
+    """For each query, the vote of the k nearest in a Poisson sample. `copies` as in `methods.indknn.answer`."""
     coins = PoissonSampler(p, np.random.default_rng(seed_for("coins", seed)).bytes)
     walked = reach(p, k)
     votes = np.zeros((len(labels), n_classes), dtype=np.int64)

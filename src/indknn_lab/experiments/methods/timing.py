@@ -1,6 +1,7 @@
 """Measures seconds per query or per training, on one core, while nothing else runs.
 
-The seconds depend on the machine and the day. Only ratios from the same run are compared.
+They are seconds of this process on a processor, so that other programs, which also want it, do not count. They depend
+on the machine and the day. Only ratios from the same run are compared.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Timing(Method, kind="timing", methods=("indknn", "private_knn", "noisy_sgd
             index="lsh" if lsh else "exact",
             index_options={"threads": 1, **lsh},
             reuse="none",
-            prior="none",
+            mode="votes",
             free_repeats=False,
         )
 
@@ -91,7 +92,7 @@ def _shortest(work: Callable[[], object], rounds: int = _ROUNDS) -> float:
     """The shortest time of some rounds, because other work on the machine can only add time."""
     times = []
     for _ in range(rounds):
-        began = time.perf_counter()
+        began = time.process_time()
         work()
-        times.append(time.perf_counter() - began)
+        times.append(time.process_time() - began)
     return min(times)

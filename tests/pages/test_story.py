@@ -1,0 +1,85 @@
+"""The first pages tell what the default does: a shared model that everybody pays for, and votes that refine it."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from markdown_it import MarkdownIt
+
+from indknn import IndKNNClassifier
+
+ROOT = Path(__file__).parents[2]
+FIRST = ("README.md", "docs/index.md", "docs/quickstart.md")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+UNTRUE = (
+    r"spends the budget of the people near",
+    r"nothing (has|needs) to be trained again",
+    r"nothing (is|was) trained again",
+    r"no model has to be trained again",
+    r"without (retraining|training anything again)",
+    r"those near pay",
+)
+"""What was said of the default, and holds for votes alone."""
+VOTES_ALONE = r"[Oo]nly (people|records|those) near (a|the) quer\w+ take part"
+
+
+def words_of(page):
+    """The words that a reader of the rendered page sees."""
+    source = re.sub(r"<!--.*?-->", "", page.read_text(), flags=re.S)
+    html = MarkdownIt("commonmark", {"html": True}).enable("table").render(source)
+    return [word for word in re.sub(r"<[^>]+>", " ", html).split() if any(letter.isalnum() for letter in word)]
+
+
+def test_the_readme_is_short_and_has_one_picture_and_one_table_of_results():
+    text = (ROOT / "README.md").read_text()
+    assert len(words_of(ROOT / "README.md")) <= 900
+    assert text.count("![") == 1
+    assert re.findall(r"<!-- results: (\S+) -->", text) == ["rivals"]
+    assert text.count("| accuracy") == 1
+    assert text.index("\nmake demo") < text.index("\nmake test") < text.index("![")
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_the_first_pages_name_the_shared_model_and_the_way_without_it(name):
+    text = " ".join((ROOT / name).read_text().split())
+    for said in ("shared model", 'mode="votes"', "90%", "gradient", "vote", "stays"):
+        assert said in text, said
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_page_says_of_the_default_what_holds_for_votes_alone(page):
+    text = " ".join(page.read_text().split())
+    assert not [said for said in UNTRUE if re.search(said, text, re.I)]
+    for said in re.finditer(VOTES_ALONE, text):
+        assert "votes" in text[said.start() - 250 : said.start()], 'say that this is mode="votes"'
+
+
+def test_one_query_charges_everybody_for_the_model_and_at_most_its_share():
+    rng = np.random.default_rng(5)
+    y = rng.integers(2, size=600)
+    X = rng.normal(size=(600, 6)) + 2.5 * (2 * y[:, None] - 1)
+    terms = {"classes": [0, 1], "tau": 0.9, "random_state": 5, "public": X[:80]}
+    model = IndKNNClassifier(**terms).fit(X, y).warm_up()
+    trained = model.privacy_spent() / model.budget_
+    assert (trained > 0).all()
+    assert trained.max() <= model.model_share == 0.9
+    at_once = IndKNNClassifier(**terms).fit(X, y)
+    at_once.predict(X[:1], analyst="alice")
+    assert (at_once.privacy_spent() > 0).all()
+    model.predict(X[:1], analyst="alice")
+    after = model.privacy_spent(analyst="alice") / model.budget_
+    near = (X / np.linalg.norm(X, axis=1, keepdims=True)) @ (X[0] / np.linalg.norm(X[0])) >= 0.9 - 1e-2
+    assert (after == trained)[~near].all(), "somebody who is not near paid for a vote"
+    assert after.max() <= 1
+
+
+def test_the_way_of_the_paper_charges_nobody_who_is_not_near():
+    rng = np.random.default_rng(5)
+    X, y = rng.normal(size=(600, 6)), rng.integers(2, size=600)
+    model = IndKNNClassifier(classes=[0, 1], tau=0.6, random_state=5, mode="votes", max_queries=100).fit(X, y)
+    model.predict(X[:1])
+    similar = (X / np.linalg.norm(X, axis=1, keepdims=True)) @ (X[0] / np.linalg.norm(X[0]))
+    paid = model.privacy_spent() > 0
+    assert paid.any()
+    assert similar[paid].min() > 0.6 - 1e-2
