@@ -14,9 +14,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from conftest import blobs
 from indknn import IndKNNClassifier, PrivacyError, PrivacyWarning, UnknownOwnerError, budget
-from indknn.core.calibrate import DEFAULT_TAU
+from indknn.core.calibrate import DEFAULT_TAU, MANY_CLASSES
 from indknn.errors import InvalidInputError, LedgerError
 from indknn.models.shared_model import MOST_ROWS
+from indknn.settings import MODEL_SHARE
 from indknn.tables import infer
 from indknn_lab.baselines import public_rows_only
 
@@ -601,3 +602,12 @@ def test_of_many_labelled_public_rows_some_are_kept_with_their_labels(tmp_path):
     assert len(kept[0].values) == MOST_ROWS
     assert (kept[0].labels == y[:MOST_ROWS]).all()
     assert kept[0].body() == kept[1].body()
+
+
+def test_other_classes_do_not_divide_budgets_anew():
+    """The default share depends on how many classes there are. People who have spent budget keep the first one."""
+    X, y = blobs(40, 2, 3, seed=1)
+    model = IndKNNClassifier(1.0, tau=0.3, classes=[0, 1], random_state=1).fit(X, y, range(40))
+    model.predict(X[:1])
+    model.set_params(classes=list(range(MANY_CLASSES))).fit(X, y, range(40))
+    assert model._engine.settings.model_share == MODEL_SHARE

@@ -15,10 +15,11 @@ from click.testing import CliRunner
 
 from indknn import IndKNNClassifier, IndKNNRegressor
 from indknn.cli import stores
+from indknn.core.calibrate import MANY_CLASSES
 from indknn.errors import InvalidInputError
 from indknn.ledger.figures import guarantee
 from indknn.records.indexes import INDEXES, hashed
-from indknn.settings import MAX_CLASSES, PARAMETERS, Settings
+from indknn.settings import MAX_CLASSES, MODEL_SHARE, PARAMETERS, SHARE_OF_MANY, Settings
 from indknn_lab.tuning import Target
 
 DOCS = Path(__file__).parents[1] / "docs" / "cli.md"
@@ -201,6 +202,14 @@ def table():
 
 def test_the_table_in_the_documents_is_the_schema():
     assert DOCS.read_text().endswith("\n\n" + "\n".join(table()) + "\n")
+
+
+def test_with_many_classes_more_of_the_budget_is_for_the_shared_model():
+    few, many = (Settings(2, tuple(range(n))) for n in (MANY_CLASSES - 1, MANY_CLASSES))
+    assert (few.model_share, many.model_share) == (MODEL_SHARE, SHARE_OF_MANY)
+    assert many.shared_budget / many.budget == pytest.approx(SHARE_OF_MANY)
+    assert Settings(2, many.classes, model_share=0.5).model_share == 0.5
+    assert Settings.from_stored(many.stored()) == many
 
 
 if __name__ == "__main__":

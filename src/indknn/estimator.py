@@ -334,6 +334,8 @@ class IndKNN(BaseEstimator):
     def _settings(self, n_features: int, classes: tuple[Any, ...]) -> Settings:
         values = {name: value for name, value in self.get_params(deep=False).items() if name in PARAMETERS}
         values |= {"target": self._target, "classes": classes}
+        if self.model_share is None and hasattr(self, "_engine"):  # other classes do not divide spent budgets anew
+            values["model_share"] = self._engine.settings.model_share
         schema = self._schema()
         written = None if schema is None else to_plain(schema)
         given = {} if self.store is not None else self._analysts()

@@ -29,7 +29,7 @@ class Parameters(TypedDict, total=False):
     index: str
     reuse: str | None
     mode: str | None
-    model_share: float
+    model_share: float | None
     expected_records: int | None
     center: npt.ArrayLike | None
     random_state: int | np.random.Generator | np.random.RandomState | None

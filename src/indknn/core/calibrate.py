@@ -27,6 +27,8 @@ COUNT_EVERY = 16
 """With a shared model, one in this many answers releases its count."""
 FEW_RECORDS = 15_000
 """Below this many records the automatic σ2 grows. Chosen on held-out training records of five sets."""
+MANY_CLASSES = 100
+"""From this many classes on, more of the budget is for the shared model, and its Fourier features need more signal."""
 DEFAULT_TAU = 0.5
 PLANNED_QUERIES = 2000
 """How many queries the noise on the count is planned for, if no number was given."""

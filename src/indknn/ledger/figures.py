@@ -174,7 +174,7 @@ def training_words(settings: Settings) -> str:
     'training the shared model, once for all analysts: each person pays for their own part, at most 90% of B'
     """
     once = "training the shared model, once for all analysts"
-    return f"{once}: each person pays for their own part, at most {settings.model_share:.0%} of B"
+    return f"{once}: each person pays for their own part, at most {settings.shared_budget / settings.budget:.0%} of B"
 
 
 def given_less_words(settings: Settings) -> str:

@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from indknn.core.calibrate import MANY_CLASSES
 from indknn.core.quantise import LEVELS, whole_product
 from indknn.types import ROW, Float32Array, FloatArray, Int8Array
 
@@ -34,8 +35,8 @@ Widths: TypeAlias = tuple[tuple[float, ...], ...]
 """For each of these columns, how wide its pieces are."""
 FEW_FEATURES, FOURIER, ENOUGH_SIGNAL = 128, 256, 30.0
 """Rows with up to this many features get this many Fourier features, if the signal per class is at least so strong."""
-MANY_CLASSES, MANY_ENOUGH = 100, 100.0
-"""With so many classes it must be stronger. Below that, on made-up rows of 150 classes, Fourier features cost .018
+MANY_ENOUGH = 100.0
+"""With `MANY_CLASSES` it must be stronger. Below that, on made-up rows of 150 classes, Fourier features cost .018
 where each class was one cluster, and gave .001 where it was three. With much signal they gave .150."""
 FEW_COLUMNS, MOSTLY_NUMBERS, COLUMN_SIGNAL, TABLE_SIGNAL = 40, 0.75, 6.0, 2000.0
 """A wider row of a table gets Fourier features of its numeric columns, if there are at most so many of them, if they

@@ -228,7 +228,7 @@ def _analysts() -> list[Scenario]:
     both, three = ("a", "b"), ("a", "b", "c")
     pooled, joint = (  # budgets of analysts add up, except for shared releases
         accounting.epsilon((2.0 - share) * BASE.budget, BASE.delta, BASE.accountant)
-        for share in (0.0, ENDLESS.model_share)
+        for share in (0.0, ENDLESS.shared_budget / ENDLESS.budget)
     )
     return [
         Scenario("one analyst", "sees her own answers only", one, analysts(both, ("b",), 5)),

@@ -27,13 +27,12 @@ from indknn.errors import InvalidInputError
 from indknn.estimator import IndKNNClassifier
 from indknn.ledger.figures import epsilon_of
 from indknn.models import shared_model
-from indknn.settings import PARAMETERS
+from indknn.settings import MODEL_SHARE, PARAMETERS
 from indknn.types import Float32Array, FloatArray
 from indknn_lab.datasets import Dataset, load_fashion_mini
 from indknn_lab.public_rows import public_rows_only
 
 DELTA: float = PARAMETERS["delta"].default
-MODEL_SHARE: float = PARAMETERS["model_share"].default
 STEPS, CLIP, RATE, MOMENTUM = 40, 0.1, 80.0, 0.8
 """These values are good on this data. No budget covers the search for them, so private training looks a little better
 than it is."""
