@@ -216,14 +216,15 @@ class Shard(AnyShard):
     def _too_many(self, slots: IntArray, most: int) -> IntArray:
         """The numbers of the records beyond the first `most` of each owner.
 
-        The order is that of a hash of the records. So it depends on nobody else, as the order of slots would.
+        The order is that of a hash of the records and their dates. So it depends on nobody else, as the order of slots
+        would, and neither does how many are left when some of equal records expire.
         """
         spare: list[IntArray] = []
         owners = self._owner[slots]
         for owner in np.flatnonzero(np.bincount(owners) > most).tolist():
             own = slots[owners == owner]
-            seen = zip(self._bodies_at(own), self._epoch[own].tolist(), strict=True)
-            hashes = [hashlib.blake2b(body + b"%d" % epoch, digest_size=16).digest() for body, epoch in seen]
+            seen = zip(self._bodies_at(own), self._epoch[own].tolist(), self.dates.until(own).tolist(), strict=True)
+            hashes = [hashlib.blake2b(body + b"%d %d" % tuple(when), digest_size=16).digest() for body, *when in seen]
             spare.append(self.ids_at(own[np.argsort(np.array(hashes), kind="stable")[most:]]))
         return np.concatenate([np.zeros(0, dtype=np.int64), *spare])
 
