@@ -656,7 +656,7 @@ class Store:
         with self._exclusive():
             asked = self._state.engine.less_for(name, epsilon)
             with self._transaction() as change:
-                change.lower(asked)
+                change.lower(asked, receipt=True)
             facts = statement(self._state.engine, name)
             holds = facts["one_analyst"]["epsilon"]
             receipt = self._receipt("promise", owner=name, epsilon=holds, asked=epsilon, on_the_books=facts)
