@@ -273,7 +273,8 @@ class Predictor:
         local, (paced, steps) = self._transcript(analyst).local, self.shard.ledger.fraction
         while local is not None and (share := local.due(paced / steps)) is not None:
             cost, K = share * self.settings.seen_by(analyst).budget, MIN_K * GRID
-            now = replace(plan, sigma2=NUMBER_SIZE / sqrt(2.0 * cost * MIN_K), centre=local.centre)
+            sigma2, cap = NUMBER_SIZE / sqrt(2.0 * cost * MIN_K), None  # all records of a person count as one
+            now = replace(plan, sigma2=sigma2, centre=local.centre, max_records_per_query=cap)
             admitted = self.shard.ask(self.shard.scan(query, EVERYBODY), [(now, analyst)], counted=False)
             (sums,) = self.shard.votes(admitted, [K], [now])
             release = NoisyVotes(now.scale2(K), mechanism.noisy_votes(sums, K, now, self.noise))
