@@ -279,7 +279,7 @@ class Settings:
             )
         for name, epsilon in self.analysts.items():
             PARAMETERS["epsilon"].check("epsilon", epsilon)
-            if not name:
+            if not (name and name.isprintable()):  # as `checked_analyst`
                 raise InvalidInputError(f"no analyst can be called {name!r}")
             if epsilon > self.epsilon:
                 raise InvalidInputError(
