@@ -171,6 +171,7 @@ class Engine:
 
     def lower(self, owner: OwnerId, epsilon: float) -> None:
         """Promise a person who has records a smaller ε, from now on."""
+        self.renew_if_due()
         with self.shard.lock:
             self.shard.lower(self.less_for(owner, epsilon))
 
@@ -226,7 +227,10 @@ class Engine:
             self.predictor.start_round()
 
     def renew_if_due(self) -> None:
-        """Begin a new period if one has ended: everybody's budget starts anew, and so does the shared model."""
+        """Begin a new period if one has ended: everybody's budget starts anew, and a round of training begins.
+
+        It is not run here. `Store.renew_if_due` says why.
+        """
         if not self.ledger.renewal:
             return  # as in `Ledger.periods_due`, without the locks
         with self.predictor.locked():
@@ -236,10 +240,10 @@ class Engine:
             self.predictor.renew()
             if self.predictor.model is not None and self.predictor.model.started:
                 self.predictor.begin_round()
-        self._finish_round()
 
     def purge(self) -> None:
         """Delete everything that was released. This is a public event that begins a round, see `Store.purge`."""
+        self.renew_if_due()
         self.predictor.purge()
         self._finish_round()
 
@@ -347,6 +351,7 @@ class Engine:
 
     def restarted(self, settings: Settings, noise: Noise) -> Engine:
         """An empty engine with other settings for the same people. They keep what they have spent."""
+        self.renew_if_due()
         fresh = new_ledger(settings)
         if self.ledger.used:
             refuse_other_division(self.settings, settings)
@@ -396,6 +401,7 @@ class Engine:
         epsilons: Any = None,
     ) -> IntArray:
         """Replace all records by these and return their numbers. Without owners, people are named by row numbers."""
+        self.renew_if_due()
         nameless = owners is None or says_each_row(owners)
         names = as_owners(np.arange(len(vectors)) if nameless else owners, length=len(vectors))
         chosen = as_record_ids(record_ids, len(vectors))

@@ -233,6 +233,7 @@ class IndKNN(BaseEstimator):
     def statement(self, owner: Any) -> dict[str, Any]:
         """What you may show an owner: their own spending, rounded up to 1/50 of B, for each kind of observer."""
         check_is_fitted(self)
+        self._engine.renew_if_due()  # so that it does not show whether anybody came since the last period
         return statement(self._memory, inputs.as_owner_list([owner])[0])
 
     @property

@@ -57,6 +57,12 @@ def ask(store, analyst="alice", shift=0.0):
     return [store.predict(part + shift, analyst).tolist() for part in np.array_split(X[600:760], 4)]
 
 
+def run_round(store):
+    """The operator has the round run that a new period began, as a server does by itself."""
+    for _ in store.train():
+        pass
+
+
 @pytest.mark.parametrize("values", [PLAIN, MODEL], ids=["votes", "model"])
 def test_votes_use_no_more_than_their_part_of_the_time(tmp_path, time, values):
     with filled(tmp_path / "a.store", {**values, "pace_days": 100}) as store:
@@ -112,7 +118,10 @@ def test_in_a_new_period_everybody_starts_anew(tmp_path, time, values):
         assert not list(problems(store))
         if model is None:
             assert store.spent().max() == 0
-        else:  # a round began, and everybody paid for it
+        else:  # a round began, and when it is run, everybody pays for it
+            assert model.due() == "count"
+            assert store.engine.ledger.column(SHARED).max() == 0
+            run_round(store)
             assert rounds == model.rounds == 1
             assert model.since == 2
             assert store.engine.ledger.column(SHARED).max() > 0

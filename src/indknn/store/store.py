@@ -392,8 +392,9 @@ class Store:
         """Begin a new period if one has ended. Returns whether that was so. The clock decides it, and nobody's query.
 
         A server looks at the clock by itself. Elsewhere this happens when the store is opened, and before anything is
-        asked or added. So the round of the new period is about those who were there when the old one ended, less those
-        who left since, whoever does the first thing afterwards (rule 17).
+        asked, added or lowered. So the round of the new period is about those who were there when the old one ended,
+        less those who left since. It is not run here: that somebody came must not decide who had left by then (rule
+        17).
         """
         if not self.settings.renew_days or self.read_only or self.draft:
             return False
@@ -404,7 +405,6 @@ class Store:
                 return False
             with self._transaction() as change:
                 change.renew()
-        self._finish_round()
         return True
 
     def publish(self, *, with_queries: bool = False) -> dict[str, Any]:
@@ -653,6 +653,7 @@ class Store:
         private.
         """
         (name,) = as_owner_list([owner])
+        self.renew_if_due()
         with self._exclusive():
             asked = self._state.engine.less_for(name, epsilon)
             with self._transaction() as change:
@@ -671,6 +672,7 @@ class Store:
         """
         names, numbers = as_owner_list(owners), as_record_numbers(records)
         ids = as_owner_list(() if record_ids is None else record_ids, what="record id")
+        self.renew_if_due()  # the receipt has what was spent in this period
         receipt = self._with_room(lambda: self._forget(names, numbers, ids))
         left = [statement(self._state.engine, name) for name in names]
         whose = {"owners": [facts["owner"] for facts in left], "on_the_books": left} if names else {}
@@ -825,6 +827,7 @@ class Store:
         People pay again for new ones. **A purge is a public event**: everybody who asks again can see it.
         So purge on a schedule, and never because one person was forgotten (rule 14).
         """
+        self.renew_if_due()
         with self._exclusive():
             with self._transaction() as change:
                 change.purge()
