@@ -51,8 +51,8 @@ MOST_EARLY = 1
 """How many extra checks for newcomers there may be between two of these, because queries have become unlike earlier
 ones. Every check costs people a little, so an analyst must not be able to cause many."""
 UNFINISHED = (
-    "training of the shared model was interrupted, and a query must not finish it, because other analysts could see "
-    "that somebody asked: `indknn train STORE`, or warm_up() of an estimator, finishes it"
+    "training of the shared model was interrupted, or is due because a period has begun, and a query must not finish "
+    "it, because other analysts could see that somebody asked: `indknn train STORE`, or warm_up() of an estimator, does"
 )
 _TOGETHER = 1024  # queries whose scores are looked up at once
 _BLOCK = 64  # queries about which the adviser decides at once
