@@ -177,8 +177,8 @@ class Engine:
 
     def less_for(self, owner: OwnerId, epsilon: float) -> Wanted:
         """The smaller promise for a person who has records. An error if it is larger, or nobody has that name."""
-        (slot,) = self.ledger.slots_of([owner]).tolist()
-        if slot < 0:
+        self.ledger.tick()
+        if not self.shard.unexpired(self.shard.slots_of_owners([owner])).any():  # whether or not they are erased
             raise InvalidInputError(f"owner {owner!r} has no records here")
         PARAMETERS["epsilon"].check("epsilon", epsilon)
         asked = wanted(self.settings, self.ledger, [owner], np.array([epsilon], dtype=np.float64))
