@@ -359,6 +359,7 @@ class Engine:
         successor = Engine(settings, noise, self.ledger, make_shard=self.make_shard)  # may refuse: nothing changed yet
         if self.predictor.model is not None and self.settings.n_features == settings.n_features:
             successor._earlier = self.predictor.model.public
+        successor.shard.epoch = self.shard.epoch  # so that its first round is not taken for the first of all
         with self.shard.lock:
             successor.earlier = (*self.earlier, self.settings) if self.ledger.anything_spent() else ()
             self.shard.forget(self.shard.slots())

@@ -230,6 +230,20 @@ def test_a_later_round_waits_for_the_operator(tmp_path, asking):
         again.predict(QUERIES[4:6], analyst=asking)  # without a warning
 
 
+def test_a_refit_that_was_interrupted_waits_too(monkeypatch):
+    """The analyst without a name was told something before, so bob's query must not finish the round of the refit."""
+    model = engine()
+    model.predict(QUERIES[:2])
+    again = model.restarted(SETTINGS, SeededNoise(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "_finish_round", lambda self: list(islice(self.predictor.training(), 3)))
+        again.replace_all(*SETTINGS.prepare(RECORDS[:FEW], LABELS[:FEW]), NAMES[:FEW])
+    due = again.predictor.model.due()
+    with pytest.warns(UserWarning, match="indknn train STORE"):
+        again.predict(QUERIES[2:4], "bob")
+    assert again.predictor.model.due() == due is not None
+
+
 def test_the_only_analyst_finishes_a_later_round(tmp_path):
     store = few(tmp_path)
     store.predict(QUERIES[:2])
