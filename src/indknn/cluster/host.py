@@ -32,6 +32,10 @@ _NOBODY: IntArray = np.zeros(0, dtype=np.int64)
 _RECORDS = ("expect", "place", "date", "promise", "renew", "drop", "balances", "bodies", "status")
 CALLS = frozenset((*_RECORDS, "vote", "count", "settle", "show", "derive", "fill", "add_up"))
 SUMS = ("gradient", "tally", "headcount")
+Limits = dict[str, Any]
+"""What bounds everybody's spending, and the time: the attributes of a ledger that are sent with each call that charges.
+"""
+_LIMITS = ("budget", "global_budget", "shared_budget", "budgets", "joint", "minute", "fraction")
 
 
 @dataclass(frozen=True)
@@ -46,30 +50,9 @@ class Form:
     options: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The limits of everybody's spending. They are sent with every call that charges."""
-
-    budget: int
-    global_budget: int | None
-    shared_budget: int
-    budgets: dict[Scope, int]
-    joint: bool
-    minute: int
-    """The time."""
-    fraction: tuple[int, int]
-
-    @staticmethod
-    def of(ledger: MemoryLedger) -> Limits:
-        """The limits now."""
-        budgets = ledger.budget, ledger.global_budget, ledger.shared_budget, dict(ledger.budgets)
-        return Limits(*budgets, ledger.joint, ledger.minute, ledger.fraction)
-
-    def hold_in(self, ledger: MemoryLedger) -> None:
-        """Use these limits in this ledger from now on."""
-        ledger.budget, ledger.global_budget, ledger.shared_budget = self.budget, self.global_budget, self.shared_budget
-        ledger.budgets, ledger.joint, ledger.minute = self.budgets, self.joint, self.minute
-        ledger.fraction = self.fraction
+def limits_of(ledger: MemoryLedger) -> Limits:
+    """The limits now."""
+    return {name: getattr(ledger, name) for name in _LIMITS}
 
 
 @dataclass(frozen=True)
@@ -169,7 +152,7 @@ class Host:
 
     def renew(self, terms: Limits) -> None:
         """Everybody's budget starts anew."""
-        terms.hold_in(self._ledger)
+        vars(self._ledger).update(terms)
         self._ledger.close_period()
 
     def promise(self, people: IntArray, promises: npt.NDArray[np.void]) -> None:
@@ -226,7 +209,7 @@ class Host:
 
     def _admit(self, terms: Limits, batch: QueryBatch, *, counted: bool) -> list[Debit]:
         """Admit people to each query. Returns what they paid for being counted."""
-        terms.hold_in(self._ledger)
+        vars(self._ledger).update(terms)
         self._admitted, paid = [], []
         for found, (plan, scope) in zip(self._shard.scan(batch.queries, batch.tau), batch.questions, strict=True):
             self._admitted.append(self._shard.admit(found, plan, scope, counted=counted))
@@ -251,7 +234,7 @@ class Host:
         """A sum over the records here that take part: the gradient, the tally or the headcount of the shard."""
         if what not in SUMS:
             raise ShardError(f"a shard does not know the sum {what!r}")
-        terms.hold_in(self._ledger)
+        vars(self._ledger).update(terms)
         rows = () if what == "headcount" else (self._derived,)
         total = getattr(self._shard, what)(*rows, *arguments, scope)
         return Sums(total, PackedDebits.of([self._paid(scope)]))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from indknn.cluster.coordinator import Coordinator, Kept, Sent, Waiting
-from indknn.cluster.host import Form, Limits
+from indknn.cluster.host import Form, limits_of
 from indknn.cluster.links import PATIENCE, Links, Process, checked_number
 from indknn.core.inputs import NEVER
 from indknn.core.mechanism import Plan
@@ -134,7 +134,7 @@ class ClusterShard(AnyShard):
         """Everybody's budget starts anew, here and on the hosts."""
         self._coordinator.settle_up()
         super().renew()
-        self._coordinator.call_all("renew", Limits.of(self.ledger))
+        self._coordinator.call_all("renew", limits_of(self.ledger))
 
     def lower(self, wanted: Wanted) -> IntArray:
         """Give these people smaller promises, here and on their hosts. Returns their owner slots."""
