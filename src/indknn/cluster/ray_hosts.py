@@ -19,7 +19,7 @@ from typing import Any
 from indknn.cluster.host import Host
 from indknn.cluster.links import PATIENCE, checked_number
 from indknn.cluster.shard import Cluster
-from indknn.errors import IndKNNError, PrivacyError, ShardError, to_install
+from indknn.errors import PrivacyError, ShardError, needs
 
 NAMESPACE = "indknn"
 _INLINE = str(128 << 20)
@@ -112,10 +112,7 @@ def connected(address: str | None) -> Any:
     else:
         refuse_exposed(address)
         os.environ.update(QUIET)
-    try:
-        import ray  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise IndKNNError(to_install("ray", "cluster", "a shard on Ray")) from None
+    ray = needs("ray", "cluster", "a shard on Ray")
     if not ray.is_initialized():
         how: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "error"}
         if address is None:
