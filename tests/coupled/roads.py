@@ -11,6 +11,7 @@ from threading import Event
 import numpy as np
 
 from helpers.asking import declared
+from helpers.ledgers import took_part
 from indknn.cluster import Cluster
 from indknn.cluster.links import Inline
 from indknn.core.releases import encode
@@ -162,7 +163,7 @@ class Road:
         spent = {scope: ledger.spent(names, scope).tolist() for scope in ledger.scopes} if names else {}
         self.engine.ledger.tick()
         here = np.bincount(shard.owners_of(shard.slots()[shard.unexpired(shard.slots())]), minlength=1).tolist()
-        queries, slots = ledger.queries(names).tolist(), ledger.find(names).tolist()
+        queries, slots = took_part(ledger, names), ledger.find(names).tolist()
         records = [here[slot] if 0 <= slot < len(here) else 0 for slot in slots]
         return {
             name: ({scope: units[i] for scope, units in spent.items() if units[i]}, queries[i], records[i])
