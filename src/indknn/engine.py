@@ -34,7 +34,7 @@ from indknn.models.shown_numbers import ShownNumbers
 from indknn.records.book import AnyShard, Match
 from indknn.records.shard import Shard, new_index
 from indknn.settings import PARAMETERS, Settings
-from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Vectors
+from indknn.types import FloatArray, Given, Int8Array, IntArray, OwnerId, Vectors
 
 MakeShard: TypeAlias = Callable[[Settings, MemoryLedger], AnyShard]
 """Makes the empty shard of an engine. The shard of a cluster has its records elsewhere."""
@@ -108,23 +108,15 @@ class Engine:
         epsilons: Any = None,
     ) -> IntArray:
         """Add records and return their numbers."""
-        return self.put(*self.settings.prepare(X, y), owners, record_ids, expires=expires, epsilons=epsilons)
+        return self.put(Given(*self.settings.prepare(X, y), owners, record_ids, expires, epsilons))
 
-    def put(
-        self,
-        vectors: Vectors,
-        labels: IntArray,
-        owners: Any = None,
-        record_ids: Any = None,
-        *,
-        expires: Any = None,
-        epsilons: Any = None,
-    ) -> IntArray:
+    def put(self, prepared: Given) -> IntArray:
         """Add prepared records and return their numbers. Without owners, every row is a new person.
 
         A row with the record id of an existing record replaces it, or changes nothing if it is equal. A row that has
         expired is not added and has the number -1. Records that have expired are removed.
         """
+        vectors, labels, owners, record_ids, expires, epsilons = prepared
         given = None if owners is None or says_each_row(owners) else as_owners(owners, length=len(vectors))
         chosen, less = as_record_ids(record_ids, len(vectors)), as_epsilons(epsilons, len(vectors))
         until = as_hours(expires, len(vectors))
@@ -385,24 +377,15 @@ class Engine:
         if self.ledger.joint and settings.analysts:
             raise PrivacyError("no analyst can be given less: queries without a name trained the model for everybody")
 
-    def replace_all(
-        self,
-        vectors: Vectors,
-        labels: IntArray,
-        owners: Any,
-        record_ids: Any = None,
-        *,
-        expires: Any = None,
-        epsilons: Any = None,
-    ) -> IntArray:
+    def replace_all(self, prepared: Given) -> IntArray:
         """Replace all records by these and return their numbers. Without owners, people are named by row numbers."""
-        nameless = owners is None or says_each_row(owners)
-        names = as_owners(np.arange(len(vectors)) if nameless else owners, length=len(vectors))
-        chosen = as_record_ids(record_ids, len(vectors))
+        n, nameless = len(prepared.X), prepared.owners is None or says_each_row(prepared.owners)
+        names = as_owners(np.arange(n) if nameless else prepared.owners, length=n)
+        chosen = as_record_ids(prepared.record_ids, n)
         with self.predictor.locked():
-            wanted(self.settings, self.ledger, names, as_epsilons(epsilons, len(vectors)))  # or nothing is changed
+            wanted(self.settings, self.ledger, names, as_epsilons(prepared.epsilons, n))  # or nothing is changed
             self.shard.forget(self.shard.slots())
-            numbers = self.put(vectors, labels, names, chosen, expires=expires, epsilons=epsilons)
+            numbers = self.put(prepared._replace(owners=names, record_ids=chosen))
             if self.predictor.model is not None and self.ledger.used:  # then no query may begin the round (rule 17)
                 self.predictor.begin_round(self._earlier)
                 self._finish_round()

@@ -29,6 +29,7 @@ from indknn.store.intake import Item
 from indknn.store.reports import answers_by_analyst, stream
 from indknn.store.table_counts import pay_for_counts
 from indknn.store.verify import problems
+from indknn.types import Given
 from indknn_lab.audits.served import finish_training
 
 ROADS = ("engine", "store", "server", "cluster")
@@ -87,7 +88,7 @@ class Road:
 
     def replace_all(self, rows):
         prepared = self.engine.settings.prepare(_features(rows), _labels(rows))
-        return self._in_turn(lambda: self.model.replace_all(*prepared, _owners(rows), expires=_dates(rows)))
+        return self._in_turn(lambda: self.model.replace_all(Given(*prepared, _owners(rows), expires=_dates(rows))))
 
     def fit(self, rows, settings):
         """What `fit` of an estimator does: in memory it starts anew, under other settings if need be.

@@ -23,6 +23,7 @@ from indknn.store.change import Change
 from indknn.store.filehome import head_path
 from indknn.store.reports import status
 from indknn.store.verify import problems
+from indknn.types import Given
 
 X, Y = blobs(700, 3, 8)
 RECORDS, QUERIES = X[:600], X[600:]
@@ -430,9 +431,9 @@ def test_replacing_all_records_is_all_or_nothing(store, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Change, "note_added", lambda *_: (_ for _ in ()).throw(MemoryError))
         with pytest.raises(MemoryError):
-            store.replace_all(*prepared, OWNERS[:50])
+            store.replace_all(Given(*prepared, OWNERS[:50]))
     assert everything(store) == before  # read anew from the file
-    ids = store.replace_all(*prepared, OWNERS[:50])
+    ids = store.replace_all(Given(*prepared, OWNERS[:50]))
     assert len(store.engine.shard) == len(ids) == 50
     assert (store.spent(["person-1"]) == spent).all()
     assert not list(problems(store))

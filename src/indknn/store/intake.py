@@ -27,8 +27,7 @@ from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger import MemoryLedger
 from indknn.ledger.promises import Wanted, refuse_two, wanted
 from indknn.records.book import Match
-from indknn.tables.schema import Given
-from indknn.types import FloatArray, IntArray, OwnerId, Vectors
+from indknn.types import FloatArray, Given, IntArray, OwnerId, Vectors
 
 _WHOLE = re.compile(r"[+-]?[0-9]+\.0*|\+[0-9]+")
 _UNSAYABLE = re.compile("[\n\r\ud800-\udfff]")  # no request over HTTP can name such a person

@@ -52,8 +52,8 @@ from indknn.store.home import home_of
 from indknn.store.intake import Added, Item, NewRows
 from indknn.store.journal import Batch, Outcome, Upload
 from indknn.tables.infer import Outside
-from indknn.tables.schema import Given, Schema, records_of, vectors_of
-from indknn.types import FloatArray, IntArray, OwnerId, Vectors
+from indknn.tables.schema import Schema, records_of, vectors_of
+from indknn.types import FloatArray, Given, IntArray, OwnerId
 
 T = TypeVar("T")
 _PIECE = 1024
@@ -559,29 +559,15 @@ class Store:
             tell(self._put(rows, classes=classes, at_last=step.take).advice + outside.notes())
         return step.synced
 
-    def put(
-        self,
-        vectors: Vectors,
-        labels: IntArray,
-        owners: Any,
-        record_ids: Any = None,
-        *,
-        instead: bool = False,
-        **more: Any,
-    ) -> IntArray:
-        """Add prepared records, all or none, and return their numbers. With `instead`, all earlier records go.
-
-        `more` may be `expires` and `epsilons`.
-        """
-        added = self._put([NewRows(Given(vectors, labels, owners, record_ids, **more), prepared=True)], instead=instead)
+    def put(self, prepared: Given, *, instead: bool = False) -> IntArray:
+        """Add prepared records, all or none, and return their numbers. With `instead`, all earlier records go."""
+        added = self._put([NewRows(prepared, prepared=True)], instead=instead)
         tell(added.advice)
         return added.numbers
 
-    def replace_all(
-        self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None, **more: Any
-    ) -> IntArray:
+    def replace_all(self, prepared: Given) -> IntArray:
         """Replace all records by these, all or nothing, and return their numbers. What people have spent is kept."""
-        return self.put(vectors, labels, owners, record_ids, **more, instead=True)
+        return self.put(prepared, instead=True)
 
     def upsert(
         self, X: FloatArray, items: Sequence[Item], *, each_row: bool = False, once: Upload | None = None
