@@ -116,15 +116,15 @@ class IndKNN(BaseEstimator):
         people = inputs.Numbered(np.arange(len(rows))) if nameless else names
         ledger = new_ledger(settings) if first else self._memory.ledger
         wanted(settings, ledger, people, inputs.as_epsilons(given.epsilons, len(rows)))  # or nothing is changed
-        told = self._about_labels() if first and instead else []
+        warnings = self._about_labels() if first and instead else []
         if first or instead:
             self._start(given.X, settings, named=not (instead and nameless))
         before = 0 if instead else self._memory.ledger.n_owners
         put = self._engine.replace_all if instead else self._engine.put
         self._newest = _as_range(put(given._replace(X=vectors, y=labels, owners=names, record_ids=ids)))
         now = self._engine.ledger.n_owners if isinstance(self._engine, Engine) else 0  # a store gives its own warnings
-        told += profile.advice(settings.center_) + advice.about_delta(settings.delta, before, now)
-        advice.tell(told + outside.notes())
+        warnings += profile.advice(settings.center_) + advice.about_delta(settings.delta, before, now)
+        advice.tell(warnings + outside.notes())
         return self
 
     def forget(self, owners: Any = None, *, records: Any = None, record_ids: Any = None) -> int:
@@ -186,13 +186,13 @@ class IndKNN(BaseEstimator):
         """
         self._check_asked(analyst)
         schema = self._schema(fitted=True)
-        told, rows = about_queries(schema, X) if schema else [], vectors_of(X, schema)
+        warnings, rows = about_queries(schema, X) if schema else [], vectors_of(X, schema)
         queries, decision = validate_data(self, rows, reset=False, dtype=np.float64), self._decision(analyst)
         if decision is PLAIN:
             answers = self._engine.predict(queries, analyst)
         else:
             answers, _ = self._memory.decide(decision, *self._engine.predict_both(queries, analyst), analyst)
-        advice.tell(told + (advice.about_answers(answers) if self._target == "class" else []))
+        advice.tell(warnings + (advice.about_answers(answers) if self._target == "class" else []))
         return answers
 
     def explain(self, X: Any, analyst: str | None = None) -> list[Explanation]:

@@ -432,9 +432,9 @@ class MemoryLedger:
             wanted, slots = wanted.only(slots >= 0), slots[slots >= 0]
         own = np.zeros(len(slots), dtype=PROMISE) if not len(self._promises) else self._promises[slots]
         budget = np.minimum(wanted.units, self.budget)
-        told = np.where(own["whole"] > 0, np.minimum(own["whole"], self.budget) - own["part"], self.limit(None))
+        votes = np.where(own["whole"] > 0, np.minimum(own["whole"], self.budget) - own["part"], self.limit(None))
         fresh = wanted.new if self.used else np.ones(len(slots), dtype=bool)
-        part = np.where(fresh, parts_of(wanted.units, self.budget, self.shared_budget), budget - told)
+        part = np.where(fresh, parts_of(wanted.units, self.budget, self.shared_budget), budget - votes)
         over = self.observed({scope: self._sum_of([earlier_scope(scope)], slots) for scope in self.scopes})[0]
         own["over"] = np.where(own["whole"] > 0, own["over"], rounded_up(over, self.budget))
         own["epsilon"], own["whole"] = wanted.epsilons, wanted.units

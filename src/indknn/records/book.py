@@ -22,7 +22,7 @@ from indknn.core.mechanism import Plan
 from indknn.errors import InvalidInputError, LedgerError
 from indknn.ledger import MemoryLedger, Scope
 from indknn.ledger.promises import Wanted
-from indknn.records.columns import Column, Dates, KeyArray, RecordKeys
+from indknn.records.by_slot import BySlot, Dates, KeyArray, RecordKeys
 from indknn.records.derived import Arguments, Rule
 from indknn.types import SLOT, Cohort, FloatArray, Int8Array, IntArray, OneOrEach, OwnerId, Times, Vectors
 
@@ -68,10 +68,10 @@ class AnyShard(ABC):
         self._held = 0  # how many records there are
         # By record slot. 32 bits are enough, because a store of a billion records has more than one shard.
         self._owner = np.zeros(0, dtype=np.int32)  # owner slot, -1 if there is no record
-        self._label = Column(-1)
-        self._generation = Column(0)
-        self._epoch = Column(0)  # how many rounds of training had begun when the record came
-        self._next = Column(-1)  # the owner's next record, -1 after the last
+        self._label = BySlot(-1)
+        self._generation = BySlot(0)
+        self._epoch = BySlot(0)  # how many rounds of training had begun when the record came
+        self._next = BySlot(-1)  # the owner's next record, -1 after the last
         self._head = np.zeros(0, dtype=np.int32)  # by owner slot: the first record, -1 without any
 
     @abstractmethod

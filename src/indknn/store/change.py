@@ -17,7 +17,7 @@ import numpy.typing as npt
 from indknn.core.advice import about_labels, about_parameters
 from indknn.core.clock import HOUR
 from indknn.core.inputs import DUE, EACH_ROW_PREFIX, as_classes, as_labels, says_each_row
-from indknn.core.releases import PublicRows, Release, TableCounts
+from indknn.core.releases import PublicRows, Release
 from indknn.errors import IndKNNError, InvalidInputError
 from indknn.ledger.memory import Tombstone
 from indknn.ledger.promises import Wanted, wanted
@@ -150,9 +150,8 @@ class Change:
     def change_schema(self, schema: Schema) -> None:
         """Use this schema instead of the present one, while nothing has come of that."""
         db, settings = self.state.db, self.state.engine.settings
-        used = "SELECT 1 FROM answers WHERE label >= 0 OR substr(release, 1, 1) <> ? LIMIT 1"  # counts are no use of it
         late = db.execute("SELECT 1 FROM audit WHERE kind = ? LIMIT 1", ("add",)).get is not None
-        if late or db.execute(used, (TableCounts.kind,)).get is not None:
+        if late or database.answered(db):
             raise InvalidInputError("a schema can be changed only before the first records and answers of its store")
         if schema.n_features != settings.n_features and database.get_meta(db, "public") is not None:
             raise InvalidInputError("this store has public rows, which were encoded with all columns of the schema")
@@ -395,11 +394,6 @@ class Synced:
     unchanged: int
     missing: int
     nameless: int
-
-    @property
-    def changes(self) -> bool:
-        """Whether the records differ from the table."""
-        return bool(self.added or self.replaced or self.missing)
 
 
 class DeclinedError(IndKNNError):

@@ -25,15 +25,15 @@ import numpy.typing as npt
 
 from indknn.answering.requests import Reply, Request
 from indknn.core.quantise import as_int64, load_native
-from indknn.core.releases import Release, TableCounts, encode
+from indknn.core.releases import Release, encode
 from indknn.errors import FencedError, InvalidInputError, RequestConflictError, StoreError
 from indknn.ledger import MemoryLedger, Scope
 from indknn.ledger.memory import Balance, Tombstone
 from indknn.ledger.promises import PROMISE
 from indknn.proof import Entry
 from indknn.store import chain
-from indknn.store.chain import Connection, Guard
-from indknn.store.database import get_meta, read_names, read_scopes, read_tombstones, scope_id, set_meta
+from indknn.store.chain import Guard, StoreConnection
+from indknn.store.database import answered, get_meta, read_names, read_scopes, read_tombstones, scope_id, set_meta
 from indknn.types import IntArray, Vectors
 
 Known: TypeAlias = tuple[bytes, bytes]
@@ -164,7 +164,7 @@ class StoreJournal:
     filled with what people have spent.
     """
 
-    def __init__(self, db: Connection, ledger: MemoryLedger, guard: Guard):
+    def __init__(self, db: StoreConnection, ledger: MemoryLedger, guard: Guard):
         self.db = db
         self.io = RLock()  # a connection allows only one thread at a time, and fails otherwise
         self.ledger = ledger
@@ -174,10 +174,7 @@ class StoreJournal:
         self.owed = False  # whether a release for which nobody waits is not on disk yet
         self.tau: float | None = None
         self.touched = read_ledger(db, ledger)  # blocks with debits since the last fold
-        counted = db.execute(
-            "SELECT 1 FROM answers WHERE label >= 0 OR substr(release, 1, 1) <> ? LIMIT 1", (TableCounts.kind,)
-        )
-        ledger.used = counted.get is not None
+        ledger.used = answered(db)
         self.unfolded_bytes = int(db.execute("SELECT coalesce(sum(length(body)), 0) FROM debits").get)
         self._guard = guard
         self._next = int(db.execute("SELECT coalesce(max(seq), 0) + 1 FROM answers").get)
@@ -447,7 +444,7 @@ class StoreJournal:
         return self._scopes[scope]
 
 
-def read_ledger(db: Connection, ledger: MemoryLedger) -> set[tuple[Scope, int]]:
+def read_ledger(db: StoreConnection, ledger: MemoryLedger) -> set[tuple[Scope, int]]:
     """Fill an empty ledger: balances, then the debits that came later. Returns the blocks that those debits touch."""
     scopes, capacity = read_scopes(db), int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM owners").get)
     size = -(-capacity // BLOCK) * BLOCK
@@ -481,7 +478,7 @@ def _less(known: bytes | None, kind: str, less: list[tuple[int, int]]) -> bytes:
     return block.tobytes()
 
 
-def write_promise_blocks(db: Connection, blocks: dict[int, bytes]) -> None:
+def write_promise_blocks(db: StoreConnection, blocks: dict[int, bytes]) -> None:
     """Write these blocks of promises. Old bytes are overwritten."""
     lengths = dict(db.execute("SELECT block, length(body) FROM promises")) if blocks else {}
     for block, body in blocks.items():
@@ -541,7 +538,7 @@ class Upload:
     id: str
     body: bytes
 
-    def _hashes(self, db: Connection) -> tuple[bytes, bytes]:
+    def _hashes(self, db: StoreConnection) -> tuple[bytes, bytes]:
         key: bytes = get_meta(db, "key")
         name, body = (
             hashlib.blake2b(part, key=key, digest_size=32, person=person).digest()
@@ -549,7 +546,7 @@ class Upload:
         )
         return name, body
 
-    def numbers(self, db: Connection) -> IntArray | None:
+    def numbers(self, db: StoreConnection) -> IntArray | None:
         """The numbers of the records from an earlier upload with this id. None if it is new."""
         name, body = self._hashes(db)
         known = db.execute("SELECT digest, numbers FROM additions WHERE id = ?", (name,)).fetchone()
@@ -559,6 +556,6 @@ class Upload:
             raise RequestConflictError("this request id was used before for other records; use a new one")
         return np.frombuffer(known[1], "<i8").astype(np.int64)
 
-    def note(self, db: Connection, numbers: IntArray) -> None:
+    def note(self, db: StoreConnection, numbers: IntArray) -> None:
         """Remember it, inside the transaction that adds its records and before the entry of the audit trail."""
         db.insert("additions", [(*self._hashes(db), numbers.astype("<i8").tobytes(), today())])

@@ -46,7 +46,7 @@ from indknn.store.analysts import (
     refuse_unknown,
     settings_with_limit,
 )
-from indknn.store.chain import Connection
+from indknn.store.chain import StoreConnection
 from indknn.store.change import ERASED, HELD, PURGED, REWRITTEN, Change, DeclinedError, Step, Synced, expire
 from indknn.store.home import home_of
 from indknn.store.intake import Added, Item, NewRows
@@ -189,7 +189,7 @@ class Store:
         return self._state.engine
 
     @property
-    def db(self) -> Connection:
+    def db(self) -> StoreConnection:
         """The open file. Only for reading, while no other thread uses the store. Otherwise use `reading`."""
         self._reload_if_failed()
         return self._state.db
@@ -226,7 +226,7 @@ class Store:
         return self._state.journal.failure is not None or self._state.engine.shard.broken
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self) -> Iterator[StoreConnection]:
         """The open file for reading, while other threads wait."""
         with self._exclusive():
             yield self._state.db
@@ -679,12 +679,12 @@ class Store:
             shard = self._state.engine.shard
             single = np.union1d(shard.slots_of_records(records), shard.slots_of_ids(ids))
             slots = np.union1d(shard.slots_of_owners(owners), single)
-            told = slots[shard.unexpired(slots) & ~shard.under_hold(slots)]  # others are as good as gone, or stay
-            people = set(shard.owners_of(told).tolist())
+            erased = slots[shard.unexpired(slots) & ~shard.under_hold(slots)]  # others are as good as gone, or stay
+            people = set(shard.owners_of(erased).tolist())
             with self._transaction() as change:
                 gone = change.erase(slots)
             self._empty_log(1)
-            return self._erased(change, len(told), len(people & gone.keys()))
+            return self._erased(change, len(erased), len(people & gone.keys()))
 
     def _erased(self, change: Change, records: int, people: int) -> dict[str, Any]:
         """The receipt of an erasure."""

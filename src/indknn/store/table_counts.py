@@ -22,7 +22,7 @@ from indknn.ledger import SHARED
 from indknn.ledger.promises import Wanted, wanted
 from indknn.settings import Settings
 from indknn.store import chain, database
-from indknn.store.chain import Connection
+from indknn.store.chain import StoreConnection
 from indknn.store.change import Change
 from indknn.store.intake import people_of
 from indknn.store.store import Store
@@ -116,7 +116,7 @@ def _released(
     return release
 
 
-def _write(db: Connection, before: set[bytes], graves: dict[bytes, Any]) -> None:
+def _write(db: StoreConnection, before: set[bytes], graves: dict[bytes, Any]) -> None:
     """Nobody was here before, so all tombstones belong to people who paid now or earlier."""
     db.delete("tombstones", ((digest,) for digest in before - set(graves)))
     database.write_tombstones(db, graves)

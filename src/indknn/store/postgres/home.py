@@ -22,10 +22,10 @@ import psycopg
 from indknn.errors import StoreError
 from indknn.place import Address, stays_here
 from indknn.store import chain
-from indknn.store.chain import Connection, now
+from indknn.store.chain import StoreConnection, now
 from indknn.store.database import INDEXES, SUMMED, TABLES, VERSION, refuse_other_version
 from indknn.store.home import Home
-from indknn.store.postgres.session import Holding, Session, look, take, take_over, translated
+from indknn.store.postgres.session import Session, TakenLease, look, take, take_over, translated
 
 IDLE_SECONDS = 60
 """The server ends a transaction in which nothing happens for this long, so that others can take over."""
@@ -69,8 +69,8 @@ class DatabaseHome(Home):
     def __init__(self, address: Address):
         super().__init__(address)
         self._address = address
-        self._lease: Holding | None = None
-        self._undone = False  # as the last connection left it (`Connection.undone`)
+        self._lease: TakenLease | None = None
+        self._undone = False  # as the last connection left it (`StoreConnection.undone`)
         self._unused: Session | None = None  # holds the lease, until `connect` hands it out
 
     def exists(self) -> bool:
@@ -78,7 +78,7 @@ class DatabaseHome(Home):
         with self._session() as session, translated():
             return _version_of(session.pg) is not None
 
-    def create(self, fill: Callable[[Connection], None]) -> None:
+    def create(self, fill: Callable[[StoreConnection], None]) -> None:
         """Make the tables and the first rows in one transaction."""
         with self._session() as session, translated(lambda words: f"{self.place} cannot be made: {words}"):
             pg = session.pg
@@ -104,7 +104,7 @@ class DatabaseHome(Home):
         if unused is not None:
             self.close(unused)
 
-    def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> Connection:
+    def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> StoreConnection:
         """An open store. After a lost connection it is a new connection with a new lease."""
         if read_only:
             return self._reader()
@@ -114,7 +114,7 @@ class DatabaseHome(Home):
             session.pg.execute("SET synchronous_commit = off")
         return session
 
-    def close(self, db: Connection) -> None:
+    def close(self, db: StoreConnection) -> None:
         """Close, even if the server fails."""
         assert isinstance(db, Session)
         if db.lease is not None:
@@ -183,13 +183,13 @@ class DatabaseHome(Home):
             raise StoreError(f"{self.place} does not exist; make a store with: indknn init {self.place}")
         refuse_other_version(self.place, version)
 
-    def still_held(self, db: Connection) -> bool:
+    def still_held(self, db: StoreConnection) -> bool:
         """Whether this process still has the store. StoreError if the server cannot be asked."""
         assert isinstance(db, Session)
         with translated():
             return db.lease is None or look(db.pg) == db.lease
 
-    def copy(self, db: Connection) -> Iterator[Session | None]:
+    def copy(self, db: StoreConnection) -> Iterator[Session | None]:
         """A second connection. It sees everything that is committed when it begins to read, and nothing later."""
         yield self._reader()
 
@@ -212,13 +212,13 @@ class DatabaseHome(Home):
         with self._session() as session, translated():
             return rewrite(session.pg)
 
-    def old_bytes(self, db: Connection) -> list[str]:
+    def old_bytes(self, db: StoreConnection) -> list[str]:
         """Why bytes of erased people may still be in files of the server."""
         assert isinstance(db, Session)
         with translated():
             return doubts(db, db.pg)
 
-    def erasure(self, db: Connection) -> dict[str, Any]:
+    def erasure(self, db: StoreConnection) -> dict[str, Any]:
         """What the first receipt says: rows are deleted, and their bytes are not gone yet."""
         assert isinstance(db, Session)
         with translated():
@@ -366,7 +366,7 @@ def files_of(pg: psycopg.Connection) -> dict[str, int]:
     return dict(rows.fetchall())
 
 
-def doubts(db: Connection, pg: psycopg.Connection) -> list[str]:
+def doubts(db: StoreConnection, pg: psycopg.Connection) -> list[str]:
     """Why old bytes of erased people may still be here. Empty if it can be shown that they are gone."""
     last = {"erased": 0, "upto": 0}
     facts: dict[str, Any] = {}
