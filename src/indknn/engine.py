@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.answering.predictor import Predictor
-from indknn.answering.requests import Journal, Request, checked_analyst
+from indknn.answering.requests import Journal, Reply, Request, checked_analyst
 from indknn.answering.trainer import Progress
 from indknn.core import accounting
 from indknn.core.advice import about_copies, tell
@@ -242,23 +242,20 @@ class Engine:
 
     def predict(self, Q: npt.ArrayLike, analyst: Scope = None) -> npt.NDArray[Any]:
         """The label of each query. This spends budget."""
-        queries = self.settings.quantise(Q, "the queries")
-        self.renew_if_due()
-        (reply,) = self.predictor.compute([Request(queries, analyst)])
-        return self.settings.target_.decode(reply.labels)
+        return self.settings.target_.decode(self._answered(Q, analyst).labels)
 
     def predict_both(self, Q: npt.ArrayLike, analyst: Scope = None) -> tuple[npt.NDArray[Any], FloatArray]:
         """The label of each query and the probability of each class. It spends the same as `predict`."""
         self.refuse_numbers("predict_proba")
-        queries = self.settings.quantise(Q, "the queries")
-        self.renew_if_due()
-        (reply,) = self.predictor.compute([Request(queries, analyst, likely=True)])
+        reply = self._answered(Q, analyst, likely=True)
         assert reply.likely is not None
         return self.settings.target_.decode(reply.labels), reply.likely
 
-    def predict_proba(self, Q: npt.ArrayLike, analyst: Scope = None) -> FloatArray:
-        """The probability of each class, from what `predict` releases anyway. It spends the same as `predict`."""
-        return self.predict_both(Q, analyst)[1]
+    def _answered(self, Q: npt.ArrayLike, analyst: Scope, *, likely: bool = False) -> Reply:
+        queries = self.settings.quantise(Q, "the queries")
+        self.renew_if_due()
+        (reply,) = self.predictor.compute([Request(queries, analyst, likely=likely)])
+        return reply
 
     def intervals(self, answers: npt.NDArray[Any], coverage: float, analyst: Scope = None) -> FloatArray:
         """The ends of an interval around each answer, by the report card of the shared model. It spends nothing."""

@@ -369,12 +369,8 @@ class Settings:
     @property
     def sigma2_(self) -> float:
         """The noise on the votes, given or derived."""
-        return self.sigma2 or self._vote_size * sigma2_for(self.budget, self.max_queries or PLANNED_QUERIES)
-
-    @property
-    def _vote_size(self) -> float:
-        """How large a usual vote is. That of a class is 1."""
-        return NUMBER_SIZE if self.numeric else 1.0
+        usual = NUMBER_SIZE if self.numeric else 1.0  # how large a vote is
+        return self.sigma2 or usual * sigma2_for(self.budget, self.max_queries or PLANNED_QUERIES)
 
     @property
     def near_share(self) -> float:

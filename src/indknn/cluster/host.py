@@ -24,13 +24,15 @@ from indknn.ledger.promises import PROMISE
 from indknn.records.derived import Derived, Rule
 from indknn.records.indexes import make_index
 from indknn.records.shard import Admitted, Shard
-from indknn.types import Cohort, FloatArray, Int8Array, IntArray, Vectors
+from indknn.types import Cohort, IntArray, Vectors
 
 Debit = tuple[IntArray, IntArray]
 """Slots of owners, and the units that they paid."""
 _NOBODY: IntArray = np.zeros(0, dtype=np.int64)
-_RECORDS = ("expect", "place", "date", "promise", "renew", "drop", "balances", "bodies", "status")
-CALLS = frozenset((*_RECORDS, "vote", "count", "settle", "show", "derive", "fill", "add_up"))
+_OF_SHARD, _OF_LEDGER = ("expect", "redate", "bodies_at", "show"), ("set_promises",)
+_OWN = ("place", "renew", "drop", "balances", "status", "vote", "count", "settle", "derive", "fill", "add_up")
+CALLS = frozenset((*_OF_SHARD, *_OF_LEDGER, *_OWN))
+"""What a coordinator may call: methods of the shard here, of its ledger, or of the host."""
 SUMS = ("gradient", "tally", "headcount")
 Limits = dict[str, Any]
 """What bounds everybody's spending, and the time: the attributes of a ledger that are sent with each call that charges.
@@ -120,7 +122,8 @@ class Host:
             raise ShardError("this shard was started again, and has another coordinator or other records now")
         if name not in CALLS:
             raise ShardError(f"a shard does not know the call {name!r}")
-        return getattr(self, name)(*arguments)
+        there = self._shard if name in _OF_SHARD else self._ledger if name in _OF_LEDGER else self
+        return getattr(there, name)(*arguments)
 
     # Records and balances
 
@@ -146,22 +149,10 @@ class Host:
             self._ledger.set_promises(people, promises)
         return self._shard.place(vectors, labels, owners, epochs, until)
 
-    def date(self, slots: IntArray, until: IntArray, epochs: IntArray) -> None:
-        """Set until when these records take part, and how many rounds had begun before they did."""
-        self._shard.redate(slots, until, epochs)
-
     def renew(self, terms: Limits) -> None:
         """Everybody's budget starts anew."""
         vars(self._ledger).update(terms)
         self._ledger.close_period()
-
-    def promise(self, people: IntArray, promises: npt.NDArray[np.void]) -> None:
-        """These people have these promises from now on."""
-        self._ledger.set_promises(people, promises)
-
-    def expect(self, records: int) -> None:
-        """Reserve room for this many records."""
-        self._shard.expect(records)
 
     def drop(self, slots: IntArray) -> None:
         """Erase records, and the balances of owners who have none left. The coordinator keeps those."""
@@ -176,10 +167,6 @@ class Host:
         self._ledger.log = {}
         people = np.unique(self._shard.owners_of(self._shard.slots()))
         return {scope: (people, self._ledger.spent_by(people, scope)) for scope in self._ledger.scopes}
-
-    def bodies(self, slots: IntArray) -> tuple[Int8Array, FloatArray]:
-        """The features and scales of records."""
-        return self._shard.bodies_at(slots)
 
     def status(self) -> dict[str, int]:
         """The status, for monitoring."""
@@ -215,10 +202,6 @@ class Host:
             self._admitted.append(self._shard.admit(found, plan, scope, counted=counted))
             paid.append(self._paid(scope))
         return paid
-
-    def show(self, rule: Rule) -> None:
-        """Set the rule of ballots about residuals."""
-        self._shard.show(rule)
 
     # Training
 

@@ -128,7 +128,7 @@ class ClusterShard(AnyShard):
         if len(slots):
             hosts = self._by_host(slots)
             dates = [(self._place[own], self.dates.until(own), self.epochs_of(own)) for own in hosts]
-            self._coordinator.call("date", dates)
+            self._coordinator.call("redate", dates)
 
     def renew(self) -> None:
         """Everybody's budget starts anew, here and on the hosts."""
@@ -141,7 +141,7 @@ class ClusterShard(AnyShard):
         self._coordinator.settle_up()
         slots = super().lower(wanted)
         mine = [slots[slots % self._n == k] for k in range(self._n)]
-        self._coordinator.call("promise", [(people // self._n, self.ledger.promises[people]) for people in mine])
+        self._coordinator.call("set_promises", [(people // self._n, self.ledger.promises[people]) for people in mine])
         return slots
 
     def forget(self, slots: IntArray) -> dict[int, OwnerId]:
@@ -165,7 +165,7 @@ class ClusterShard(AnyShard):
         if not len(slots):
             return values, scales
         hosts = self.owners_of(slots) % self._n
-        parts = self._coordinator.call("bodies", [(self._place[own],) for own in self._by_host(slots)])
+        parts = self._coordinator.call("bodies_at", [(self._place[own],) for own in self._by_host(slots)])
         for k, part in enumerate(parts):
             values[hosts == k], scales[hosts == k] = part
         return values, scales if self._with_scale else NO_SCALES

@@ -247,10 +247,6 @@ class MemoryLedger:
         """What forgotten people had spent, by keyed hash."""
         return self._tombstones
 
-    def tombstones_of(self, owners: Iterable[OwnerId]) -> dict[bytes, Tombstone]:
-        """The same of these people, who were forgotten."""
-        return {digest: self._tombstones[digest] for digest in map(self.digest, owners)}
-
     def enrol(self, owners: Sequence[OwnerId]) -> IntArray:
         """The slot of each owner, new or returning."""
         newcomers = self._roster.strangers(owners)

@@ -183,9 +183,7 @@ class Shard(AnyShard):
 
     def tally(self, cells: Derived, n_cells: int, scale: int, price: int, scope: Scope) -> IntArray:
         """How many records of the cohort are in each cell. Everybody is charged at most `price`."""
-        slots = self.taking_part(cells.cohort)
-        owners = self.owners_of(slots)
-        limits = np.minimum(self.ledger.remaining(owners, scope), self.ledger.scaled(owners, price))
+        slots, owners, limits = self._who_pays(cells.cohort, price, scope)
         return self._pay(statistics.tally(cells.of(slots), owners, limits, n_cells, scale), scope)
 
     def headcount(
@@ -197,12 +195,16 @@ class Shard(AnyShard):
         counts are by label, `span` labels in a cell, unless there are only two cells. One more cell is about the number
         of records.
         """
-        slots = self.taking_part(cohort)
-        owners = self.owners_of(slots)
-        limits = np.minimum(self.ledger.remaining(owners, scope), self.ledger.scaled(owners, price))
+        slots, owners, limits = self._who_pays(cohort, price, scope)
         labels = np.minimum(self.labels_of(slots) // span, n_cells // 2 - 1)
         cells = labels + (self.epochs_of(slots) >= since) * (n_cells // 2)
         return self._pay(statistics.headcount(cells, owners, limits, n_cells, scale, cohort.most), scope)
+
+    def _who_pays(self, cohort: Cohort, price: int, scope: Scope) -> tuple[IntArray, IntArray, IntArray]:
+        """The slots of all records of a cohort, whose they are, and what each owner may pay."""
+        slots = self.taking_part(cohort)
+        owners = self.owners_of(slots)
+        return slots, owners, np.minimum(self.ledger.remaining(owners, scope), self.ledger.scaled(owners, price))
 
     def taking_part(self, cohort: Cohort) -> IntArray:
         """The slots of the records that a shared release is about."""

@@ -355,14 +355,14 @@ class Guard:
 
 # The keys with which receipts and copies of the audit trail are signed
 
-_SECRET, _KEYS = "signing_secret", "signing_keys"
+SECRET, _KEYS = "signing_secret", "signing_keys"
 
 
 def new_signer(db: StoreConnection, at: str) -> Signer:
     """Make a new key inside a transaction. The one before it stays published. The caller notes it in the trail."""
     signer = Signer(secrets.token_bytes(32))
     before = [replace(key, until=key.until or at) for key in read_public_keys(db)]
-    set_meta(db, _SECRET, signer.secret)
+    set_meta(db, SECRET, signer.secret)
     set_meta(db, _KEYS, json.dumps([asdict(key) for key in (*before, PublicKey(signer.public, at))]))
     return signer
 
@@ -372,14 +372,6 @@ def renew_signer(db: StoreConnection) -> Signer:
     signer = new_signer(db, max(now(), last(db).at))
     append(db, "signing", key=signer.public)
     return signer
-
-
-def read_signer(db: StoreConnection) -> Signer:
-    """The key in use."""
-    secret = get_meta(db, _SECRET)
-    if secret is None:
-        raise StoreError("this store was made by an earlier version, without a key to sign with")
-    return Signer(bytes(secret))
 
 
 def read_public_keys(db: StoreConnection) -> list[PublicKey]:

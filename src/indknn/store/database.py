@@ -200,9 +200,8 @@ def read_public(db: StoreConnection) -> PublicRows | None:
 
 
 def write_records(db: StoreConnection, shard: AnyShard, slots: IntArray, vectors: Vectors) -> None:
-    """Write the records that were just put into these slots, some at a time, to save memory."""
-    for low in range(0, len(slots), _ROWS):
-        part = slice(low, low + _ROWS)
+    """Write the records that were just put into these slots."""
+    for part in _parts(slots):
         facts = {**shard.facts_at(slots[part]), "scale": vectors.scale[part], "features": vectors.values[part]}
         body = np.zeros(len(slots[part]), dtype=record_type(vectors.values.shape[1]))
         for name, column in facts.items():
@@ -212,8 +211,7 @@ def write_records(db: StoreConnection, shard: AnyShard, slots: IntArray, vectors
 
 def clear_records(db: StoreConnection, slots: IntArray, generations: IntArray, n_features: int) -> None:
     """Clear slots that were freed. Only the generation stays, increased by one."""
-    for low in range(0, len(slots), _ROWS):
-        part = slice(low, low + _ROWS)
+    for part in _parts(slots):
         body = np.zeros(len(slots[part]), dtype=record_type(n_features))
         body["generation"], body["owner"], body["label"] = generations[part], -1, -1
         _overwrite(db, slots[part], body)
@@ -221,14 +219,17 @@ def clear_records(db: StoreConnection, slots: IntArray, generations: IntArray, n
 
 def write_dates(db: StoreConnection, shard: AnyShard, slots: IntArray, n_features: int) -> None:
     """Overwrite the dates and epochs of these records."""
-    for low in range(0, len(slots), _ROWS):
-        here = slots[low : low + _ROWS].tolist()
-        kind, which = record_type(n_features), ", ".join("?" * len(here))
-        found = dict(db.execute(f"SELECT slot, body FROM records WHERE slot IN ({which})", here))
-        body = np.frombuffer(b"".join(found[slot] for slot in here), dtype=kind).copy()
-        body["until"] = shard.dates.of(slots[low : low + _ROWS])
-        body["epoch"] = shard.epochs_of(slots[low : low + _ROWS])
-        _overwrite(db, slots[low : low + _ROWS], body)
+    for part in _parts(slots):
+        here = slots[part].tolist()
+        found = dict(db.execute(f"SELECT slot, body FROM records WHERE slot IN ({', '.join('?' * len(here))})", here))
+        body = np.frombuffer(b"".join(found[slot] for slot in here), dtype=record_type(n_features)).copy()
+        body["until"], body["epoch"] = shard.dates.of(slots[part]), shard.epochs_of(slots[part])
+        _overwrite(db, slots[part], body)
+
+
+def _parts(slots: IntArray) -> Iterator[slice]:
+    """Some rows at a time, to save memory."""
+    return (slice(low, low + _ROWS) for low in range(0, len(slots), _ROWS))
 
 
 def _overwrite(db: StoreConnection, slots: IntArray, body: npt.NDArray[np.void]) -> None:

@@ -224,7 +224,7 @@ def load(home: Home, noise: Noise, guard: Guard, make_shard: MakeShard | None = 
             engine.predictor.remember(scope, query, label, release)
         schema = None if settings.schema is None else from_plain(settings.schema)
         draft, declared = stored["n_features"] is None, database.read_analysts(db)
-        return State(home, db, engine, journal, draft, store_id, chain.read_signer(db), schema, declared)
+        return State(home, db, engine, journal, draft, store_id, Signer(meta[chain.SECRET]), schema, declared)
     except BaseException as error:
         home.close(db)
         if isinstance(error, StoreError) or not isinstance(error, Exception):
