@@ -25,7 +25,6 @@ from indknn.server.telemetry import Metrics
 from indknn.server.worker import Worker
 from indknn.store import Store
 from indknn.store.database import read_answers
-from indknn.store.intake import Item
 from indknn.store.reports import answers_by_analyst, stream
 from indknn.store.table_counts import pay_for_counts
 from indknn.store.verify import problems
@@ -79,9 +78,9 @@ class Road:
     def upsert(self, rows, ids):
         """`ids` are the records that the rows replace, None for rows that are new."""
         if self.stored:
-            dated = zip(rows, ids, _dates(rows), strict=True)
-            items = [Item(label, owner, i, None, day) for (owner, _, label, *_), i, day in dated]
-            return self._in_turn(lambda: self.model.upsert(_features(rows), items)).numbers
+            owners, labels = [owner for owner, *_ in rows], [label for _, _, label, *_ in rows]
+            given = Given(_features(rows), labels, owners, expires=_dates(rows))
+            return self._in_turn(lambda: self.model.upsert(given, ids)).numbers
         made = self.add(rows)
         self.model.forget_records([i for i in ids if i is not None])
         return made

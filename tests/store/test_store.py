@@ -446,7 +446,6 @@ def test_replacing_all_records_is_all_or_nothing(store, monkeypatch):
 def test_a_write_that_fails_beside_a_change_does_not_bring_anybody_back(tmp_path, monkeypatch, how):
     """Another thread's commit fails between looking people up and changing them: memory is read anew, not half so."""
     from indknn.records.shard import Shard
-    from indknn.store.intake import Item
 
     settings = Settings(n_features=2, classes=("a", "b"), tau=0.3, max_queries=100, reuse="none")
     with Store.create(tmp_path / "a", settings) as store:
@@ -469,7 +468,7 @@ def test_a_write_that_fails_beside_a_change_does_not_bring_anybody_back(tmp_path
         if how == "forget":
             store.forget(["ann"])
         else:
-            store.upsert(np.array([[0.6, 0.8]]), [Item("b", "ann", ids[0])])
+            store.upsert(Given(np.array([[0.6, 0.8]]), ["b"], ["ann"]), [ids[0]])
         monkeypatch.undo()
         in_memory = sorted(store._state.engine.ledger.owners())
         threads[0].join()

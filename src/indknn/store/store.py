@@ -49,7 +49,7 @@ from indknn.store.analysts import (
 from indknn.store.chain import StoreConnection
 from indknn.store.change import ERASED, HELD, PURGED, REWRITTEN, Change, DeclinedError, Step, Synced, expire
 from indknn.store.home import home_of
-from indknn.store.intake import Added, Item, NewRows
+from indknn.store.intake import Added, NewRows
 from indknn.store.journal import Batch, Outcome, Upload
 from indknn.tables.infer import Outside
 from indknn.tables.schema import Schema, records_of, vectors_of
@@ -570,18 +570,19 @@ class Store:
         return self.put(prepared, instead=True)
 
     def upsert(
-        self, X: FloatArray, items: Sequence[Item], *, each_row: bool = False, once: Upload | None = None
+        self, given: Given, numbers: Sequence[int | None], *, each_row: bool = False, once: Upload | None = None
     ) -> Added:
-        """Add and replace records, all or none. With `each_row`, every row is a new person.
+        """Add records, and replace those with these numbers, all or none. With `each_row`, every row is a new person.
 
         `once` identifies the upload. The store remembers it, so that a repeated upload is not done twice.
         """
-        owners = EACH_ROW if each_row else None
+        if each_row and any(one is not None for one in (*given.owners, *numbers)):
+            raise InvalidInputError("each_row is for new people: a record must name neither an owner nor an id")
         outside = Outside(self.schema)
-        less = [item.epsilon for item in items] if any(item.epsilon is not None for item in items) else None
-        given = records_of(self.schema, Given(X), outside.take)
-        rows = NewRows(given._replace(y=intake.labels_of(items), owners=owners, epsilons=less), items=items)
-        added = self._put([rows], once=once)
+        vectors = records_of(self.schema, Given(given.X), outside.take).X
+        owners = EACH_ROW if each_row else given.owners
+        rows = given._replace(X=vectors, y=intake.labels_of(given.y), owners=owners)
+        added = self._put([NewRows(rows, numbers=numbers)], once=once)
         return replace(added, advice=added.advice + outside.notes())
 
     def _put(
