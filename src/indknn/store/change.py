@@ -25,7 +25,6 @@ from indknn.proof import Entry
 from indknn.records.book import Match
 from indknn.settings import Settings
 from indknn.store import chain, database, journal
-from indknn.store.analysts import declare
 from indknn.store.home import State
 from indknn.store.intake import NewRows, Ready
 from indknn.store.journal import BLOCK, Upload, today
@@ -168,10 +167,6 @@ class Change:
         database.set_meta(state.db, "settings", json.dumps(settings.stored(draft=state.draft)))
         chain.append(state.db, "settings", n_features=width, classes=list(classes), schema=True)
         state.begin_with(settings, database.read_public(state.db))
-
-    def declare_analyst(self, analyst: str) -> None:
-        """From now on this analyst may ask."""
-        self.state.analysts = declare(self.state.db, analyst)
 
     def limit_analyst(self, settings: Settings, analyst: str) -> None:
         """Use these settings from now on. They give this analyst a smaller ε (`analysts.py`)."""

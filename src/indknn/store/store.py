@@ -40,6 +40,7 @@ from indknn.settings import Settings
 from indknn.store import chain, home, intake
 from indknn.store.analysts import (
     check_name,
+    declare,
     is_published,
     known_analysts,
     mark_published,
@@ -474,7 +475,7 @@ class Store:
         with self._exclusive():
             if analyst not in self._state.analysts:
                 with self._transaction() as change:
-                    change.declare_analyst(analyst)
+                    change.state.analysts = declare(change.state.db, analyst)
         return new
 
     def limit_analyst(self, analyst: str, epsilon: float) -> None:

@@ -208,21 +208,46 @@ class DatabaseHome(Home):
             return take_over(session.pg, str(self.place), f"nobody since {_holder()} took it over")
 
     def rewrite(self) -> Rewritten:
-        """Let the server write everything anew that still holds bytes of erased people."""
+        """Write all tables anew, and replace the log. It uses its own connection, and answers go on meanwhile."""
         with self._session() as session, translated():
-            return rewrite(session.pg)
+            return _rewritten(session.pg)
 
     def old_bytes(self, db: StoreConnection) -> list[str]:
-        """Why bytes of erased people may still be in files of the server."""
+        """Why bytes of erased people may still be in files of the server. Empty if it is shown that they are gone."""
         assert isinstance(db, Session)
+        erased = upto = 0
+        facts: dict[str, Any] = {}
+        for entry in chain.entries(db):
+            if entry.kind in ERASING:
+                erased = entry.position
+            elif entry.kind == "rewrite":
+                facts, upto = entry.facts, entry.facts["upto"]
+        if erased > upto:
+            return ["rows that were erased or undone were not rewritten yet: indknn rewrite"]
+        if not facts:
+            return []  # nobody was ever erased
+        if facts["kept"]:
+            return [facts["kept"]]
         with translated():
-            return doubts(db, db.pg)
+            if files_of(db.pg) != facts["files"]:
+                return [
+                    "tables are in other files than the last rewrite left: whether old ones are gone cannot be told"
+                ]
+            try:
+                old = _old_segments(db.pg, facts["since"])
+            except psycopg.errors.InsufficientPrivilege:
+                return [f"cannot tell whether the log is still without them: {_RIGHTS}"]
+        return [f"{old} segments of the log are from before the last rewrite"] if old else []
 
     def erasure(self, db: StoreConnection) -> dict[str, Any]:
         """What the first receipt says: rows are deleted, and their bytes are not gone yet."""
         assert isinstance(db, Session)
+        words = (
+            "until a rewrite (indknn rewrite) they are still in the files of tables and in the log of the server; a "
+            "second receipt says when they are gone"
+        )
         with translated():
-            return first_stage(db.pg)
+            return {"stage": "deleted", "old_bytes": words, "elsewhere": elsewhere(db.pg)}
 
 
 def _version_of(pg: psycopg.Connection) -> int | None:
@@ -263,16 +288,6 @@ class Rewritten:
     """Why old bytes may still be there. Empty if they are not."""
 
 
-def first_stage(pg: psycopg.Connection) -> dict[str, Any]:
-    """What the first receipt says."""
-    return {
-        "stage": "deleted",
-        "old_bytes": "until a rewrite (indknn rewrite) they are still in the files of tables and in the log of the "
-        "server; a second receipt says when they are gone",
-        "elsewhere": elsewhere(pg),
-    }
-
-
 def elsewhere(pg: psycopg.Connection) -> list[str]:
     """Other places that may have old bytes. They are the operator's responsibility."""
     found = ["backups of this database, for as long as they are kept"]
@@ -287,8 +302,7 @@ def elsewhere(pg: psycopg.Connection) -> list[str]:
     return found
 
 
-def rewrite(pg: psycopg.Connection) -> Rewritten:
-    """Write all tables anew, and replace the log. It uses its own connection, and answers go on meanwhile."""
+def _rewritten(pg: psycopg.Connection) -> Rewritten:
     before = files_of(pg)
     seen: list[str] = []
     pg.add_notice_handler(lambda notice: seen.append(notice.message_detail or ""))
@@ -364,27 +378,3 @@ def files_of(pg: psycopg.Connection) -> dict[str, int]:
         ([table.name for table in SUMMED],),
     )
     return dict(rows.fetchall())
-
-
-def doubts(db: StoreConnection, pg: psycopg.Connection) -> list[str]:
-    """Why old bytes of erased people may still be here. Empty if it can be shown that they are gone."""
-    last = {"erased": 0, "upto": 0}
-    facts: dict[str, Any] = {}
-    for entry in chain.entries(db):
-        if entry.kind in ERASING:
-            last["erased"] = entry.position
-        elif entry.kind == "rewrite":
-            facts, last["upto"] = entry.facts, entry.facts["upto"]
-    if last["erased"] > last["upto"]:
-        return ["rows that were erased or undone were not rewritten yet: indknn rewrite"]
-    if not facts:
-        return []  # nobody was ever erased
-    if facts["kept"]:
-        return [facts["kept"]]
-    if files_of(pg) != facts["files"]:
-        return ["tables are in other files than the last rewrite left: whether old ones are gone cannot be told"]
-    try:
-        old = _old_segments(pg, facts["since"])
-    except psycopg.errors.InsufficientPrivilege:
-        return [f"cannot tell whether the log is still without them: {_RIGHTS}"]
-    return [f"{old} segments of the log are from before the last rewrite"] if old else []
