@@ -31,7 +31,7 @@ from indknn.models.explanation import Explanation, average_row, explained
 from indknn.models.probabilities import Decision
 from indknn.models.shared_model import ShownModel, distinct
 from indknn.models.shown_numbers import ShownNumbers
-from indknn.records.book import AnyShard, Match
+from indknn.records.any_shard import AnyShard, Match
 from indknn.records.shard import Shard, new_index
 from indknn.settings import PARAMETERS, Settings
 from indknn.types import FloatArray, Given, Int8Array, IntArray, OwnerId, Vectors
@@ -220,7 +220,7 @@ class Engine:
     def renew_if_due(self) -> None:
         """Begin a new period if one has ended: everybody's budget starts anew, and so does the shared model."""
         if not self.ledger.renewal:
-            return  # as in `Ledger.periods_due`, without the locks
+            return  # as in `MemoryLedger.periods_due`, without the locks
         with self.predictor.locked():
             if not self.ledger.periods_due:
                 return

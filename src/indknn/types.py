@@ -30,7 +30,7 @@ SHARED: Final = "\0shared"
 """The scope of releases that every analyst sees. No analyst can have this name."""
 
 SLOT = (1 << 32) - 1
-"""The part of the number of a record that is its slot (`records/book.py`)."""
+"""The part of the number of a record that is its slot (`records/any_shard.py`)."""
 GRID_BITS = 20
 GRID = 1 << GRID_BITS
 """Kernel values, votes, counts and noise are integers in units of 1/GRID (rule 7)."""

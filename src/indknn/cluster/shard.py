@@ -1,6 +1,6 @@
-"""A cluster, and the shard that it is to an engine or a store: the books are here, and the features on hosts.
+"""A cluster, and the shard that it is to an engine or a store: the register is here, and the features on hosts.
 
-The books say who has which slot, and where each record is. Hosts keep what is large: features and labels. What they
+The register says who has which slot, and where each record is. Hosts keep what is large: features and labels. What they
 are asked, and who pays for it, is the business of the coordinator.
 """
 
@@ -19,7 +19,7 @@ from indknn.core.inputs import NEVER
 from indknn.core.mechanism import Plan
 from indknn.ledger import MemoryLedger, Scope
 from indknn.ledger.promises import Wanted
-from indknn.records.book import AnyShard
+from indknn.records.any_shard import AnyShard
 from indknn.records.derived import Arguments, Rule
 from indknn.records.indexes.scan import MAX_QUERIES, NO_SCALES, FreeSlots, cores
 from indknn.settings import Settings
@@ -50,7 +50,7 @@ def local_cluster(shards: int) -> Cluster:
 
 
 class ClusterShard(AnyShard):
-    """The books of all records of a cluster. `coordinator` calls the hosts that have the features."""
+    """The register of all records of a cluster. `coordinator` calls the hosts that have the features."""
 
     block = MAX_QUERIES
 

@@ -459,7 +459,7 @@ class MemoryLedger:
         return np.where(own["whole"] > 0, np.minimum(part, units), whole)
 
     def set_spent(self, slots: IntArray, scope: Scope, units: IntArray) -> None:
-        """Set what these slots have spent. Used in a cluster, where the coordinator keeps the books of this ledger."""
+        """Set what these slots have spent. Used in a cluster, where the coordinator decides what this ledger says."""
         self._grow(int(slots.max(initial=-1)) + 1)
         self._in(scope)[slots] = units
 

@@ -20,7 +20,7 @@ from indknn.core.mechanism import Plan
 from indknn.core.statistics import Contribution
 from indknn.core.targets import about_centre
 from indknn.ledger import MemoryLedger, Scope
-from indknn.records.book import AnyShard
+from indknn.records.any_shard import AnyShard
 from indknn.records.derived import Arguments, Derived, GradientSlices, Rule
 from indknn.records.indexes import ExactIndex, make_index
 from indknn.settings import Settings

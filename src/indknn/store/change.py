@@ -22,7 +22,7 @@ from indknn.errors import IndKNNError, InvalidInputError
 from indknn.ledger.memory import Tombstone
 from indknn.ledger.promises import Wanted, wanted
 from indknn.proof import Entry
-from indknn.records.book import Match
+from indknn.records.any_shard import Match
 from indknn.settings import Settings
 from indknn.store import chain, database, journal
 from indknn.store.home import State

@@ -22,7 +22,7 @@ from indknn.errors import StoreError
 from indknn.ledger import SHARED, Scope
 from indknn.ledger.memory import Tombstone
 from indknn.ledger.promises import PROMISE
-from indknn.records.book import AnyShard
+from indknn.records.any_shard import AnyShard
 from indknn.types import IntArray, OwnerId, Vectors
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger import MemoryLedger
 from indknn.ledger.promises import Wanted, refuse_two, wanted
-from indknn.records.book import Match
+from indknn.records.any_shard import Match
 from indknn.types import FloatArray, Given, IntArray, OwnerId, Vectors
 
 _WHOLE = re.compile(r"[+-]?[0-9]+\.0*|\+[0-9]+")

@@ -18,7 +18,7 @@ from indknn.errors import StoreError
 from indknn.ledger import SHARED, MemoryLedger
 from indknn.ledger.promises import PROMISE
 from indknn.proof import breaks
-from indknn.records.book import AnyShard
+from indknn.records.any_shard import AnyShard
 from indknn.records.shard import Shard, new_index
 from indknn.settings import Settings
 from indknn.store import chain, database

@@ -59,7 +59,7 @@ INSERT INTO schema_version VALUES ({VERSION});
 
 
 class DatabaseHome(Home):
-    """A schema of a database. One process at a time has its lease (`py`)."""
+    """A schema of a database. One process at a time has its lease (`session.py`)."""
 
     doubt = "somebody else has changed rows, or parts of it were restored; restore all of its schema from one backup"
     other_keys = (
