@@ -26,11 +26,11 @@ from indknn.records.any_shard import Match
 from indknn.settings import Settings
 from indknn.store import chain, database, journal
 from indknn.store.home import State
-from indknn.store.intake import NewRows, Ready
+from indknn.store.intake import Ready
 from indknn.store.journal import BLOCK, Upload, today
 from indknn.store.keyfile import forget_names
 from indknn.tables.schema import Schema, to_plain
-from indknn.types import SLOT, IntArray, OwnerId, Vectors
+from indknn.types import SLOT, Given, IntArray, OwnerId, Vectors
 
 _DATED = ("requests", "additions")
 
@@ -404,11 +404,11 @@ class Step:
     def __init__(self, delete_missing: bool, agreed: Callable[[Synced], bool] | None):
         self._delete, self._agreed = delete_missing, agreed
 
-    def checked(self, rows: NewRows) -> NewRows:
+    def checked(self, rows: Given) -> Given:
         """These rows, if every one has a record id and a named owner."""
-        if rows.given.record_ids is None:
+        if rows.record_ids is None:
             raise InvalidInputError("sync needs the record id of every row, to tell which rows are here already")
-        if says_each_row(rows.given.owners):
+        if says_each_row(rows.owners):
             raise InvalidInputError("sync needs the name of every owner, to tell who is here already")
         return rows
 

@@ -58,19 +58,6 @@ class Added:
 
 
 @dataclass(frozen=True)
-class NewRows:
-    """Records as a caller gives them. `prepared` rows are vectors and class numbers already.
-
-    `numbers` are those of the records that rows replace, None for a row that is new. The owner of such a record stays
-    the same, and need not be named. With `numbers`, rows may also lack a record id.
-    """
-
-    given: Given
-    prepared: bool = False
-    numbers: Sequence[int | None] | None = None
-
-
-@dataclass(frozen=True)
 class Ready:
     """Records in the form in which they are kept."""
 
@@ -106,21 +93,24 @@ class Intake:
         self._promised: dict[OwnerId, float] = {}  # what earlier batches promised
         self._vacant = (instead or not self.people) and not ledger.anything_spent()
 
-    def ready(self, engine: Engine, rows: NewRows) -> Ready:
-        """Records in the form in which they are kept, or an error that names the row, counted over all batches."""
+    def ready(self, engine: Engine, given: Given, numbers: Sequence[int | None] | None = None) -> Ready:
+        """Records in the form in which they are kept, or an error that names the row, counted over all batches.
+
+        `numbers` are those of the records that rows replace, None for a row that is new. The owner of such a record
+        stays the same, and need not be named. With `numbers`, rows may also lack a record id.
+        """
         try:
-            given = rows.given
             vectors, labels = given.X, given.y
-            if not rows.prepared:
+            if not isinstance(vectors, Vectors):
                 vectors, labels = engine.settings.prepare(vectors, labels, self.profile.see)
             replaced = replacing = np.zeros(0, dtype=np.int64)
-            if rows.numbers is None:
+            if numbers is None:
                 names = people_of(given.owners, len(labels), engine.ledger, self._vacant)
                 chosen: Sequence[str | None] | None = as_record_ids(given.record_ids, len(labels))
             else:
-                names, replaced = people_replacing(rows.numbers, given.owners, engine, self._vacant)
-                chosen = some_record_ids(rows.numbers, given.record_ids)
-                replacing = np.flatnonzero([number is not None for number in rows.numbers])
+                names, replaced = people_replacing(numbers, given.owners, engine, self._vacant)
+                chosen = some_record_ids(numbers, given.record_ids)
+                replacing = np.flatnonzero([number is not None for number in numbers])
             until = as_hours(given.expires, len(labels))
             epsilons = as_epsilons(given.epsilons, len(labels))
             asked = None if names is None or epsilons is None else self._wanted(engine, names, epsilons)

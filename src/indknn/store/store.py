@@ -50,7 +50,7 @@ from indknn.store.analysts import (
 from indknn.store.chain import StoreConnection
 from indknn.store.change import ERASED, HELD, PURGED, REWRITTEN, Change, DeclinedError, Step, Synced, expire
 from indknn.store.home import home_of
-from indknn.store.intake import Added, NewRows
+from indknn.store.intake import Added
 from indknn.store.journal import Batch, Outcome, Upload
 from indknn.tables.infer import Outside
 from indknn.tables.schema import Schema, records_of, vectors_of
@@ -520,7 +520,7 @@ class Store:
         The first records of a draft fix the number of features, and the labels if they were not given.
         """
         schema, outside = self.schema, Outside(self.schema)
-        rows = (NewRows(records_of(schema, Given(*batch), outside.take)) for batch in batches)
+        rows = (records_of(schema, Given(*batch), outside.take) for batch in batches)
         added = self._put(rows, classes=classes)
         tell(added.advice + outside.notes())
         return added
@@ -555,14 +555,14 @@ class Store:
         """The same for batches as in `add_batches`. If `agreed` says no to the counts, nothing is changed."""
         step = Step(delete_missing, agreed)
         schema, outside = self.schema, Outside(self.schema)
-        rows = (step.checked(NewRows(records_of(schema, Given(*batch), outside.take))) for batch in batches)
+        rows = (step.checked(records_of(schema, Given(*batch), outside.take)) for batch in batches)
         with suppress(DeclinedError):
             tell(self._put(rows, classes=classes, at_last=step.take).advice + outside.notes())
         return step.synced
 
     def put(self, prepared: Given, *, instead: bool = False) -> IntArray:
         """Add prepared records, all or none, and return their numbers. With `instead`, all earlier records go."""
-        added = self._put([NewRows(prepared, prepared=True)], instead=instead)
+        added = self._put([prepared], instead=instead, at_last=Change.begin_round if instead else None)
         tell(added.advice)
         return added.numbers
 
@@ -583,13 +583,14 @@ class Store:
         vectors = records_of(self.schema, Given(given.X), outside.take).X
         owners = EACH_ROW if each_row else given.owners
         rows = given._replace(X=vectors, y=intake.labels_of(given.y), owners=owners)
-        added = self._put([NewRows(rows, numbers=numbers)], once=once)
+        added = self._put([rows], numbers=numbers, once=once)
         return replace(added, advice=added.advice + outside.notes())
 
     def _put(
         self,
-        batches: Iterable[NewRows],
+        batches: Iterable[Given],
         *,
+        numbers: Sequence[int | None] | None = None,
         classes: npt.ArrayLike | None = None,
         instead: bool = False,
         once: Upload | None = None,
@@ -604,21 +605,19 @@ class Store:
         with self._exclusive():
             state = self._state
             taking = intake.Intake(state.engine.ledger, instead=instead)
-            first = [] if state.draft else [taking.ready(state.engine, rows) for rows in islice(left, 1)]
+            first = [] if state.draft else [taking.ready(state.engine, rows, numbers) for rows in islice(left, 1)]
             with self._transaction() as change:
                 if instead and len(slots := state.engine.shard.slots()):
                     change.erase(slots, staying=first[0].owners or ())
                 parts = [change.put(ready) for ready in first]
                 for rows in left:
                     if state.draft:
-                        change.complete(np.asarray(rows.given.X), rows.given.y, classes)
-                    parts.append(change.put(taking.ready(state.engine, rows)))
-                numbers = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
-                if instead:
-                    change.begin_round()
+                        change.complete(np.asarray(rows.X), rows.y, classes)
+                    parts.append(change.put(taking.ready(state.engine, rows, numbers)))
+                made = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
                 if at_last is not None:
                     at_last(change)
-                change.note_added(once, numbers)
+                change.note_added(once, made)
             self._empty_log(change.erased)
             self._added += change.added
             if self._added > 1000 + self._records:
@@ -628,8 +627,8 @@ class Store:
             self._finish_round()
         settings, now = state.engine.settings, state.engine.ledger.n_owners
         advice = change.advice + taking.profile.advice(settings.center_)
-        advice += about_delta(settings.delta, taking.people, now) + about_copies(change.copies, len(numbers))
-        return Added(numbers, change.copies, change.replaced, change.unchanged, advice, change.expired)
+        advice += about_delta(settings.delta, taking.people, now) + about_copies(change.copies, len(made))
+        return Added(made, change.copies, change.replaced, change.unchanged, advice, change.expired)
 
     # Erasing
 
