@@ -29,7 +29,9 @@ from indknn.store import Store
 from indknn_lab.audits.mutants import MUTANTS
 
 # Histories repeat rows on purpose, and people are few.
-pytestmark = pytest.mark.filterwarnings("ignore:.*byte for byte", "ignore::indknn.errors.PrivacyWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*byte for byte", "ignore::indknn.errors.PrivacyWarning", "ignore:training of the shared model was"
+)
 SUMS = {"noisy_tally", "noisy_gradient"}
 KINDS = {
     "algorithm 3": {"noisy_count", "noisy_votes"},
