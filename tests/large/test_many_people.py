@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from indknn.core.inputs import Numbered, as_owner_list, as_owners
 from indknn.errors import InvalidInputError
-from indknn.ledger.memory import MemoryLedger
-from indknn.ledger.roster import Roster
+from indknn.ledger.memory import MemoryLedger, Roster
 
 NUMBERS = st.lists(st.integers(0, 12), max_size=12)
 TEXTS = st.lists(st.sampled_from(["ann", "bob", "0", "3", "03", "each-row:2", "each-row:x", "eve", "é"]), max_size=8)

@@ -57,8 +57,7 @@ class Erased:
         shard, ledger = state.engine.shard, state.engine.ledger
         gone = shard.forget(slots)
         generations, keys = shard.generations(slots), shard.keys.blocks_of(slots)
-        graves = {digest: ledger.tombstones[digest] for digest in map(ledger.digest, gone.values())}
-        promises = ledger.promise_blocks(gone, BLOCK)
+        graves, promises = ledger.tombstones_of(gone.values()), ledger.promise_blocks(gone, BLOCK)
         return Erased(state, why, slots, generations, keys, gone, graves, promises)
 
     def write(self, staying: Iterable[OwnerId] = ()) -> Entry:
