@@ -80,7 +80,6 @@ class IndexOptions:
     index_seed: int = parameter("The public seed of the random hyperplanes of lsh and sketch.", 0)
 
     def __post_init__(self) -> None:
-        """Check every value."""
         check_fields(self)
 
     def taken_by(self, index: str) -> dict[str, Any]:
@@ -469,7 +468,6 @@ class ServerOptions:
     keep_requests: int = _option("For how many days a request id gets the same answer again.", 30, at_least=1)
 
     def __post_init__(self) -> None:
-        """Check every value."""
         check_fields(self)
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", self.name):
             raise InvalidInputError(f"name must consist of letters, digits, '_', '.' and '-', got {self.name!r}")

@@ -24,7 +24,7 @@ from indknn.ledger.promises import PROMISE
 from indknn.records.derived import Derived, Rule
 from indknn.records.indexes import make_index
 from indknn.records.shard import Admitted, Shard
-from indknn.types import Cohort, IntArray, Vectors
+from indknn.types import Cohort, IntArray, Times, Vectors
 
 Debit = tuple[IntArray, IntArray]
 """Slots of owners, and the units that they paid."""
@@ -132,8 +132,7 @@ class Host:
         vectors: Vectors,
         labels: IntArray,
         owners: IntArray,
-        epochs: IntArray,
-        until: IntArray,
+        times: Times,
         balances: dict[Scope, IntArray],
         promises: npt.NDArray[np.void] | None,
     ) -> IntArray:
@@ -147,7 +146,7 @@ class Host:
             self._ledger.set_spent(people, scope, units)
         if promises is not None:
             self._ledger.set_promises(people, promises)
-        return self._shard.place(vectors, labels, owners, epochs, until)
+        return self._shard.place(vectors, labels, owners, times)
 
     def renew(self, terms: Limits) -> None:
         """Everybody's budget starts anew."""

@@ -15,7 +15,6 @@ import numpy as np
 from indknn.cluster.coordinator import Coordinator, Kept, Sent, Waiting
 from indknn.cluster.host import Form, limits_of
 from indknn.cluster.links import PATIENCE, Links, Process, checked_number
-from indknn.core.inputs import NEVER
 from indknn.core.mechanism import Plan
 from indknn.ledger import MemoryLedger, Scope
 from indknn.ledger.promises import Wanted
@@ -23,7 +22,7 @@ from indknn.records.any_shard import AnyShard
 from indknn.records.derived import Arguments, Rule
 from indknn.records.indexes.scan import MAX_QUERIES, NO_SCALES, FreeSlots, cores
 from indknn.settings import Settings
-from indknn.types import Cohort, FloatArray, Int8Array, IntArray, OneOrEach, OwnerId, Times, Vectors
+from indknn.types import Cohort, FloatArray, Int8Array, IntArray, OwnerId, Times, Vectors
 
 _ROWS = 1 << 14
 """How many records are sent in one message."""
@@ -76,13 +75,11 @@ class ClusterShard(AnyShard):
 
     # Records
 
-    def place(
-        self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, epochs: OneOrEach, until: OneOrEach = NEVER
-    ) -> IntArray:
+    def place(self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, times: Times) -> IntArray:
         """Store the records on the hosts of their owners. Returns the slot of each record."""
         self._coordinator.settle_up()
         slots = self._slots.take(len(vectors))
-        self._enter(slots, labels, owner_slots, epochs, until)
+        self._enter(slots, labels, owner_slots, times)
         self._send_records(slots, vectors, labels)
         return slots
 
@@ -91,7 +88,7 @@ class ClusterShard(AnyShard):
     ) -> None:
         """Restore the records of an earlier process. The ledger must be read before."""
         slots, used = self._slots.take(len(vectors)), np.flatnonzero(owners >= 0)
-        self._enter(slots, labels, owners, *times, generations)
+        self._enter(slots, labels, owners, times, generations)
         self._send_records(slots[used], vectors[used], labels[used])
 
     def free(self, slots: IntArray) -> None:
@@ -122,7 +119,8 @@ class ClusterShard(AnyShard):
         for scope in self.ledger.scopes if len(people) else ():
             if (units := self.ledger.column(scope)[people]).any():
                 spent[scope] = units
-        return vectors, labels, owners // self._n, self.epochs_of(slots), self.dates.until(slots), spent, promises
+        times = self.epochs_of(slots), self.dates.until(slots)
+        return vectors, labels, owners // self._n, times, spent, promises
 
     def _dated(self, slots: IntArray) -> None:
         if len(slots):

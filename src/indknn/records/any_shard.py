@@ -83,13 +83,8 @@ class AnyShard(ABC):
         """Reserve room for this many records."""
 
     @abstractmethod
-    def place(
-        self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, epochs: OneOrEach, until: OneOrEach = NEVER
-    ) -> IntArray:
-        """Store records of people who have slots already. Returns the slot of each record.
-
-        They take part until the given hours.
-        """
+    def place(self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, times: Times) -> IntArray:
+        """Store records of people who have slots already. Returns the slot of each record."""
 
     @abstractmethod
     def drop(self, slots: IntArray) -> list[int]:
@@ -312,7 +307,7 @@ class AnyShard(ABC):
         """Store the records and return their numbers. The caller has validated everything."""
         with self._changing():
             people = self.ledger.enrol(owners)
-            slots = self.place(vectors, labels, people, self.epoch, until)
+            slots = self.place(vectors, labels, people, (self.epoch, until))
             if self.holds:
                 self._hold(slots[np.isin(people, list(self.holds))])
             if keys is not None and keys.any():
@@ -383,15 +378,10 @@ class AnyShard(ABC):
     # For those that hold the features and say which slots
 
     def _enter(
-        self,
-        slots: IntArray,
-        labels: IntArray,
-        owners: IntArray,
-        epochs: IntArray | int,
-        until: IntArray | int,
-        generations: Any = None,
+        self, slots: IntArray, labels: IntArray, owners: IntArray, times: Times, generations: Any = None
     ) -> None:
         """Records are in these slots now. Owner -1 marks a slot of an earlier process that will be freed."""
+        epochs, until = times
         self._reserve({"_head": -1}, int(owners.max(initial=-1)) + 1)
         self._expect(int(slots.max(initial=-1)) + 1)
         self._held += int((owners >= 0).sum())

@@ -15,7 +15,6 @@ import numpy as np
 
 from indknn.core import mechanism, statistics
 from indknn.core.clock import HOUR
-from indknn.core.inputs import NEVER
 from indknn.core.mechanism import Plan
 from indknn.core.statistics import Contribution
 from indknn.core.targets import about_centre
@@ -24,7 +23,7 @@ from indknn.records.any_shard import AnyShard
 from indknn.records.derived import Arguments, Derived, GradientSlices, Rule
 from indknn.records.indexes import ExactIndex, make_index
 from indknn.settings import Settings
-from indknn.types import EVERYBODY, GRID, Cohort, FloatArray, Int8Array, IntArray, OneOrEach, Selection, Times, Vectors
+from indknn.types import EVERYBODY, GRID, Cohort, FloatArray, Int8Array, IntArray, Selection, Times, Vectors
 
 
 def new_index(settings: Settings) -> ExactIndex:
@@ -66,12 +65,10 @@ class Shard(AnyShard):
         """The quantised features of these records, and their scales if the kernel uses them."""
         return self.values_of(slots), self.index.slots.scales(slots)
 
-    def place(
-        self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, epochs: OneOrEach, until: OneOrEach = NEVER
-    ) -> IntArray:
+    def place(self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, times: Times) -> IntArray:
         """Store records of people who have slots already. Returns the slot of each record."""
         slots = self.index.add(vectors)
-        self._enter(slots, labels, owner_slots, epochs, until)
+        self._enter(slots, labels, owner_slots, times)
         return slots
 
     def drop(self, slots: IntArray) -> list[int]:
@@ -83,7 +80,7 @@ class Shard(AnyShard):
         self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray, times: Times
     ) -> None:
         """Restore the next records of an earlier process, slot by slot. Owner -1 marks a slot that will be freed."""
-        self._enter(self.index.add(vectors), labels, owners, *times, generations)
+        self._enter(self.index.add(vectors), labels, owners, times, generations)
 
     def expect(self, records: int) -> None:
         """Reserve room for this many records, so that nothing is moved while they are added."""
