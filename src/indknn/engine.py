@@ -20,7 +20,7 @@ from indknn.answering.trainer import Progress
 from indknn.core import accounting
 from indknn.core.advice import about_copies, tell
 from indknn.core.clock import DAY, HOUR
-from indknn.core.inputs import NEVER, as_epsilons, as_hours, as_owner_list, as_owners, as_record_ids, says_each_row
+from indknn.core.inputs import as_epsilons, as_hours, as_owner_list, as_owners, as_record_ids, says_each_row
 from indknn.core.noise import Noise
 from indknn.core.releases import PublicRows
 from indknn.core.statistics import MAX_RECORDS
@@ -31,10 +31,10 @@ from indknn.models.explanation import Explanation, average_row, explained
 from indknn.models.probabilities import Decision
 from indknn.models.shared_model import ShownModel, distinct
 from indknn.models.shown_numbers import ShownNumbers
-from indknn.records.any_shard import AnyShard, Match
+from indknn.records.any_shard import AnyShard, Match, NewRecords
 from indknn.records.shard import Shard, new_index
 from indknn.settings import PARAMETERS, Settings
-from indknn.types import FloatArray, Given, Int8Array, IntArray, OwnerId, Vectors
+from indknn.types import FloatArray, Given, Int8Array, IntArray, OwnerId
 
 MakeShard: TypeAlias = Callable[[Settings, MemoryLedger], AnyShard]
 """Makes the empty shard of an engine. The shard of a cluster has its records elsewhere."""
@@ -125,9 +125,10 @@ class Engine:
             self.expire()
             names = self.ledger.new_names(len(vectors)) if given is None else given
             asked = wanted(self.settings, self.ledger, names, less)
-            match = self.match(vectors, labels, names, chosen, until)
+            new = NewRecords(vectors, labels, names, chosen, until)
+            match = self.match(new)
             fresh = match.fresh[match.until[match.fresh] > self.shard.hour]
-            match.ids[fresh] = self.shard.add(*match.pick(fresh, vectors, labels, names))
+            match.ids[fresh] = self.shard.add(*match.pick(fresh, new))
             if asked is not None:
                 self.shard.lower(asked)
             if len(match.stale):
@@ -143,20 +144,13 @@ class Engine:
             self.shard.forget(slots)
         return len(slots)
 
-    def match(
-        self,
-        vectors: Vectors,
-        labels: IntArray,
-        owners: Sequence[OwnerId],
-        record_ids: Sequence[str | None] | None,
-        until: IntArray | None = None,
-    ) -> Match:
+    def match(self, new: NewRecords) -> Match:
         """Which of these rows are here already. Refuses more records than the store may hold."""
-        dates, keep = NEVER if until is None else until, self.settings.keep_days
+        keep = self.settings.keep_days
         self.ledger.tick()
         if keep is not None:
-            dates = np.minimum(dates, self.shard.hour + keep * DAY)
-        match = self.shard.match(vectors, labels, owners, record_ids, dates, earliest=keep is not None)
+            new = new._replace(until=np.minimum(new.until, self.shard.hour + keep * DAY))
+        match = self.shard.match(new, earliest=keep is not None)
         if len(self.shard) + len(match.fresh) > MAX_RECORDS:
             raise InvalidInputError(f"there may be at most {MAX_RECORDS:,} records, got {len(match.fresh):,} more")
         return match

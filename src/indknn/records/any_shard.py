@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from threading import RLock
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -235,20 +235,12 @@ class AnyShard(ABC):
             raise InvalidInputError(f"unknown record id {record!r}: no such record is held")
         return slot
 
-    def match(
-        self,
-        vectors: Vectors,
-        labels: IntArray,
-        owners: Sequence[OwnerId],
-        record_ids: RecordIds = None,
-        until: OneOrEach = NEVER,
-        *,
-        earliest: bool = False,
-    ) -> Match:
+    def match(self, new: NewRecords, *, earliest: bool = False) -> Match:
         """Which of these rows are here already: by their record id, or else byte for byte.
 
-        `until` are the dates of the rows. With `earliest`, an equal record with an earlier date keeps it.
+        With `earliest`, an equal record with an earlier date keeps it.
         """
+        vectors, labels, owners, record_ids, until = new
         n, nothing, people = len(labels), np.zeros(0, dtype=np.int64), self.ledger.find(owners)
         ids, dates, empty = np.full(n, -1, dtype=np.int64), np.broadcast_to(until, n), not len(self)
         if record_ids is None or empty:
@@ -460,6 +452,16 @@ def bodies(values: Int8Array, labels: npt.NDArray[Any], scales: FloatArray | flo
     return [record.tobytes() for record in body]
 
 
+class NewRecords(NamedTuple):
+    """Records in the form in which they are kept. They take part until the given hours."""
+
+    vectors: Vectors
+    labels: IntArray
+    owners: Sequence[OwnerId]
+    record_ids: RecordIds = None
+    until: OneOrEach = NEVER
+
+
 @dataclass(frozen=True)
 class Match:
     """Which of some rows are already in the store, and what is to be done with each."""
@@ -481,10 +483,9 @@ class Match:
         """The rows that must be added."""
         return np.flatnonzero(self.ids < 0)
 
-    def pick(
-        self, rows: IntArray, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]
-    ) -> tuple[Vectors, IntArray, Sequence[OwnerId], KeyArray, IntArray]:
+    def pick(self, rows: IntArray, new: NewRecords) -> tuple[Vectors, IntArray, Sequence[OwnerId], KeyArray, IntArray]:
         """From all rows, those that must be added."""
+        vectors, labels, owners, *_ = new
         if len(rows) == len(owners):
             return vectors, labels, owners, self.keys, self.until
         return vectors[rows], labels[rows], picked(owners, rows), self.keys[rows], self.until[rows]

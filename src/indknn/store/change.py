@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from indknn.core.advice import about_labels, about_parameters
 from indknn.core.clock import HOUR
-from indknn.core.inputs import DUE, EACH_ROW_PREFIX, as_classes, as_labels, says_each_row
+from indknn.core.inputs import DUE, as_classes, as_labels, says_each_row
 from indknn.core.releases import PublicRows, Release
 from indknn.errors import IndKNNError, InvalidInputError
 from indknn.ledger.memory import Tombstone
-from indknn.ledger.promises import Wanted, wanted
+from indknn.ledger.promises import Wanted
 from indknn.proof import Entry
-from indknn.records.any_shard import Match
+from indknn.records.by_slot import KeyArray
 from indknn.settings import Settings
 from indknn.store import chain, database, journal
 from indknn.store.home import State
@@ -191,12 +191,11 @@ class Change:
     def put(self, ready: Ready) -> IntArray:
         """Add records and return their numbers. People who come back start with what they had spent.
 
-        Without owners, each row is a new person. Rows replace the records that have their record ids, and those in the
+        Rows replace the records that have their record ids, and those in the
         `replaced` slots. New records are added first, so that nobody is without records in between.
         """
-        engine, vectors, labels = self.state.engine, ready.vectors, ready.labels
-        names = engine.ledger.new_names(len(labels), EACH_ROW_PREFIX) if ready.owners is None else ready.owners
-        match = ready.match or engine.match(vectors, labels, names, ready.record_ids, ready.until)
+        engine = self.state.engine
+        match = ready.match or engine.match(ready.rows)
         kept = match.ids[match.ids >= 0] & SLOT
         if (
             len(named := np.union1d(kept, match.stale))
@@ -204,18 +203,15 @@ class Change:
         ):
             raise InvalidInputError("a record id must not be given twice")
         fresh = match.fresh
-        self.unchanged += len(labels) - len(fresh)
+        self.unchanged += len(match.ids) - len(fresh)
         late = match.until[fresh] <= engine.shard.hour
         self.expired += int(late.sum())
         fresh = fresh[~late]
         self.replaced += int(np.isin(fresh, np.concatenate([match.replacing, ready.replacing])).sum())
-        asked = ready.wanted
-        if asked is None and ready.epsilons is not None:
-            asked = wanted(engine.settings, engine.ledger, names, ready.epsilons)
         if len(fresh):
-            match.ids[fresh] = self._add(match, fresh, vectors, labels, names)
-        if asked is not None:
-            self.lower(asked)
+            match.ids[fresh] = self._add(match.pick(fresh, ready.rows))
+        if ready.wanted is not None:
+            self.lower(ready.wanted)
         stale = np.setdiff1d(np.union1d(match.stale, ready.replaced), kept) if len(ready.replaced) else match.stale
         if len(stale):
             self.erase(stale)
@@ -223,11 +219,8 @@ class Change:
         self.slots.append(match.ids[match.ids >= 0] & SLOT)
         return match.ids
 
-    def _add(
-        self, match: Match, fresh: IntArray, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]
-    ) -> IntArray:
+    def _add(self, rows: tuple[Vectors, IntArray, Sequence[OwnerId], KeyArray, IntArray]) -> IntArray:
         db, shard, ledger = self.state.db, self.state.engine.shard, self.state.engine.ledger
-        rows = match.pick(fresh, vectors, labels, owners)
         ids = shard.add(*rows)
         newcomers = ledger.take_arrivals()
         slots = ledger.find(newcomers.names).tolist()

@@ -27,7 +27,7 @@ from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger import MemoryLedger
 from indknn.ledger.promises import Wanted, refuse_two, wanted
-from indknn.records.any_shard import Match
+from indknn.records.any_shard import Match, NewRecords
 from indknn.types import FloatArray, Given, IntArray, OwnerId, Vectors
 
 _WHOLE = re.compile(r"[+-]?[0-9]+\.0*|\+[0-9]+")
@@ -59,25 +59,17 @@ class Added:
 
 @dataclass(frozen=True)
 class Ready:
-    """Records in the form in which they are kept."""
+    """Records in the form in which they are kept, and what they mean for those that are here."""
 
-    vectors: Vectors
-    labels: IntArray
-    owners: Sequence[OwnerId] | None
-    """None if each row is a new person."""
-    record_ids: Sequence[str | None] | None
-    until: IntArray
-    """When each row takes no further part."""
+    rows: NewRecords
     match: Match | None
     """Which rows are here already, if that is known."""
     replaced: IntArray
     """The slots of records that rows replace because they name them by number."""
     replacing: IntArray
     """The rows that name a record by number."""
-    epsilons: FloatArray | None = None
-    """The promises of the owners, one for each row, NaN where there is none."""
-    wanted: Wanted | None = None
-    """The promises by owner, if owners are named."""
+    wanted: Wanted | None
+    """Smaller promises of the owners, if there are any."""
 
 
 class Intake:
@@ -113,17 +105,18 @@ class Intake:
                 replacing = np.flatnonzero([number is not None for number in numbers])
             until = as_hours(given.expires, len(labels))
             epsilons = as_epsilons(given.epsilons, len(labels))
-            asked = None if names is None or epsilons is None else self._wanted(engine, names, epsilons)
-            match = None
-            if names is not None and not self._rows and not self._instead:
-                match = engine.match(vectors, labels, names, chosen, until)
+            self._vacant &= names is None
+            if names is None:  # each row is a new person
+                names = engine.ledger.new_names(len(labels), EACH_ROW_PREFIX)
+            asked = None if epsilons is None else self._wanted(engine, names, epsilons)
+            new = NewRecords(vectors, labels, names, chosen, until)
+            match = None if self._rows or self._instead else engine.match(new)
         except InvalidInputError as error:
             if not self._rows:
                 raise
             raise InvalidInputError(f"{error}, counting from row {self._rows}") from None
         self._rows += len(labels)
-        self._vacant &= names is None
-        return Ready(vectors, labels, names, chosen, until, match, replaced, replacing, epsilons, asked)
+        return Ready(new, match, replaced, replacing, asked)
 
     def _wanted(self, engine: Engine, names: Sequence[OwnerId], epsilons: FloatArray) -> Wanted | None:
         asked = wanted(engine.settings, engine.ledger, names, epsilons)

@@ -608,7 +608,7 @@ class Store:
             first = [] if state.draft else [taking.ready(state.engine, rows, numbers) for rows in islice(left, 1)]
             with self._transaction() as change:
                 if instead and len(slots := state.engine.shard.slots()):
-                    change.erase(slots, staying=first[0].owners or ())
+                    change.erase(slots, staying=first[0].rows.owners)
                 parts = [change.put(ready) for ready in first]
                 for rows in left:
                     if state.draft:
