@@ -22,6 +22,7 @@ from indknn.server.telemetry import Log
 from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.verify import problems
+from indknn.types import Given
 
 FEW, D = 60, 10
 SMALL = Settings(n_features=D, classes=(0, 1, 2), epsilon=4.0)
@@ -176,7 +177,7 @@ def test_replacing_all_records_begins_a_round_about_the_new_ones(tmp_path):
         records = store.settings.prepare(RECORDS[100:180], LABELS[100:180])
         for _ in islice(store.train(), 3):  # a round that is running is given up, as it is about nobody any more
             pass
-        store.replace_all(*records, NAMES[100:180])
+        store.replace_all(Given(*records, NAMES[100:180]))
         assert not list(problems(store))
         finished(store.engine.predictor)
         assert shared(store.engine, NAMES[100:180]).min() > 0
@@ -453,7 +454,7 @@ def test_what_all_see_does_not_depend_on_what_one_analyst_was_told(epsilon):
             model.predict(QUERIES[:asked], "ann")
         model.noise = model.predictor.noise = SeededNoise(5)
         again = model.restarted(Settings(n_features=D, classes=(0, 1, 2), epsilon=epsilon), SeededNoise(5))
-        again.replace_all(*again.settings.prepare(RECORDS, LABELS), NAMES)
+        again.replace_all(Given(*again.settings.prepare(RECORDS, LABELS), NAMES))
         train(again)
         assert model.ledger.spent(NAMES, "ann").any() == bool(asked)
         seen.append((again.predictor.model.weights.whole.tolist(), shared(again).tolist()))

@@ -37,7 +37,7 @@ from indknn.models.local_mean import LocalMean
 from indknn.models.probabilities import from_votes
 from indknn.models.shared_model import MOST_ROWS, Scores, distinct
 from indknn.models.shown_numbers import ShownNumbers
-from indknn.records.book import MAX_EPOCH, AnyShard, Near
+from indknn.records.any_shard import MAX_EPOCH, AnyShard, Near
 from indknn.records.indexes import ExactIndex
 from indknn.records.indexes.scan import MAX_QUERIES
 from indknn.records.shard import new_index

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 from indknn.core.releases import Release
 from indknn.errors import InvalidInputError
 from indknn.ledger import SHARED, Scope
-from indknn.records.book import Near
+from indknn.records.any_shard import Near
 from indknn.types import FloatArray, IntArray, Vectors, joined
 
 Scan: TypeAlias = Callable[[Vectors, int], Iterator[Near]]

@@ -15,16 +15,15 @@ import numpy as np
 
 from indknn.core import mechanism, statistics
 from indknn.core.clock import HOUR
-from indknn.core.inputs import NEVER
 from indknn.core.mechanism import Plan
 from indknn.core.statistics import Contribution
 from indknn.core.targets import about_centre
 from indknn.ledger import MemoryLedger, Scope
-from indknn.records.book import AnyShard
+from indknn.records.any_shard import AnyShard
 from indknn.records.derived import Arguments, Derived, GradientSlices, Rule
 from indknn.records.indexes import ExactIndex, make_index
 from indknn.settings import Settings
-from indknn.types import EVERYBODY, GRID, Cohort, FloatArray, Int8Array, IntArray, OneOrEach, Selection, Times, Vectors
+from indknn.types import EVERYBODY, GRID, Cohort, FloatArray, Int8Array, IntArray, Selection, Times, Vectors
 
 
 def new_index(settings: Settings) -> ExactIndex:
@@ -66,12 +65,10 @@ class Shard(AnyShard):
         """The quantised features of these records, and their scales if the kernel uses them."""
         return self.values_of(slots), self.index.slots.scales(slots)
 
-    def place(
-        self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, epochs: OneOrEach, until: OneOrEach = NEVER
-    ) -> IntArray:
+    def place(self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, times: Times) -> IntArray:
         """Store records of people who have slots already. Returns the slot of each record."""
         slots = self.index.add(vectors)
-        self._enter(slots, labels, owner_slots, epochs, until)
+        self._enter(slots, labels, owner_slots, times)
         return slots
 
     def drop(self, slots: IntArray) -> list[int]:
@@ -83,7 +80,7 @@ class Shard(AnyShard):
         self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray, times: Times
     ) -> None:
         """Restore the next records of an earlier process, slot by slot. Owner -1 marks a slot that will be freed."""
-        self._enter(self.index.add(vectors), labels, owners, *times, generations)
+        self._enter(self.index.add(vectors), labels, owners, times, generations)
 
     def expect(self, records: int) -> None:
         """Reserve room for this many records, so that nothing is moved while they are added."""
@@ -183,9 +180,7 @@ class Shard(AnyShard):
 
     def tally(self, cells: Derived, n_cells: int, scale: int, price: int, scope: Scope) -> IntArray:
         """How many records of the cohort are in each cell. Everybody is charged at most `price`."""
-        slots = self.taking_part(cells.cohort)
-        owners = self.owners_of(slots)
-        limits = np.minimum(self.ledger.remaining(owners, scope), self.ledger.scaled(owners, price))
+        slots, owners, limits = self._who_pays(cells.cohort, price, scope)
         return self._pay(statistics.tally(cells.of(slots), owners, limits, n_cells, scale), scope)
 
     def headcount(
@@ -197,12 +192,16 @@ class Shard(AnyShard):
         counts are by label, `span` labels in a cell, unless there are only two cells. One more cell is about the number
         of records.
         """
-        slots = self.taking_part(cohort)
-        owners = self.owners_of(slots)
-        limits = np.minimum(self.ledger.remaining(owners, scope), self.ledger.scaled(owners, price))
+        slots, owners, limits = self._who_pays(cohort, price, scope)
         labels = np.minimum(self.labels_of(slots) // span, n_cells // 2 - 1)
         cells = labels + (self.epochs_of(slots) >= since) * (n_cells // 2)
         return self._pay(statistics.headcount(cells, owners, limits, n_cells, scale, cohort.most), scope)
+
+    def _who_pays(self, cohort: Cohort, price: int, scope: Scope) -> tuple[IntArray, IntArray, IntArray]:
+        """The slots of all records of a cohort, whose they are, and what each owner may pay."""
+        slots = self.taking_part(cohort)
+        owners = self.owners_of(slots)
+        return slots, owners, np.minimum(self.ledger.remaining(owners, scope), self.ledger.scaled(owners, price))
 
     def taking_part(self, cohort: Cohort) -> IntArray:
         """The slots of the records that a shared release is about."""
