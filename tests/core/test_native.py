@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 from contracts.ledger import LedgerContract, units
 from indknn.core import mechanism
 from indknn.core.accounting import MAX_UNITS, UNIT
+from indknn.core.kernels import Cosine
 from indknn.core.mechanism import COLUMNS, Plan
 from indknn.core.quantise import as_int64, integer_dots, quantise
 from indknn.errors import LedgerError
 from indknn.ledger import SHARED, MemoryLedger, memory
 from indknn.ledger.promises import Wanted
+from indknn.records.indexes import ExactIndex, scan
+from indknn.records.indexes.scan import Found
 from indknn.records.shard import Shard, new_index
 from indknn.settings import Settings
 from indknn.store.journal import BLOCK, Debits
@@ -187,3 +190,22 @@ def test_one_row_has_exact_products_without_a_copy_of_the_others(d):
     tracemalloc.stop()
     assert most < 2 * d + 8 * len(rows) + 4096
     assert not mechanism._votes.dots(left[0].tobytes(), rows, np.zeros(7))
+
+
+@given(st.integers(0, 2**32), st.integers(0, 600), st.sampled_from([3, 300]), st.integers(1, GRID))
+def test_records_are_near_by_the_same_cosine_as_with_numpy(seed, n, d, tau):
+    rng = np.random.default_rng(seed)
+    records, query = (quantise(rng.standard_normal((size, d))) for size in (max(n, 1), 1))
+    index = ExactIndex(Cosine(), d)
+    index.add(records)
+    slots = np.flatnonzero(rng.random(len(records)) < 0.7)
+    found = Found(slots, integer_dots(query.values, records.values[slots])[0].astype(np.int32))
+    fast = index._decide(found, query, 0, tau)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scan, "_votes", None)
+        slow = index._decide(found, query, 0, tau)
+    assert fast.slots.tolist() == slow.slots.tolist()
+    assert fast.kappa.tolist() == slow.kappa.tolist()
+    assert fast.kappa.dtype == slow.kappa.dtype
+    with pytest.raises(ValueError, match="every slot"):
+        index._decide(Found(np.array([len(index.slots.roots)]), found.dots[:1]), query, 0, tau)

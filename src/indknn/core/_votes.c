@@ -515,6 +515,84 @@ static PyObject *dots(PyObject *self, PyObject *args)
     return PyBool_FromLong(fits);
 }
 
+typedef struct { const int32_t *squared; const float *roots; double root_q; } Lengths; /* `squared` may be NULL */
+
+/* |x| as `Slots.root_norm` has it, and the cosine as `kernels.Cosine.values` has it. */
+static inline void cosines_body(const Lengths *l, const int64_t *slot, const int32_t *dot, int n, double grid,
+                                double *kappa)
+{
+    double root[SOME];
+    for (int i = 0; i < n; i++)
+        root[i] = l->squared ? (double)l->squared[slot[i]] : (double)l->roots[slot[i]];
+    if (!l->squared)
+        for (int i = 0; i < n; i++)
+            root[i] = rint(root[i] * root[i]);
+    for (int i = 0; i < n; i++) {
+        const double on_grid = rint((double)dot[i] / (sqrt(root[i]) * l->root_q) * grid);
+        const double positive = on_grid > 0.0 ? on_grid : 0.0;
+        kappa[i] = positive < grid ? positive : grid;
+    }
+}
+
+static void cosines_plain(const Lengths *l, const int64_t *slot, const int32_t *dot, int n, double grid, double *kappa)
+{
+    cosines_body(l, slot, dot, n, grid, kappa);
+}
+
+#if defined(__GNUC__) && defined(__x86_64__)
+__attribute__((target("avx2"))) static void cosines_avx2(const Lengths *l, const int64_t *slot, const int32_t *dot,
+                                                         int n, double grid, double *kappa)
+{
+    cosines_body(l, slot, dot, n, grid, kappa);
+}
+#else
+#define cosines_avx2 cosines_plain
+#endif
+
+/* The records whose cosine reaches tau on the grid, among those with these slots and dot products. */
+static PyObject *cosines(PyObject *self, PyObject *args)
+{
+    Py_buffer slots, dots, squared, roots;
+    double root_q, grid, kappa[SOME];
+    long long tau;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*y*y*ddL:cosines", &slots, &dots, &squared, &roots, &root_q, &grid, &tau))
+        return NULL;
+    const Py_ssize_t n = slots.len / 8, known = roots.len / 4;
+    const int64_t *slot = slots.buf;
+    const int32_t *dot = dots.buf;
+    int fits = dots.len == n * 4 && (!squared.len || squared.len == roots.len);
+    for (Py_ssize_t i = 0; fits && i < n; i++)
+        fits = slot[i] >= 0 && slot[i] < known;
+    PyObject *near = fits ? PyBytes_FromStringAndSize(NULL, n * 8) : NULL;
+    PyObject *values = fits ? PyBytes_FromStringAndSize(NULL, n * 8) : NULL;
+    Py_ssize_t found = 0;
+    if (near && values) {
+        int64_t *to = (int64_t *)PyBytes_AS_STRING(near), *value = (int64_t *)PyBytes_AS_STRING(values);
+        const Lengths lengths = {squared.len ? squared.buf : NULL, roots.buf, root_q};
+        for (Py_ssize_t first = 0; first < n; first += SOME) {
+            const int some = n - first < SOME ? (int)(n - first) : SOME;
+            (WIDE ? cosines_avx2 : cosines_plain)(&lengths, slot + first, dot + first, some, grid, kappa);
+            for (int i = 0; i < some; i++) {
+                to[found] = slot[first + i];
+                value[found] = (int64_t)kappa[i];
+                found += value[found] >= tau;
+            }
+        }
+    }
+    PyBuffer_Release(&slots);
+    PyBuffer_Release(&dots);
+    PyBuffer_Release(&squared);
+    PyBuffer_Release(&roots);
+    if (!fits)
+        PyErr_SetString(PyExc_ValueError, "every slot must be there, with a dot product");
+    if (near && values)
+        return Py_BuildValue("NNn", near, values, found);
+    Py_XDECREF(near);
+    Py_XDECREF(values);
+    return NULL;
+}
+
 static PyMethodDef METHODS[] = {
     {"settle", settle, METH_VARARGS,
      "settle(who, label, vote, remaining, votes, charges, contrast, per_square, per_unit, slack, most)\n\n"
@@ -535,6 +613,9 @@ static PyMethodDef METHODS[] = {
      "per_square, per_unit, slack, most) -> bool\n\nAdds clipped votes of one entry each to votes, sets charges and charges them."},
     {"pack", pack, METH_VARARGS,
      "pack(slots, units, block) -> (body, total, blocks)\n\nOf ascending slots; total is -1 if it is above 2^62."},
+    {"cosines", cosines, METH_VARARGS,
+     "cosines(slots, dots, squared, roots, root_q, grid, tau) -> (slots, kappa, n)\n\n"
+     "The first n of these int64 bytes are the records whose cosine reaches tau."},
     {"dots", dots, METH_VARARGS, "dots(query, rows, out) -> bool\n\nSets dot products of int8 vectors, if the sizes fit."},
     {NULL, NULL, 0, NULL}};
 
