@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from contracts.ledger import LedgerContract, units
 from indknn.core import mechanism
 from indknn.core.accounting import MAX_UNITS, UNIT
+from indknn.core.inputs import NEVER
 from indknn.core.kernels import Cosine
 from indknn.core.mechanism import COLUMNS, Plan
 from indknn.core.quantise import as_int64, integer_dots, quantise
@@ -18,6 +19,7 @@ from indknn.ledger import SHARED, MemoryLedger, memory
 from indknn.ledger.promises import Wanted
 from indknn.records.indexes import ExactIndex, scan
 from indknn.records.indexes.scan import Found
+from indknn.records import shard as records
 from indknn.records.shard import Shard, new_index
 from indknn.settings import Settings
 from indknn.store.journal import BLOCK, Debits
@@ -209,3 +211,24 @@ def test_records_are_near_by_the_same_cosine_as_with_numpy(seed, n, d, tau):
     assert fast.kappa.dtype == slow.kappa.dtype
     with pytest.raises(ValueError, match="every slot"):
         index._decide(Found(np.array([len(index.slots.roots)]), found.dots[:1]), query, 0, tau)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 300), st.sampled_from([3, 200, 40_000]), st.booleans())
+def test_ballots_are_gathered_as_with_numpy(seed, n, n_classes, dated):
+    rng = np.random.default_rng(seed)
+    settings = Settings(2, tuple(range(n_classes)), tau=0.5, max_queries=5)
+    shard = Shard(new_index(settings), MemoryLedger(settings.budget))
+    until = rng.integers(shard.hour - 5, shard.hour + 5, size=n) if dated else NEVER
+    owners = [f"o{i}" for i in rng.integers(n, size=n)]
+    shard.add(quantise(rng.standard_normal((n, 2))), rng.integers(n_classes, size=n), owners, until=until)
+    near = Selection(np.flatnonzero(rng.random(n) < 0.7), rng.integers(GRID, size=n))
+    near = Selection(near.slots, near.kappa[: len(near.slots)])
+    fast = shard._ballots(near, settings.plan(0.5))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "_votes", None)
+        slow = shard._ballots(near, settings.plan(0.5))
+    for here, there in zip(fast, slow, strict=True):
+        assert here.dtype == there.dtype
+        assert here.tolist() == there.tolist()
+    with pytest.raises(ValueError, match="every slot"):
+        shard._ballots(Selection(np.array([len(shard._owner)]), np.array([1])), settings.plan(0.5))

@@ -593,6 +593,56 @@ static PyObject *cosines(PyObject *self, PyObject *args)
     return NULL;
 }
 
+/* A number of 1, 2 or 4 bytes; see `records.columns.Column`. */
+static inline int64_t number_at(const Py_buffer *column, Py_ssize_t width, int64_t slot)
+{
+    if (width == 1)
+        return ((const int8_t *)column->buf)[slot];
+    return width == 2 ? ((const int16_t *)column->buf)[slot] : ((const int32_t *)column->buf)[slot];
+}
+
+/* Whose the records in these slots are and what they say, without those whose date has passed. No dates: nobody's. */
+static PyObject *ballots(PyObject *self, PyObject *args)
+{
+    Py_buffer slots, kappa, owners, labels, until;
+    Py_ssize_t label_width, until_width, found = 0;
+    long long hour;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*y*y*ny*nL:ballots", &slots, &kappa, &owners, &labels, &label_width, &until,
+                          &until_width, &hour))
+        return NULL;
+    const Py_ssize_t n = slots.len / 8, dated = until.len / until_width, labelled = labels.len / label_width;
+    const int64_t *slot = slots.buf, *value = kappa.buf;
+    Py_ssize_t known = owners.len / 4 < labelled ? owners.len / 4 : labelled;
+    known = until.len && dated < known ? dated : known;
+    int fits = kappa.len == slots.len;
+    for (Py_ssize_t i = 0; fits && i < n; i++)
+        fits = slot[i] >= 0 && slot[i] < known;
+    PyObject *parts[3] = {NULL, NULL, NULL};
+    for (int k = 0; fits && k < 3; k++)
+        fits = (parts[k] = PyBytes_FromStringAndSize(NULL, n * 8)) != NULL;
+    if (fits) {
+        int64_t *owner = (int64_t *)PyBytes_AS_STRING(parts[0]), *label = (int64_t *)PyBytes_AS_STRING(parts[1]);
+        int64_t *vote = (int64_t *)PyBytes_AS_STRING(parts[2]);
+        for (Py_ssize_t i = 0; i < n; i++) {
+            owner[found] = ((const int32_t *)owners.buf)[slot[i]];
+            label[found] = number_at(&labels, label_width, slot[i]);
+            vote[found] = value[i];
+            found += !until.len || number_at(&until, until_width, slot[i]) > hour;
+        }
+    }
+    Py_buffer *all[] = {&slots, &kappa, &owners, &labels, &until};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        PyBuffer_Release(all[i]);
+    if (fits)
+        return Py_BuildValue("NNNn", parts[0], parts[1], parts[2], found);
+    for (int k = 0; k < 3; k++)
+        Py_XDECREF(parts[k]);
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "every slot must be in all columns");
+    return NULL;
+}
+
 static PyMethodDef METHODS[] = {
     {"settle", settle, METH_VARARGS,
      "settle(who, label, vote, remaining, votes, charges, contrast, per_square, per_unit, slack, most)\n\n"
@@ -613,6 +663,9 @@ static PyMethodDef METHODS[] = {
      "per_square, per_unit, slack, most) -> bool\n\nAdds clipped votes of one entry each to votes, sets charges and charges them."},
     {"pack", pack, METH_VARARGS,
      "pack(slots, units, block) -> (body, total, blocks)\n\nOf ascending slots; total is -1 if it is above 2^62."},
+    {"ballots", ballots, METH_VARARGS,
+     "ballots(slots, kappa, owners, labels, width, until, width, hour) -> (owners, labels, kappa, n)\n\n"
+     "The first n of these int64 bytes are about records whose date has not passed."},
     {"cosines", cosines, METH_VARARGS,
      "cosines(slots, dots, squared, roots, root_q, grid, tau) -> (slots, kappa, n)\n\n"
      "The first n of these int64 bytes are the records whose cosine reaches tau."},
