@@ -17,9 +17,9 @@ from indknn.core.quantise import as_int64, integer_dots, quantise
 from indknn.errors import LedgerError
 from indknn.ledger import SHARED, MemoryLedger, memory
 from indknn.ledger.promises import Wanted
+from indknn.records import shard as records
 from indknn.records.indexes import ExactIndex, scan
 from indknn.records.indexes.scan import Found
-from indknn.records import shard as records
 from indknn.records.shard import Shard, new_index
 from indknn.settings import Settings
 from indknn.store.journal import BLOCK, Debits

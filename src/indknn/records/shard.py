@@ -128,12 +128,13 @@ class Shard(AnyShard):
 
     def _ballots(self, selection: Selection, plan: Plan) -> tuple[IntArray, IntArray, IntArray]:
         """Whose the records are that take part, what they say, and their kernel values."""
+        hour = self.ledger.minute // HOUR
         if _votes is not None and plan.ballot == "class" and self._label.used:
-            columns = self._owner, *self._label.raw, *self.dates.raw, self.hour
-            *parts, n = _votes.ballots(as_int64(selection.slots), as_int64(selection.kappa), *columns)
+            near = as_int64(selection.slots), as_int64(selection.kappa)
+            *parts, n = _votes.ballots(*near, self._owner, *self._label.raw, *self.dates.raw, hour)
             owners, said, kappa = (np.frombuffer(part, np.int64, n) for part in parts)
             return owners, said, kappa
-        here = self.dates.taking_part(selection.slots, self.hour)
+        here = self.dates.taking_part(selection.slots, hour)
         slots, kappa = selection.slots[here], selection.kappa[here]
         if plan.ballot == "residual":  # each record says what the shown model gets wrong about it
             assert self._residuals is not None, "no model was shown"
