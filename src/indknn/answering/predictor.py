@@ -292,7 +292,7 @@ class Predictor:
         """The plan with the noise on votes that follows from the counts so far, unless σ2 was given."""
         crowd = self._transcript(analyst).crowd
         sigma2 = plan.sigma2 if crowd is None else min(crowd.sigma2(K / GRID), MAX_SIGMA2)
-        return plan if sigma2 == plan.sigma2 else replace(plan, sigma2=sigma2)
+        return plan if sigma2 == plan.sigma2 else plan.with_sigma2(sigma2)
 
     # By models: the default mode. The model answers where it is sure, and people vote on the other queries.
 
@@ -349,7 +349,7 @@ class Predictor:
             for i in range(first, later[-1]):
                 release, question = _BY_MODEL, questions[-1]
                 if i in asked:
-                    scale = replace(plan, sigma2=question.sigma2).scale2(question.K)
+                    scale = plan.with_sigma2(question.sigma2).scale2(question.K)
                     release = Votes(question.K, scale, 0, question.share, question.kappa, silent)
                 twin.note(_rows(block, [i]), release)
                 if i + 1 in later:
@@ -363,7 +363,7 @@ class Predictor:
         self, near: list[Near], questions: list[Question], plan: Plan, adviser: Adviser, analyst: Scope
     ) -> Iterator[Votes]:
         """Algorithm 3 up to the noisy votes. K is estimated from public queries. A few answers release a real count."""
-        plans, Ks, count = [replace(plan, sigma2=q.sigma2) for q in questions], [q.K for q in questions], 0
+        plans, Ks, count = [plan.with_sigma2(q.sigma2) for q in questions], [q.K for q in questions], 0
         counted = questions[0].counted
         admitted = self.shard.ask(near, [(now, analyst) for now in plans], counted=counted)
         if counted:

@@ -16,6 +16,7 @@ import numpy as np
 from indknn.core import mechanism, statistics
 from indknn.core.clock import HOUR
 from indknn.core.mechanism import Plan
+from indknn.core.quantise import _votes, as_int64
 from indknn.core.statistics import Contribution
 from indknn.core.targets import about_centre
 from indknn.ledger import MemoryLedger, Scope
@@ -109,15 +110,7 @@ class Shard(AnyShard):
 
         If K is known without a count (`counted` False), everybody near is admitted and nobody pays here.
         """
-        here = self.dates.taking_part(selection.slots, self.ledger.minute // HOUR)
-        slots, kappa = selection.slots[here], selection.kappa[here]
-        if plan.ballot == "residual":  # each record says what the shown model gets wrong about it
-            assert self._residuals is not None, "no model was shown"
-            said = np.asarray(self._residuals.of(slots), dtype=np.int64)
-        else:  # its class, or its number
-            said = self._label[slots].astype(np.int64)
-            said = said if plan.ballot == "class" else about_centre(said, plan.centre)
-        group = mechanism.group(self._owner[slots].astype(np.int64), said, kappa, plan)
+        group = mechanism.group(*self._ballots(selection, plan), plan)
         total = 0
         if counted:
             columns = self.ledger.columns(group.owners, scope)
@@ -129,6 +122,24 @@ class Shard(AnyShard):
                 self.ledger.charged(count.group.owners, count.charges, scope)
             group, total = count.group, count.total
         return Admitted(total, group, scope)
+
+    def _ballots(self, selection: Selection, plan: Plan) -> tuple[IntArray, IntArray, IntArray]:
+        """Whose the records are that take part, what they say, and their kernel values."""
+        hour = self.ledger.minute // HOUR
+        if _votes is not None and plan.ballot == "class" and self._label.used:
+            near = as_int64(selection.slots), as_int64(selection.kappa)
+            *parts, n = _votes.ballots(*near, self._owner, *self._label.raw, *self.dates.raw, hour)
+            owners, said, kappa = (np.frombuffer(part, np.int64, n) for part in parts)
+            return owners, said, kappa
+        here = self.dates.taking_part(selection.slots, hour)
+        slots, kappa = selection.slots[here], selection.kappa[here]
+        if plan.ballot == "residual":  # each record says what the shown model gets wrong about it
+            assert self._residuals is not None, "no model was shown"
+            said = np.asarray(self._residuals.of(slots), dtype=np.int64)
+        else:  # its class, or its number
+            said = self._label[slots].astype(np.int64)
+            said = said if plan.ballot == "class" else about_centre(said, plan.centre)
+        return self._owner[slots].astype(np.int64), said, kappa
 
     def show(self, rule: Rule) -> None:
         """From now on, ballots about residuals are about the values of this rule. They are computed when needed."""
