@@ -237,6 +237,22 @@ class TestNotes:
                 made.add(table(who=list("efgh")))
 
 
+    def test_odd_values_of_single_queries_are_counted_too(self, tmp_path):
+        model = IndKNNClassifier(schema=SCHEMA, random_state=0).fit(table(who=list("abcd")))
+        odd = table(age=[20, 1e23, 30, 50], job=["cook", "pilot", "cook", "cook"])[["age", "job"]]
+        cut = "values beyond the public bounds count as the nearest bound: 1 in 'age'"
+        other = "values that the schema does not list count as one other value: 1 in 'job'"
+        with pytest.warns(UserWarning, match=cut), pytest.warns(UserWarning, match=other):
+            model.predict(odd)
+        path, settings = tmp_path / "a", Settings(SCHEMA.n_features, SCHEMA.classes, schema=to_plain(SCHEMA))
+        with Store.create(path, settings) as made:
+            made.add(table(who=list("abcd")))
+        odd.to_csv(tmp_path / "q.csv", index=False)
+        told = run("predict", path, tmp_path / "q.csv", "-o", tmp_path / "o.csv", code=0).stderr
+        assert cut in told
+        assert other in told
+
+
 class TestTablesThatAreNotPlainNumbers:
     @pytest.mark.parametrize(
         ("value", "told"),
@@ -281,6 +297,11 @@ class TestSchemaInfer:
         assert said not in (found := run("schema", "infer", sample, "--label", label, *given, *more, code=0).stdout)
         assert ("[0.0, 60.0]" if given else "[cook, baker, smith]") in found
 
+    def test_a_sample_of_one_row_says_why_no_column_is_left(self, tmp_path):
+        (tmp_path / "one.csv").write_text("age,job,ill\n31,cook,no\n")
+        told = refused("schema", "infer", tmp_path / "one.csv", "--label", "ill")
+        assert "no column of the sample can be a feature: age: ignored, because it is constant in the sample" in told
+
     def test_a_label_that_is_not_there_and_bounds_of_classes(self, sample):
         assert "did you mean 'days'?" in refused("schema", "infer", sample, "--label", "day")
         assert "--bounds are for --target number" in refused(
@@ -296,5 +317,5 @@ def test_one_is_one_record_of_one_person_and_lines_end_as_elsewhere(tmp_path):
     assert "1 record of 1 person, 0 forgotten" in run("status", store, code=0).output
     assert "owner ann: 1 record\n" in run("owner", store, "ann", code=0).output
     (tmp_path / "new.csv").write_text("a,b\n1,2\n")
-    run("predict", store, tmp_path / "new.csv", "-o", answers, code=0)
+    assert "1 answer in " in run("predict", store, tmp_path / "new.csv", "-o", answers, code=0).output
     assert b"\r" not in answers.read_bytes()

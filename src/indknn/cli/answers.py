@@ -22,6 +22,7 @@ from indknn.cli.options import (
     STORE,
     WITNESS,
     columns,
+    many,
     on_terminal,
     show,
     stages_on_terminal,
@@ -176,7 +177,7 @@ def predict(
                 answers += told.labels
                 bar("queries", len(answers), None)
     tell([] if opened.settings.numeric else about_answers(answers))
-    show({"answered": len(answers), "out": str(out)}, in_json, f"{len(answers):,} answers in {out}")
+    show({"answered": len(answers), "out": str(out)}, in_json, f"{many(len(answers), 'answer')} in {out}")
 
 
 def _check_place(out: Path, file: Path) -> None:

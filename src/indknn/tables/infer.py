@@ -89,6 +89,8 @@ def infer(
     for name, column in features.items():
         found[name], note = _column(column, name, blanks, extractor, pieces)
         notes += [f"{name}: {note}"] * bool(note)
+    if features and all(isinstance(column, Ignored) for column in found.values()):
+        raise InvalidInputError(f"no column of the sample can be a feature: {'; '.join(notes)}")
     made = Inferred(Schema(found, label, (), owner, record_id, blanks, expires, epsilon), tuple(notes))
     given = bounds if target == "number" else classes
     return made if label is None else _with_target(made, label, values[label], target, given)
@@ -352,14 +354,18 @@ class Outside:
         >>> print(*outside.notes())
         values beyond the public bounds count as the nearest bound: 1 in 'age'
         """
+        return self._counted(
+            {name: self._outside[name] if self._many(name) else self._far[name] for name in self._columns}
+        )
+
+    def _counted(self, counts: dict[str, float]) -> list[Warning]:
         found: list[Warning] = []
         for listed, text in (
             (False, "values beyond the public bounds count as the nearest bound"),
             (True, "values that the schema does not list count as one other value"),
         ):
-            names = [name for name, column in self._columns.items() if isinstance(column, Category) == listed]
-            counts = {name: self._outside[name] if self._many(name) else self._far[name] for name in names}
-            told = ", ".join(f"{round(count):,} in {name!r}" for name, count in counts.items() if round(count))
+            names = [name for name in counts if isinstance(self._columns[name], Category) == listed]
+            told = ", ".join(f"{round(counts[name]):,} in {name!r}" for name in names if round(counts[name]))
             found += [UserWarning(f"{text}: {told}")] if told else []
         return found
 
@@ -367,7 +373,7 @@ class Outside:
         return self._rows >= _FEWEST and self._outside[name] > most_outside(self._columns[name]) * self._rows
 
     def advice(self) -> list[Warning]:
-        """A warning for every column with many values beyond the bounds or not listed."""
+        """A warning about every column of queries with many values beyond the bounds or not listed, then the odd ones."""
         found: list[Warning] = []
         for name, count in self._outside.items():
             column = self._columns[name]
@@ -377,7 +383,7 @@ class Outside:
             if isinstance(column, Category):
                 text = f"have values in column {name!r} that the schema does not list: are they spelled as there?"
             found.append(UserWarning(f"{count / self._rows:.0%} of the queries {text}"))
-        return found
+        return found + self._counted({name: self._far[name] for name in self._columns if not self._many(name)})
 
 
 def about_queries(schema: Schema, table: Any) -> list[Warning]:
