@@ -8,6 +8,9 @@ import pytest
 from markdown_it import MarkdownIt
 
 from indknn import IndKNNClassifier
+from indknn.answering.predictor import SCHEDULE_FIRST
+from indknn.core.calibrate import COUNT_EVERY
+from indknn.models import feature_map, shared_model
 
 ROOT = Path(__file__).parents[2]
 FIRST = ("README.md", "docs/index.md", "docs/quickstart.md")
@@ -53,6 +56,33 @@ def test_no_page_says_of_the_default_what_holds_for_votes_alone(page):
     assert not [said for said in UNTRUE if re.search(said, text, re.I)]
     for said in re.finditer(VOTES_ALONE, text):
         assert "votes" in text[said.start() - 250 : said.start()], 'say that this is mode="votes"'
+
+
+def percent(share):
+    return f"{100 * share:.3g}%"
+
+
+def test_the_page_about_the_default_has_its_constants():
+    text = " ".join((ROOT / "docs" / "endless.md").read_text().split())
+    for said in (
+        f"gradient of the model, {shared_model.STEPS} to a round",
+        f"all but {percent(shared_model.RESERVE)} of the shared part",
+        f"{percent(shared_model.COUNT_PRICE)} of the shared part; {percent(shared_model.RECOUNT_PRICE)} later",
+        f"{percent(shared_model.CARD_PRICE)} of the shared part",
+        f"for 1 of {COUNT_EVERY} questions",
+        f"after {SCHEDULE_FIRST} queries",
+        f"Up to {shared_model.MOST_ROWS:,} of them are kept, and fewer than {feature_map.LEAST_ROWS} are hardly used",
+        f"With {feature_map.FEW_FEATURES} features or fewer it gets {feature_map.FOURIER} random Fourier features",
+    ):
+        assert said in text, said
+
+
+def test_pages_that_count_the_rules_count_all_of_them():
+    rules = len(re.findall(r"^### Rule \d+:", (ROOT / "docs" / "privacy.md").read_text(), re.M))
+    assert rules == 18
+    for page in PAGES:
+        counted = re.findall(r"(\w+) rules that the code\s+keeps", page.read_text())
+        assert set(counted) <= {"eighteen"}, page
 
 
 def test_one_query_charges_everybody_for_the_model_and_at_most_its_share():
