@@ -159,7 +159,10 @@ class Schema:
         """The feature columns, and the labels, owners and record ids if the table has them."""
         found = split_by(table, self.label, self.owner, self.record_id, self.expires, self.epsilon)
         dates = found.expires or []
-        return replace(found, expires=[None if is_missing(day, self.blanks) else day for day in dates] or found.expires)
+        lacking = ((self.label, found.y), (self.owner, found.owners))
+        hints = tuple(f"; the schema calls it {name!r}" if name and part is None else "" for name, part in lacking)
+        until = [None if is_missing(day, self.blanks) else day for day in dates] or found.expires
+        return replace(found, expires=until, hints=hints)
 
     def split_queries(self, table: Any) -> Split:
         """The feature columns of queries, and the ids of their rows, in `record_ids`, if the table has them."""
@@ -237,6 +240,19 @@ def records_of(schema: Schema | None, given: Given, see: Callable[[Columns], Non
         if getattr(given, name) is not None:
             raise InvalidInputError(f"{name} must be given once: the table has a column for it")
     return given._replace(X=schema.encode(split.features, see), **held)
+
+
+def refuse_missing_roles(schema: Schema | None, table: Any, given: Given) -> None:
+    """Refuse a table of records without the label or the owner that its schema names, if they were not given either.
+
+    Nobody guesses that every row is a new person (rule 13).
+    """
+    for column, part, otherwise in (
+        (schema and schema.label, given.y, "y=..."),
+        (schema and schema.owner, given.owners, "owners=..., or owners='each-row' if every row is a new person"),
+    ):
+        if column and part is None and is_table(table):
+            raise InvalidInputError(f"column {column!r} is missing: add it, or give {otherwise}")
 
 
 def read_schema(source: Schema | Mapping[str, Any] | str | Path) -> Schema:
