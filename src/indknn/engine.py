@@ -180,7 +180,7 @@ class Engine:
         if slot < 0:
             raise InvalidInputError(f"owner {owner!r} has no records here")
         PARAMETERS["epsilon"].check("epsilon", epsilon)
-        asked = wanted(self.settings, self.ledger, [owner], np.array([epsilon], dtype=np.float64))
+        asked = wanted(self.settings, self.ledger, [owner], np.array([epsilon], dtype=np.float64), repr(owner))
         assert asked is not None
         return asked
 

@@ -116,6 +116,32 @@ class TestDidYouMean:
         assert "Errno" not in told
 
 
+class TestPlaces:
+    def test_a_folder_or_a_backup_that_is_not_there_is_named(self, store, tmp_path):
+        gone = tmp_path / "gone"
+        assert f"there is no folder {gone}\n" in run("init", gone / "a.store", code=3).stderr
+        told = run("restore", gone, tmp_path / "b.store", code=3).stderr
+        assert f"{gone} does not exist" in told
+        assert "indknn init" not in told
+        told = run("verify", store, "--witness", gone / "w", code=3).stderr
+        assert f"its witness {gone / 'w'} was not: No such file or directory\n" in told
+
+    def test_a_wrong_epsilon_is_said_before_any_table_and_names_the_person(self, store, tmp_path):
+        assert run("budget", "--epsilon", "0", code=2).stdout == ""
+        (tmp_path / "r.csv").write_text("a,b,y,owner\n1,2,0,ann\n1,3,1,bob\n")
+        run("add", store, tmp_path / "r.csv", code=0)
+        told = refused("owner", store, "ann", "--lower", "3")
+        assert "epsilon of 'ann' must be at least 0.0001 and at most the store's, 1: it may only be lower" in told
+
+    def test_an_unknown_analyst_gets_no_explanation_either(self, store, tmp_path):
+        """Some analysts must not see the shared model. A misspelt name must not show it to them."""
+        (tmp_path / "q.csv").write_text("a,b\n1,2\n")
+        run("analysts", "add", store, "alice", code=0)
+        assert "there is no analyst 'alcie'; did you mean 'alice'?" in refused(
+            "explain", store, tmp_path / "q.csv", "--analyst", "alcie"
+        )
+
+
 class TestFiles:
     @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
     @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
