@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[1]
 PASSAGE = 8
 LIMITS: dict[str, tuple[int, int, int]] = {
     # package: lines, files, the longest function
-    "indknn": (30276, 114, 55),
-    "indknn/*.py": (3257, 14, 34),
-    "indknn/answering": (953, 4, 28),
-    "indknn/cli": (2792, 11, 55),
+    "indknn": (30313, 114, 55),
+    "indknn/*.py": (3260, 14, 34),
+    "indknn/answering": (971, 4, 28),
+    "indknn/cli": (2796, 11, 55),
     "indknn/client": (955, 3, 42),
     "indknn/cluster": (1182, 6, 25),
     "indknn/core": (2648, 14, 43),
@@ -28,9 +28,9 @@ LIMITS: dict[str, tuple[int, int, int]] = {
     "indknn/models": (2779, 12, 39),
     "indknn/records": (1938, 8, 34),
     "indknn/server": (4269, 12, 51),
-    "indknn/store": (5755, 18, 44),
-    "indknn/tables": (2346, 8, 42),
-    "indknn_lab": (11963, 82, 59),
+    "indknn/store": (5757, 18, 44),
+    "indknn/tables": (2358, 8, 42),
+    "indknn_lab": (11967, 82, 59),
 }
 DUPLICATES = 0
 """How many passages of eight lines may stand twice."""

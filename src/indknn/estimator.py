@@ -29,7 +29,7 @@ from indknn.place import Place, unchanged_place
 from indknn.published import document, write_model
 from indknn.settings import PARAMETERS, Settings, TargetName
 from indknn.tables.infer import Outside, about_queries
-from indknn.tables.schema import Given, Schema, read_schema, records_of, refuse_missing_roles, to_plain, vectors_of
+from indknn.tables.schema import Given, Schema, read_schema, records_of, to_plain, vectors_of
 from indknn.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ class IndKNN(BaseEstimator):
         first, instead = not hasattr(self, "_engine"), classes is None
         schema = self._schema(fitted=not (first or instead))
         outside = Outside(schema)
-        given = records_of(schema, Given(X, y, owners, record_ids, expires, epsilons), outside.take)
-        refuse_missing_roles(schema, X, given)
+        given = records_of(schema, Given(X, y, owners, record_ids, expires, epsilons), outside.take, whole=True)
         X, y, owners, record_ids, expires, epsilons = given
         rows, targets = self._checked(X, y)
         names, ids = self._named(owners, len(rows)), inputs.as_record_ids(record_ids, len(rows))

@@ -255,11 +255,9 @@ class Settings:
                 f"the shared model takes at most {MAX_FEATURES} features, got {self.n_features}; use mode='votes'"
             )
         self._check_analysts()
-        if self.renew_days is not None and self.i_understand is None:
-            text = "with renew_days the guarantee is for each period, not for all time: confirm it with"
-            raise InvalidInputError(f"{text} i_understand={UNDERSTOOD!r} (--i-understand)")
-        if self.renew_days is None and self.i_understand is not None:
-            raise InvalidInputError("i_understand is for renew_days, and there is none")
+        if (self.renew_days is None) != (self.i_understand is None):
+            text = "renew_days, a guarantee for each period and not for all time, and"
+            raise InvalidInputError(f"{text} i_understand={UNDERSTOOD!r} (--i-understand) go together")
         if self.pace_days is not None and self.renew_days is not None and self.pace_days > self.renew_days:
             raise InvalidInputError(f"pace_days must be at most renew_days, {self.renew_days}, got {self.pace_days}")
 
@@ -269,7 +267,9 @@ class Settings:
                 raise InvalidInputError("bounds are for target='number', and the target is a class")
             return
         if self.bounds is None:
-            raise InvalidInputError("target='number' needs bounds, the lowest and the highest number: bounds=(0, 120), or --bounds 0 120")
+            raise InvalidInputError(
+                "target='number' needs the lowest and the highest number: bounds=(0, 120) or --bounds 0 120"
+            )
         object.__setattr__(self, "bounds", as_bounds(self.bounds))
         if self.classes:
             raise InvalidInputError(f"target='number' has no classes, got {list(self.classes)}")

@@ -117,12 +117,9 @@ class TestDidYouMean:
 
 
 class TestPlaces:
-    def test_a_folder_or_a_backup_that_is_not_there_is_named(self, store, tmp_path):
+    def test_a_folder_that_is_not_there_is_named(self, store, tmp_path):
         gone = tmp_path / "gone"
         assert f"there is no folder {gone}\n" in run("init", gone / "a.store", code=3).stderr
-        told = run("restore", gone, tmp_path / "b.store", code=3).stderr
-        assert f"{gone} does not exist" in told
-        assert "indknn init" not in told
         told = run("verify", store, "--witness", gone / "w", code=3).stderr
         assert f"its witness {gone / 'w'} was not: No such file or directory\n" in told
 
@@ -261,7 +258,6 @@ class TestNotes:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 made.add(table(who=list("efgh")))
-
 
     def test_odd_values_of_single_queries_are_counted_too(self, tmp_path):
         model = IndKNNClassifier(schema=SCHEMA, random_state=0).fit(table(who=list("abcd")))

@@ -208,8 +208,7 @@ def _watch_training(store: Store, bar: Callable[[str, int, int | None], None]) -
 
 
 def _check_queries(queries: QueryColumns, file: Path) -> None:
-    """Read all queries once. A wrong value is refused with its row and column. Columns that do not fit the schema cause
-    warnings."""
+    """Read all queries once. A wrong value is refused with its row and column, and a warning tells of odd ones."""
     if queries.schema is None or file.suffix in VECTORS:
         return
     outside = Outside(queries.schema)

@@ -43,7 +43,7 @@ def keys() -> None:
 @WITNESS
 @JSON
 def create(
-    store: Place, role: str, name: str, epsilon: float | None, witness: Path | None, in_json: bool, **limits: Any
+    store: Place, role: str, name: str, epsilon: float | None, witness: Any, in_json: bool, **limits: Any
 ) -> None:
     """Make a key. It is printed once and not stored: the file holds only a keyed hash.
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import apsw
 
-from indknn.errors import InvalidInputError, StaleStoreError, StoreError, missing
+from indknn.errors import InvalidInputError, StaleStoreError, StoreError
 from indknn.place import copy_private, keys_path, place_of, sync_file
 from indknn.proof import Entry
 from indknn.store import chain
@@ -69,8 +69,6 @@ def restore(source: str | Path, target: str | Path, witness: Path | None = None)
     path = place_of(target)
     if not isinstance(path, Path):
         raise InvalidInputError("a restore is of a store in a file; for PostgreSQL use pg_restore")
-    if isinstance(copied := place_of(source), Path) and not copied.is_file():
-        raise StoreError(missing(copied))
     lock, draft = Lock(path), path.with_name(path.name + ".restored")
     try:
         with Store(source, witness=witness, read_only=True) as copy:

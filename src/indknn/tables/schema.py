@@ -229,8 +229,13 @@ class Given(NamedTuple):
     epsilons: Any = None
 
 
-def records_of(schema: Schema | None, given: Given, see: Callable[[Columns], None] | None = None) -> Given:
-    """The same with vectors. A table may also hold the other parts. `see` is called with the values of a table."""
+def records_of(
+    schema: Schema | None, given: Given, see: Callable[[Columns], None] | None = None, whole: bool = False
+) -> Given:
+    """The same with vectors. A table may also hold the other parts. `see` is called with the values of a table.
+
+    If it must be `whole`, one without the label or the owner of its schema is refused: nobody is guessed (rule 13).
+    """
     if schema is None or not is_table(given.X):
         return given._replace(X=vectors_of(given.X, schema))
     split = schema.split(given.X)
@@ -239,20 +244,11 @@ def records_of(schema: Schema | None, given: Given, see: Callable[[Columns], Non
     for name in held:
         if getattr(given, name) is not None:
             raise InvalidInputError(f"{name} must be given once: the table has a column for it")
-    return given._replace(X=schema.encode(split.features, see), **held)
-
-
-def refuse_missing_roles(schema: Schema | None, table: Any, given: Given) -> None:
-    """Refuse a table of records without the label or the owner that its schema names, if they were not given either.
-
-    Nobody guesses that every row is a new person (rule 13).
-    """
-    for column, part, otherwise in (
-        (schema and schema.label, given.y, "y=..."),
-        (schema and schema.owner, given.owners, "owners=..., or owners='each-row' if every row is a new person"),
-    ):
-        if column and part is None and is_table(table):
-            raise InvalidInputError(f"column {column!r} is missing: add it, or give {otherwise}")
+    found = given._replace(X=schema.encode(split.features, see), **held)
+    for part, hint in zip(("y", "owners"), split.hints, strict=True):
+        if whole and hint and getattr(found, part) is None:
+            raise InvalidInputError(f"the table has no {part}{hint}: add the column, or give {part}=")
+    return found
 
 
 def read_schema(source: Schema | Mapping[str, Any] | str | Path) -> Schema:

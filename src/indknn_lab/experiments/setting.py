@@ -156,8 +156,8 @@ def _chosen_first(sources: dict[str, tuple[Source, ...]], features: str | None) 
     """The sources with the features that the user has chosen before all others."""
     there = [source.extractor for many in sources.values() for source in many]
     if features is not None and features not in there:
-        text = ", ".join(dict.fromkeys(there)) or "no files"
-        raise InvalidInputError(f"no file has features {features!r}: there are {text}{meant(features, there)}")
+        known = ", ".join(dict.fromkeys(there)) or "no files"
+        raise InvalidInputError(f"no file has features {features!r}: there are {known}{meant(features, there)}")
     return {name: tuple(sorted(many, key=lambda s: s.extractor != features)) for name, many in sources.items()}
 
 
