@@ -231,6 +231,15 @@ def test_options_for_columns_are_not_for_a_schema(tmp_path, made):
     assert "column 'note' is not in the schema" in run("add", made, extra).output
 
 
+def test_a_list_of_who_left_names_its_own_column(tmp_path, made):
+    """The list need not come from where the records come from. --owner was asked for, and then refused."""
+    run("add", made, write(tmp_path / "records.csv", TABLE))
+    (tmp_path / "left.csv").write_text(f"name\n{TABLE[SCHEMA.owner].iloc[0]}\n")
+    assert "name it by --owner" in run("forget", made, "--file", tmp_path / "left.csv").output
+    said = run("forget", made, "--file", tmp_path / "left.csv", "--owner", "name").output
+    assert "forgotten: 1 person" in said
+
+
 def test_a_schema_without_classes_takes_those_of_the_first_records(tmp_path):
     plain = to_plain(SCHEMA)
     plain["label"] = "bought"
