@@ -167,7 +167,7 @@ class Engine:
         if not self.shard.unexpired(self.shard.slots_of_owners([owner])).any():  # whether or not they are erased
             raise InvalidInputError(f"owner {owner!r} has no records here")
         PARAMETERS["epsilon"].check("epsilon", epsilon)
-        asked = wanted(self.settings, self.ledger, [owner], np.array([epsilon], dtype=np.float64))
+        asked = wanted(self.settings, self.ledger, [owner], np.array([epsilon], dtype=np.float64), repr(owner))
         assert asked is not None
         return asked
 

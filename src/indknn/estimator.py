@@ -102,7 +102,7 @@ class IndKNN(BaseEstimator):
         first, instead = not hasattr(self, "_engine"), classes is None
         schema = self._schema(fitted=not (first or instead))
         outside = Outside(schema)
-        given = records_of(schema, given, outside.take)
+        given = records_of(schema, given, outside.take, whole=True)
         rows, targets = self._checked(given.X, given.y)
         names, ids = self._named(given.owners, len(rows)), inputs.as_record_ids(given.record_ids, len(rows))
         if first or instead:

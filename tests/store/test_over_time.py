@@ -189,7 +189,7 @@ def test_every_printed_epsilon_says_for_how_many_periods(tmp_path, time):
 def test_the_operator_confirms_in_words(tmp_path):
     words = run("init", tmp_path / "a.store", "--renew", "365d", "--classes", "a,b")
     assert words.exit_code == 2
-    assert "renew_days needs i_understand='epsilon per period'" in words.stderr
+    assert "and i_understand='epsilon per period' (--i-understand) go together" in words.stderr
     confirmed = ("--i-understand", "epsilon per period")
     told = run("init", tmp_path / "a.store", "--renew-days", "365", *confirmed, "--classes", "a,b", code=0).stdout
     assert "epsilon = 1 is for each period of 365 days" in told

@@ -314,6 +314,7 @@ class Store:
 
     def explain(self, Q: npt.ArrayLike, analyst: Scope = None) -> list[Explanation]:
         """Which columns moved the shared model's answer, for each row. Nobody is charged."""
+        self.check_analyst(analyst)
         rows = np.asarray(vectors_of(Q, self.schema), dtype=np.float64)
         return self.engine.explain(rows, analyst, None if self.schema is None else self.schema.parts)
 
