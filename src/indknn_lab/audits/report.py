@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from indknn_lab.audits.attacks.membership import Membership
+from indknn_lab.audits.attacks import Membership
 from indknn_lab.audits.runner import Outcome, Report
 
 _STYLE = """

@@ -10,7 +10,7 @@ from typing import Any
 
 from indknn_lab.baselines.pricing import epsilon_of, noise_multiplier
 from indknn_lab.experiments.items.base import Body, Compared, Finding, Item, Table, ahead, points, spread
-from indknn_lab.experiments.items.hashing import SECONDS, TABLES, Table3
+from indknn_lab.experiments.items.retraining import SECONDS, TABLES, Table3
 from indknn_lab.experiments.methods.base import NOT_PAID_FOR
 from indknn_lab.experiments.units import Unit
 
