@@ -123,7 +123,7 @@ def run(*, queries: int, epsilon: float, tau: float, sigma2: float, progress: Pr
     methods: dict[str, Callable[[], Answer]] = {
         OURS: lambda: lambda Q: model.predict(Q, analyst="alice"),
         PAPER: lambda: paper.predict,
-        ONCE: lambda: train(*records, len(_LABELS), sqrt(2 * model.budget_), public.mean(axis=0)).predict,
+        ONCE: lambda: train(*records, len(_LABELS), sqrt(2 * model.budget_), public.mean(axis=0)),
         PUBLIC: lambda: public_rows_only(public, public_labels).predict,
         LINEAR: lambda: make_pipeline(StandardScaler(), LogisticRegression(tol=_ENOUGH)).fit(*records).predict,
         PLAIN: lambda: KNeighborsClassifier(n_neighbors=15, metric="cosine").fit(*records).predict,
@@ -202,46 +202,9 @@ def _told(shares: FloatArray, most: float) -> str:
     )
 
 
-def story(r: DemoResult) -> str:
-    """The result in plain words."""
-    table = "\n".join(f"  {share:.3f}  {name}" for name, share in r.accuracy.items())
+def _facts(r: DemoResult) -> dict[str, str]:
     median = float(np.median(r.share))
-    return f"""
-{r.queries:,} queries of Alice were answered. How many answers are right:
-
-{table}
-
-{OURS} starts from the labels of {_PUBLIC:,} public rows. "{PUBLIC}" is what they say without any private record.
-
-Private training charges everybody all of B. Here each person paid for their own gradient, as a share of B:
-
-{_told(r.model, 1.0)}
-
-and for their votes on Alice's queries, {np.count_nonzero(r.votes):,} people who were near:
-
-{_told(r.votes, 1 - MODEL_SHARE)}
-
-All {np.count_nonzero(r.model):,} people have paid for the model, the most {floor(r.model.max() * 1e4) / 1e2:.2f}% of B.
-The median person has spent {median:.0%} of B, which is epsilon = {_epsilon(median * r.budget)}.
-Nobody is above 100%: the largest share is {floor(r.share.max() * 1e6) / 1e4:.4f}%.
-
-Person {r.person} asks to be forgotten. Their record is gone in {r.seconds * 1e3:.1f} ms. Nothing further is learned
-from it. The model and the answers that were released stay, and so does what the person has spent:
-
-  {r.rho_before:.6f}  spent before
-  {r.rho_forgotten:.6f}  spent after being forgotten (kept under a keyed hash of the name)
-  {r.rho_later:.6f}  spent after {_BOB} queries of another analyst, Bob
-  {r.rho_back:.6f}  spent after coming back: {r.verdict}
-
-{r.bob_accuracy:.3f} of Bob's answers are right. The model is paid for, so the median person paid {r.bob_median:.2%}
-of B for them. Both analysts together have seen what costs at most epsilon = {_epsilon(r.together)} of anybody.
-"""
-
-
-def write_report(r: DemoResult, path: Path) -> None:
-    """Write the result as a page of HTML."""
-    median = float(np.median(r.share))
-    facts = {
+    return {
         "people": f"{len(r.share):,}",
         "epsilon": f"{r.epsilon:g}",
         "delta": f"{DELTA:g}",
@@ -254,6 +217,7 @@ def write_report(r: DemoResult, path: Path) -> None:
         "voters": f"{np.count_nonzero(r.votes):,}",
         "median": f"{median:.0%}",
         "median_epsilon": _epsilon(median * r.budget),
+        "largest": f"{floor(r.share.max() * 1e6) / 1e4:.4f}%",
         "bob_queries": f"{_BOB}",
         "bob_accuracy": f"{r.bob_accuracy:.3f}",
         "bob_median": f"{r.bob_median:.2%}",
@@ -267,19 +231,33 @@ def write_report(r: DemoResult, path: Path) -> None:
         "verdict": r.verdict,
         "version": __version__,
     }
+
+
+def _filled(template: str, **texts: str) -> str:
+    return Template((files("indknn_lab.demonstration") / template).read_text(encoding="utf-8")).substitute(texts)
+
+
+def story(r: DemoResult) -> str:
+    """The result in plain words."""
+    table = "\n".join(f"  {share:.3f}  {name}" for name, share in r.accuracy.items())
+    charts = {"for_model": _told(r.model, 1.0), "for_votes": _told(r.votes, 1 - MODEL_SHARE)}
+    return _filled("story.txt", **_facts(r), **charts, accuracy=table, ours=OURS, public=PUBLIC)
+
+
+def write_report(r: DemoResult, path: Path) -> None:
+    """Write the result as a page of HTML."""
     drawn = {
         "accuracy": _bars([(name, share, KINDS[name]) for name, share in r.accuracy.items()]),
         "for_model": _spending(_counts(r.model, 1.0), 100),
         "for_votes": _spending(_counts(r.votes, 1 - MODEL_SHARE), round(100 * (1 - MODEL_SHARE))),
     }
-    template = Template((files("indknn_lab.demonstration") / "report.html").read_text())
-    page = template.substitute({name: escape(text) for name, text in facts.items()}, **drawn)
+    page = _filled("report.html", **{name: escape(text) for name, text in _facts(r).items()}, **drawn)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
 
 
-def train(X: Float32Array, y: npt.NDArray[np.int_], classes: int, mu: float, center: Float32Array) -> LinearModel:
-    """A linear model trained with noisy gradients, once, for μ in total. `center` must be public.
+def train(X: Float32Array, y: npt.NDArray[np.int_], classes: int, mu: float, center: Float32Array) -> Answer:
+    """The answers of a linear model trained with noisy gradients, once, for μ in total. `center` must be public.
 
     It uses full batches, so its privacy loss is known exactly. Each of n steps is a Gaussian mechanism. All of them
     together are μ-GDP if the noise is sqrt(n)/μ times the clip. Use it only for the demonstration.
@@ -300,18 +278,7 @@ def train(X: Float32Array, y: npt.NDArray[np.int_], classes: int, mu: float, cen
         weights = (weights - RATE / CLIP * velocity).astype(np.float32)
         if step >= STEPS // 2:
             mean += weights
-    return LinearModel(mean, center)
-
-
-class LinearModel:
-    """The weights, and the center that is subtracted from every row."""
-
-    def __init__(self, weights: Float32Array, center: Float32Array):
-        self._weights, self._center = weights, center
-
-    def predict(self, Q: Float32Array) -> npt.NDArray[np.int_]:
-        """The most likely class of each row. It costs no budget, however often it is called."""
-        return np.asarray((_features(Q, self._center) @ self._weights).argmax(axis=1))
+    return lambda Q: np.asarray((_features(Q, center) @ mean).argmax(axis=1))
 
 
 def _features(X: Float32Array, center: Float32Array) -> Float32Array:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from indknn.errors import InvalidInputError
 from indknn_lab.experiments.items import ITEMS
 from indknn_lab.experiments.units import write_json
-from indknn_lab.plots.report import markdown, of_goal, read, summary, verdict
+from indknn_lab.plots.report import SOURCES, as_table, markdown, of_goal, read, summary, verdict
 
 
 def audit_summary(summaries: dict[str, dict[str, Any]]) -> str:
@@ -230,13 +230,6 @@ def _fill(match: re.Match[str], summaries: Summaries) -> str:
     return f"{begin}{BLOCKS[name](summaries).strip()}\n{end}"
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A table in Markdown."""
-    header = list(columns)
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-
-
 def over_epsilon(item: str) -> Callable[[Summaries], str]:
     """A block with one row for each data set: the medians of every method, over epsilon."""
 
@@ -257,7 +250,7 @@ def over_epsilon(item: str) -> Callable[[Summaries], str]:
         several = ", ".join(f"{title}: {least[label]}" for label, title in shown.items() if least[label] > 1)
         seeds = f"Medians over seeds ({several}; the others one), δ = 1e-5." if several else "One seed, δ = 1e-5."
         gaps = f" {NONE}: not run." if any(NONE in text for row in texts for text in row) else ""
-        return table([f"accuracy at ε = {epsilons}", *shown.values()], rows) + f"\n\n{seeds}{gaps}"
+        return as_table([f"accuracy at ε = {epsilons}", *shown.values()], rows) + f"\n\n{seeds}{gaps}"
 
     return block
 
@@ -274,7 +267,7 @@ def paper(summaries: Summaries) -> str:
         values = [" / ".join(cells[e, role] for e in epsilons) for role in _PAPER]
         rows.append([each["title"].rsplit(", delta", maxsplit=1)[0], *values])
     header = f"accuracy at ε = {' / '.join(f'{e:g}' for e in epsilons)}"
-    return table([header, *_PAPER.values()], rows) + "\n\nMedians of 5 query sets."
+    return as_table([header, *_PAPER.values()], rows) + "\n\nMedians of 5 query sets."
 
 
 def along(item: str, columns: dict[str, tuple[str, str]]) -> Callable[[Summaries], str]:
@@ -296,7 +289,7 @@ def along(item: str, columns: dict[str, tuple[str, str]]) -> Callable[[Summaries
             rows += [[each["title"], " / ".join(run), *values]] if run else []
         told = [i for i in range(2 + len(columns)) if any(set(row[i].split(" / ")) != {NONE} for row in rows)]
         header = ["accuracy", "at ε", *columns]
-        return table([header[i] for i in told], ([row[i] for i in told] for row in rows)) if rows else _not_run(item)
+        return as_table([header[i] for i in told], ([row[i] for i in told] for row in rows)) if rows else _not_run(item)
 
     return block
 
@@ -337,7 +330,7 @@ def rivals(summaries: Summaries) -> str:
     if not rows:
         return "*Not run yet: `benchmarks/rivals.py`.*"
     shown = {tool: name for tool, name in _RIVALS.items() if any(row.get(tool, NONE) != NONE for row in rows)}
-    lines = table(
+    lines = as_table(
         [f"accuracy at ε = {' / '.join(_RIVAL_EPSILONS)}", *shown.values()],
         ([row.get(tool, NONE) for tool in ("", *shown)] for row in rows),
     )
@@ -363,7 +356,7 @@ def tools(summaries: Summaries) -> str:
         for load in sorted({p["load"] for p in points if p["method"] == method})
     ]
     header = f"accuracy at ε = {' / '.join(f'{e:g}' for e in epsilons)}"
-    return table([header, *(f"{summaries['tools']['data'][data]['title']}, n = {n:,}" for data, n in places)], rows)
+    return as_table([header, *(f"{summaries['tools']['data'][data]['title']}, n = {n:,}" for data, n in places)], rows)
 
 
 def item_page(name: str, summaries: Summaries) -> str:
@@ -391,17 +384,15 @@ def verdicts(summaries: Summaries) -> str:
             link = code = ""
         if not found:
             rows.append([link, NONE, "nothing to compare" if name in summaries else "not run yet", NONE])
-    return table(["item", "what the paper says, or our goal", "here", "code"], rows)
+    return as_table(["item", "what the paper says, or our goal", "here", "code"], rows)
 
 
 def sources(summaries: Summaries) -> str:
     """A table of the data files that were used."""
     if "setting" not in summaries:
         return _not_run("all")
-    columns = ("data", "file", "private records", "public queries", "features")
-    return table(
-        columns, ([f"{c:,}" if isinstance(c, int) else c for c in row] for row in summaries["setting"]["sources"])
-    )
+    found = summaries["setting"]["sources"]
+    return as_table(SOURCES, ([f"{c:,}" if isinstance(c, int) else c for c in row] for row in found))
 
 
 def in_short(summaries: Summaries) -> str:

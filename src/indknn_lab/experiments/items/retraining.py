@@ -455,8 +455,8 @@ class Figure3b(AlignedItem):
         if gap > 0.01:
             why = (
                 f"NoisySGD's best is {gap:+.3f} against Ind-KNN's at T = {QUERIES:,}: these features suit a linear "
-                "model better, so it reaches the aligned accuracy with a fraction of the budget, and many retrainings fit "
-                "into it."
+                "model better, so it reaches the aligned accuracy with a fraction of the budget, and many retrainings "
+                "fit into it."
             )
         elif lowest <= SIX <= highest:
             why = (

@@ -257,9 +257,7 @@ class Timing(Method, kind="timing", methods=("indknn", "private_knn", "noisy_sgd
         )
 
     def _private_knn(self, Q: Any) -> Result:
-        model = baselines.PrivateKNN(
-            *self.unit.promise, max_queries=2 * _ROUNDS * len(Q), k=_NEAREST, sampling_ratio=_RATIO
-        )
+        model = baselines.PrivateKNN(*self.unit.promise, max_queries=2 * _ROUNDS * len(Q), k=200, sampling_ratio=0.2)
         model.fit(self.data.X, self.data.labels)
         return {"per_query": _shortest(lambda: model.predict(Q)) / len(Q)}
 
