@@ -104,7 +104,6 @@ class Target:
 
     @cached_property
     def budget(self) -> float:
-        """B."""
         return accounting.budget(self.epsilon, self.delta, self.accountant)
 
     @property
@@ -124,7 +123,6 @@ class Trial:
 
     @property
     def accuracy(self) -> float:
-        """The median."""
         return median(self.accuracies)
 
 
@@ -141,7 +139,6 @@ class Tuning:
 
     @property
     def best(self) -> Trial:
-        """The best trial."""
         return self.trials[0]
 
     @property

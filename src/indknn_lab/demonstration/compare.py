@@ -76,7 +76,6 @@ class DemoResult:
 
     @property
     def verdict(self) -> str:
-        """A sentence that says whether forgetting refunded anything."""
         same = self.rho_back == self.rho_later == self.rho_forgotten == self.rho_before
         return "nothing was refunded" if same else "THIS IS A BUG"
 

@@ -56,7 +56,6 @@ class Data:
     def of(
         cls, X: npt.NDArray[np.float32], labels: IntArray, Q: npt.NDArray[np.float32], truth: IntArray, c: int
     ) -> Data:
-        """Make the data from raw features and labels."""
         return cls(quantise(X), labels, quantise(Q), truth, c, X, Q)
 
 
@@ -184,7 +183,6 @@ class NearestLabels:
             raise InvalidInputError(f"at most 256 classes can be compared, got {data.n_classes}")
 
     def labels(self, rows: IntArray) -> Sequence[npt.NDArray[np.uint8]]:
-        """The labels for each of these queries."""
         new = np.array([row for row in rows.tolist() if row not in self._labels], dtype=np.int64)
         for row, similarity in zip(new.tolist(), similarities(self.data.queries[new], self.data.private), strict=True):
             self._labels[row] = self.data.labels[nearest(similarity, self.length)].astype(np.uint8)

@@ -60,7 +60,6 @@ class Unit:
 
     @property
     def config(self) -> dict[str, Any]:
-        """All fields as plain values."""
         return {**asdict(self), "version": VERSION}
 
     @cached_property
@@ -136,7 +135,6 @@ class Results:
         return {**said, **most, "seconds": round(seconds, 1)}
 
     def discard(self, unit: Unit) -> None:
-        """Delete a result, if there is one."""
         self._path(unit).unlink(missing_ok=True)
 
     def __getitem__(self, unit: Unit) -> Result:

@@ -214,7 +214,6 @@ class ResNet50:
 
     @property
     def n_features(self) -> int:
-        """1000 logits or 2048 pooled features."""
         return 1000 if self.layer == "logits" else 2048
 
     @cached_property

@@ -140,16 +140,13 @@ class IndKNN(Tuned, kind="indknn"):
         return near if self.unit.weights == "kernel" else [n._replace(kappa=np.full_like(n.kappa, GRID)) for n in near]
 
     def answers(self, rows: IntArray, point: Point, seed: int) -> IntArray:
-        """The answers under the paper's filter."""
         return self.run(rows, point, seed).answers
 
     def confirm(self, point: Point, first: float) -> float:
-        """The mean of the first run and a few more."""
         seeds = [self.seed("validation", 1 + i) for i in range(self.unit.effort.repeats)]
         return float(np.mean([first, *(self.accuracy(self.sets.validation, point, s) for s in seeds)]))
 
     def test(self, point: Point) -> Result:
-        """Accuracies under both filters, and what people have spent."""
         tests, truth = self.sets.tests, self.data.truth
         streams = [self.run(rows, point, self.seed("test", i)) for i, rows in enumerate(tests)]
         exact = [self.run(rows, point, self.seed("gdp", i), "gdp") for i, rows in enumerate(tests)]

@@ -70,7 +70,6 @@ class OwnMethod(ABC):
 
     @classmethod
     def axes(cls) -> list[Axis]:
-        """The grid in the form that the search uses."""
         return [Axis(name, [float(value) for value in values]) for name, values in cls.grid.items()]
 
 

@@ -51,27 +51,22 @@ class NoisySGD(Tuned, kind="noisy_sgd"):
     """`indknn_lab.baselines.LinearNoisySGD`. Every test set gets its own training, as an independent run."""
 
     def axes(self) -> list[Axis]:
-        """The learning rate."""
         quick = self.unit.effort.quick
         return [rate_axis(_QUICK_RATES if quick else RATES, grows=not quick)]
 
     def train(self, rate: float, seed: int) -> LinearNoisySGD:
-        """A trained model."""
         more: dict[str, Any] = {"epochs": _QUICK_EPOCHS} if self.unit.effort.quick else {}
         more |= {"learning_rate": rate, "random_state": seed % (1 << 31), "classes": np.arange(self.data.n_classes)}
         X, y, copies = self.data.X, self.data.labels, self.unit.copies
         return fit_quietly(LinearNoisySGD(*self.unit.promise, **more), np.tile(X, (copies, 1)), np.tile(y, copies))
 
     def answers(self, rows: IntArray, point: Point, seed: int) -> IntArray:
-        """The answers of a model that is trained for this."""
         return np.asarray(self.train(point[0], seed).predict(self.data.Q[rows]))
 
     def seed(self, role: str, i: int) -> int:
-        """The seed of one training."""
         return seed_for("sgd", self.unit.name, role, *((i,) if role == "test" else ()))
 
     def test(self, point: Point) -> Result:
-        """The accuracies, and what a training costs."""
         tests, Q, truth = self.sets.tests, self.data.Q, self.data.truth
         models = [self.train(point[0], self.seed("test", i)) for i in range(len(tests))]
         return {
@@ -167,7 +162,6 @@ class Plain(Method, kind="plain", methods=("kernel", "knn", "linear")):
     """The kernel vote, the vote of the k nearest, or logistic regression, each tuned on the validation set."""
 
     def measure(self) -> Result:
-        """Answer with the setting that is best on the validation set."""
         kinds = {
             "kernel": (TAU_GRID, self._kernel),
             "knn": (_K, self._knn),
@@ -215,7 +209,6 @@ class Timing(Method, kind="timing", methods=("indknn", "private_knn", "noisy_sgd
     alone = True
 
     def measure(self) -> Result:
-        """Measure with one thread."""
         clocks = {"indknn": self._indknn, "private_knn": self._private_knn, "noisy_sgd": self._noisy_sgd}
         with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)
