@@ -39,7 +39,7 @@ def extract(
     cache_dir: Path | str,
     *,
     public: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = lambda done, total: None,
     batch_size: int = 64,
     shard_size: int = 2048,
 ) -> Features:
@@ -64,15 +64,17 @@ def extract(
         key = _digest(part, extractor, public)
         known = _read(path, key)
         if known is None:
-            known = _compute(part, extractor, batch_size if public else 1, _from(progress, start, total))
+            known = _compute(part, extractor, batch_size if public else 1, progress, start, total)
             _write(path, known, key)
-        elif progress is not None:
+        else:
             progress(start + len(part), total)
         features[start : start + len(part)] = known
     return features
 
 
-def _compute(part: Items, extractor: Extractor, batch_size: int, progress: Callable[[int], None]) -> Features:
+def _compute(
+    part: Items, extractor: Extractor, batch_size: int, progress: Progress, start: int, total: int
+) -> Features:
     rows = []
     for low in range(0, len(part), batch_size):
         batch = part[low : low + batch_size]
@@ -84,29 +86,26 @@ def _compute(part: Items, extractor: Extractor, batch_size: int, progress: Calla
         if not np.isfinite(made).all():
             raise InvalidInputError(f"{extractor.name} returned NaN or infinity")
         rows.append(made)
-        progress(low + len(batch))
+        progress(start + low + len(batch), total)
     return np.concatenate(rows)
-
-
-def _from(progress: Progress | None, start: int, total: int) -> Callable[[int], None]:
-    return lambda done: None if progress is None else progress(start + done, total)
 
 
 def _read(path: Path, key: str) -> Features | None:
     """The features of a shard. None if the shard must be computed."""
     if not path.exists():
         return None
+    wrong = ""
     try:
         with np.load(path, allow_pickle=False) as npz:
             features, items, checksum = npz["features"], str(npz["items"]), str(npz["checksum"])
+        if items != key:
+            wrong = "holds the features of other items, or of whole batches,"
+        elif checksum != _checksum(features):
+            wrong = "is damaged (its checksum differs)"
     except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        warnings.warn(f"{path} is damaged ({error}) and is made again", stacklevel=3)
-        return None
-    if items != key:
-        warnings.warn(f"{path} holds the features of other items, or of whole batches, and is made again", stacklevel=3)
-        return None
-    if checksum != _checksum(features):
-        warnings.warn(f"{path} is damaged (its checksum differs) and is made again", stacklevel=3)
+        wrong = f"is damaged ({error})"
+    if wrong:
+        warnings.warn(f"{path} {wrong} and is made again", stacklevel=3)
         return None
     return np.asarray(features, dtype=np.float32)
 
@@ -143,12 +142,42 @@ def _digest(part: Items, extractor: Extractor, public: bool) -> str:
     return digest.hexdigest()
 
 
-_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_HALF = (0.5, 0.5, 0.5)
 _VIT_WIDTHS = {"tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280}
 
 
-class ViT:
+class _TorchImages:
+    """A network in PyTorch for images, which is loaded on first use, on a GPU if there is one."""
+
+    name: str
+    n_features: int
+    size = 224
+    scaling: tuple[tuple[float, ...], tuple[float, ...]]
+    device: str | None
+
+    def _loaded(self) -> Any:
+        raise NotImplementedError
+
+    @cached_property
+    def _network(self) -> tuple[Any, str]:
+        device = self.device or ("cuda" if needs("torch").cuda.is_available() else "cpu")
+        return self._loaded().eval().to(device), device
+
+    def _features(self, out: Any) -> Any:
+        return out
+
+    def __call__(self, batch: Items) -> Features:
+        """The features of these images. They are resized and never cropped."""
+        (network, device), torch = self._network, needs("torch")
+        pixels = torch.from_numpy(np.ascontiguousarray(as_rgb(batch))).to(device)
+        pixels = pixels.permute(0, 3, 1, 2).float() / 255.0
+        pixels = torch.nn.functional.interpolate(pixels, (self.size, self.size), mode="bicubic", antialias=True)
+        mean, std = (torch.tensor(values, device=device).view(1, 3, 1, 1) for values in self.scaling)
+        with torch.inference_mode():
+            out = self._features(network((pixels.clamp(0.0, 1.0) - mean) / std))
+        return np.asarray(out.float().cpu().numpy(), dtype=np.float32)
+
+
+class ViT(_TorchImages):
     """Vision transformer pre-trained on ImageNet-21k (Dosovitskiy et al. 2020). Features are its class token.
 
     They are 768 wide, as in the paper, or as wide as the model that you name or whose folder you give.
@@ -157,41 +186,33 @@ class ViT:
     ('vit-base-patch16-224-in21k', 768, 1024)
     """
 
-    def __init__(self, model: str = "google/vit-base-patch16-224-in21k", device: str | None = None):
-        self.model = model
-        self.device = device
+    scaling = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 
-    @property
-    def name(self) -> str:
-        """The name of the model, without the part before the slash."""
-        return self.model.rsplit("/", 1)[-1]
+    def __init__(self, model: str = "google/vit-base-patch16-224-in21k", device: str | None = None):
+        self.model, self.device = model, device
+        self.name = model.rsplit("/", 1)[-1]
 
     @cached_property
-    def n_features(self) -> int:
+    def n_features(self) -> int:  # type: ignore[override]
         """The width of the class token, by the name of the model or by its configuration."""
         known = next((width for size, width in _VIT_WIDTHS.items() if f"vit-{size}-" in self.name), None)
         return known or int(needs("transformers").ViTConfig.from_pretrained(self.model).hidden_size)
 
-    @cached_property
-    def _network(self) -> tuple[Any, str]:
-        device = best_device(self.device)
-        network = needs("transformers").ViTModel.from_pretrained(self.model, add_pooling_layer=False)
-        return network.eval().to(device), device
+    def _loaded(self) -> Any:
+        return needs("transformers").ViTModel.from_pretrained(self.model, add_pooling_layer=False)
 
-    def __call__(self, batch: Items) -> Features:
-        """The class token after the last layer."""
-        network, device = self._network
-        with needs("torch").inference_mode():
-            states = network(torch_batch(batch, 224, _HALF, _HALF, device)).last_hidden_state
-        return np.asarray(states[:, 0].float().cpu().numpy(), dtype=np.float32)
+    def _features(self, out: Any) -> Any:
+        return out.last_hidden_state[:, 0]
 
 
-class ResNet50:
+class ResNet50(_TorchImages):
     """ResNet-50 trained on ImageNet (He et al. 2016). It gives 1000 logits, as in the paper, or 2048 pooled features.
 
     >>> ResNet50().n_features, ResNet50(layer="pooled").n_features
     (1000, 2048)
     """
+
+    scaling = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
     def __init__(
         self,
@@ -202,53 +223,15 @@ class ResNet50:
     ):
         if layer not in {"logits", "pooled"}:
             raise InvalidInputError(f"layer must be 'logits' or 'pooled', got {layer!r}")
-        self.layer = layer
-        self.weights = weights
-        self.size = size
-        self.device = device
+        self.layer, self.weights, self.size, self.device = layer, weights, size, device
+        self.name = f"resnet50-{weights.lower()}-{layer}-{size}"  # each of them changes the features
+        self.n_features = 1000 if layer == "logits" else 2048
 
-    @property
-    def name(self) -> str:
-        """The name contains weights, layer and image size, because each of them changes the features."""
-        return f"resnet50-{self.weights.lower()}-{self.layer}-{self.size}"
-
-    @property
-    def n_features(self) -> int:
-        return 1000 if self.layer == "logits" else 2048
-
-    @cached_property
-    def _network(self) -> tuple[Any, str]:
-        device = best_device(self.device)
+    def _loaded(self) -> Any:
         network = needs("torchvision.models").resnet50(weights=self.weights)
         if self.layer == "pooled":
             network.fc = needs("torch").nn.Identity()
-        return network.eval().to(device), device
-
-    def __call__(self, batch: Items) -> Features:
-        """The output of the chosen layer."""
-        network, device = self._network
-        with needs("torch").inference_mode():
-            out = network(torch_batch(batch, self.size, _IMAGENET_MEAN, _IMAGENET_STD, device))
-        return np.asarray(out.float().cpu().numpy(), dtype=np.float32)
-
-
-def torch_batch(batch: Items, size: int, mean: tuple[float, ...], std: tuple[float, ...], device: str) -> Any:
-    """A normalised float tensor of shape (n, 3, size, size). Images are resized and never cropped."""
-    torch = needs("torch")
-    pixels = torch.from_numpy(np.ascontiguousarray(as_rgb(batch))).to(device)
-    pixels = pixels.permute(0, 3, 1, 2).float() / 255.0
-    pixels = torch.nn.functional.interpolate(pixels, (size, size), mode="bicubic", antialias=True)
-    shape = (1, 3, 1, 1)
-    return (pixels.clamp(0.0, 1.0) - torch.tensor(mean, device=device).view(shape)) / torch.tensor(
-        std, device=device
-    ).view(shape)
-
-
-def best_device(device: str | None) -> str:
-    """The given device. By default a GPU if there is one, else the CPU."""
-    if device is not None:
-        return device
-    return "cuda" if needs("torch").cuda.is_available() else "cpu"
+        return network
 
 
 @lru_cache(maxsize=8)
@@ -274,7 +257,7 @@ def find_extractor(model: str, prompt: str | None = None) -> Extractor:
 
 def reads_images(extractor: Extractor) -> bool:
     """Whether an extractor is for images. Otherwise it is for texts."""
-    return isinstance(extractor, OnnxImage | ResNet50 | ViT)
+    return isinstance(extractor, OnnxImage | _TorchImages)
 
 
 class ImageFiles(Sequence[bytes]):

@@ -5,9 +5,12 @@ Outcomes are written as JSON. `indknn_lab.plots` reads only these files.
 
 from __future__ import annotations
 
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
 from math import exp, inf, isnan, log, nan, sqrt
 from statistics import mean, median, stdev
 from typing import Any, ClassVar, Literal
@@ -91,9 +94,18 @@ class Finding:
     judged: bool = True
 
     @classmethod
-    def explained(cls, paper: str, here: str, agrees: bool | None, why_not: str) -> Finding:
-        """A finding with a reason, which is kept unless the two agree."""
-        return cls(paper, here, agrees, "" if agrees else why_not)
+    def of(cls, key: str, agrees: bool | None, **values: Any) -> Finding:
+        """The finding of this name in `findings.toml`, with these values."""
+        item, name = key.split(".")
+        texts = {part: text.format(**values) for part, text in _texts()[item][name].items()}
+        why = texts.get("always") or ("" if agrees else texts.get("why", ""))
+        by: Literal["paper", "goal"] = "goal" if "goal" in texts else "paper"
+        return cls(texts[by], texts["here"], agrees, why, by)
+
+
+@cache
+def _texts() -> dict[str, dict[str, dict[str, str]]]:
+    return tomllib.loads((files("indknn_lab.experiments.items") / "findings.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)

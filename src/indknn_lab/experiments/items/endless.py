@@ -204,12 +204,9 @@ class EndlessFigures(EndlessItem):
         both = zip(medians["open"], medians["noisy_sgd"], self.epsilons, strict=True)
         pairs = [pair for pair in both if not any(map(isnan, pair))]
         texts = (f"{points(ours)} against {points(sgd)} ({ours - sgd:+.4f}) at ε = {e:g}" for ours, sgd, e in pairs)
-        return Finding(
-            "Ind-KNN is at least level (within .003) with NoisySGD that is trained once.",
-            f"{title}, {'one seed' if seeds == 1 else f'medians of {seeds} seeds'}: {', '.join(texts)}.",
-            min(ours - sgd for ours, sgd, _ in pairs) >= -self.level if pairs else None,
-            by="goal",
-        )
+        level = min(ours - sgd for ours, sgd, _ in pairs) >= -self.level if pairs else None
+        about = {"title": title, "seeds": "one seed" if seeds == 1 else f"medians of {seeds} seeds"}
+        return Finding.of("endless.sgd", level, listed=", ".join(texts), **about)
 
     def _components(self, title: str, medians: dict[str, list[float]]) -> Finding:
         texts, behind = [], []
@@ -219,12 +216,8 @@ class EndlessFigures(EndlessItem):
             best = max(self.components, key=lambda m: medians[m][i])
             behind.append(medians[best][i] - medians["open"][i])
             texts.append(f"{-behind[-1]:+.4f} at ε = {e:g} ({LABELS[best]}: {points(medians[best][i])})")
-        return Finding(
-            "Ind-KNN is never more than half a point below the best of its parts.",
-            f"{title}, Ind-KNN less its best part: {', '.join(texts)}.",
-            max(behind) <= self.allowed if behind else None,
-            by="goal",
-        )
+        close = max(behind) <= self.allowed if behind else None
+        return Finding.of("endless.parts", close, title=title, listed=", ".join(texts))
 
 
 class Tables(EndlessFigures):
@@ -295,12 +288,8 @@ class EndlessStreams(EndlessItem):
             lost.append(first - last)
             beside = "" if isnan(votes) else f" (Algorithm 3: {points(votes)} at 5x)"
             texts.append(f"{points(first)} then {points(last)} at ε = {e:g}{beside}")
-        return Finding(
-            f"Nothing is lost (within a point) at {longest:,} queries.",
-            f"{self.setting.title(name)}, the first {one:,} queries and the last {one:,}: {'; '.join(texts)}.",
-            max(lost) <= self.allowed if lost else None,
-            by="goal",
-        )
+        about = {"title": self.setting.title(name), "longest": longest, "one": one, "listed": "; ".join(texts)}
+        return Finding.of("endless.holds", max(lost) <= self.allowed if lost else None, **about)
 
 
 class EndlessChange(EndlessItem):
@@ -341,9 +330,4 @@ class EndlessChange(EndlessItem):
                 continue
             leads.append(ours - retrained)
             texts.append(f"{points(ours)} against {points(retrained)} (never retrained: {points(never)}) at ε = {e:g}")
-        return Finding(
-            "With a deletion or an addition every 100 queries: above NoisySGD with retraining at equal epsilon.",
-            f"{title}: {'; '.join(texts)}.",
-            min(leads) > 0 if leads else None,
-            by="goal",
-        )
+        return Finding.of("endless.change", min(leads) > 0 if leads else None, title=title, listed="; ".join(texts))

@@ -69,24 +69,16 @@ class Figure4(Item):
         # A record at an angle θ is found with probability 1 - (1 - (1 - θ/π)^b)^L.
         tau = median(self.results[u]["tau"] for u in exact)
         found = 1.0 - (1.0 - (1.0 - acos(tau) / pi) ** BITS[name]) ** TABLES[-1]
-        return Finding.explained(
-            "With 30 tables Ind-KNN-Hash matches the accuracy of Ind-KNN for a wide range of ε.",
-            f"{self.setting.title(name)}: 30 tables less exact: {self.by_epsilon(compared)}.",
-            all(c.level for c in compared),
-            f"Hashing misses neighbours: at the exact search's median threshold, τ = {tau:g}, a record falls into the "
-            f"query's bucket in one of {TABLES[-1]} tables of {BITS[name]} bits with probability {found:.0%}.",
-        )
+        title, listed = self.setting.title(name), self.by_epsilon(compared)
+        about = {"tau": tau, "tables": TABLES[-1], "bits": BITS[name], "found": found}
+        return Finding.of("figure4.matches", all(c.level for c in compared), title=title, listed=listed, **about)
 
     def _more_tables(self, name: str) -> Finding:
         sets = [[mean(one) for one in zip(*map(self.accuracies, self.line(name, L)), strict=True)] for L in TABLES]
         text = ", ".join(f"{mean(many):.3f} with {L}" for many, L in zip(sets, TABLES, strict=True))
         compared = Compared.of(sets[-1], sets[0])
-        return Finding.explained(
-            "Accuracy increases with the number of hash tables.",
-            f"{self.setting.title(name)}, mean over ε: {text}. {TABLES[-1]} tables less {TABLES[0]}: {compared}.",
-            compared.ahead,
-            "The search finds a lower τ for fewer tables, which makes up for neighbours that hashing misses.",
-        )
+        about = {"title": self.setting.title(name), "most": TABLES[-1], "least": TABLES[0]}
+        return Finding.of("figure4.more_tables", compared.ahead, listed=text, compared=compared, **about)
 
 
 class Table3(Item):
@@ -119,16 +111,9 @@ class Table3(Item):
     def _speedup(self, name: str, seconds: list[float]) -> Finding:
         theirs = self.paper[name]
         ratios, printed = ([times[-1] / s for s in times[:-1]] for times in (seconds, theirs))
-        return Finding.explained(
-            f"Hashing is {printed[0]:.0f}, {printed[1]:.0f} and {printed[2]:.0f} times as fast as Ind-KNN with 10, 20 "
-            "and 30 tables.",
-            f"{self.setting.title(name)}: {ratios[0]:.1f}, {ratios[1]:.1f} and {ratios[2]:.1f} times, asked one at a "
-            "time.",
-            ratios[-1] >= 0.5 * printed[-1],
-            f"The exact search takes {1e3 * seconds[-1]:.2f} ms here against {1e3 * theirs[-1]:.0f} ms in the paper: a "
-            "compiled scan of int8 vectors leaves hashing little to save, and the filter itself takes its time either "
-            "way.",
-        )
+        agrees, title = ratios[-1] >= 0.5 * printed[-1], self.setting.title(name)
+        last = {"ours": 1e3 * seconds[-1], "theirs": 1e3 * theirs[-1]}
+        return Finding.of("table3.speedup", agrees, title=title, printed=printed, ratios=ratios, **last)
 
 
 class Figure3a(Item):
@@ -156,15 +141,11 @@ class Figure3a(Item):
         curves = [Series("Linear NoisySGD", x, [training / q + answer for q in x], role="noisy_sgd")]
         curves += [Series(label, x, [seconds] * len(x), role=role) for role, (label, seconds) in flat.items()]
         title, xlabel = f"{self.setting.title('cifar10')}, one core", "Q: retraining after every Q queries"
-        finding = Finding(
-            "The cost per query of Ind-KNN is constant, that of NoisySGD grows with every retraining.",
-            f"A training takes {training:.2f} s, an answer of Ind-KNN {1e3 * ours['per_query']:.2f} ms, and adding or "
-            f"forgetting a person {1e3 * ours['change']:.2f} ms. NoisySGD is the cheaper one if it retrains less than "
-            f"once in {training / ours['per_query']:,.0f} queries.",
-            # nothing but changes of records could make the cost of Ind-KNN depend on Q, even for the least Q
-            ours["change"] / x[0] < 0.1 * ours["per_query_alone"] and training / x[0] > answer,
-            f"The verdict is about Q = {x[0]:.0f}: a change has to cost less than a tenth of {x[0]:.0f} answers.",
-        )
+        # nothing but changes of records could make the cost of Ind-KNN depend on Q, even for the least Q
+        constant = ours["change"] / x[0] < 0.1 * ours["per_query_alone"] and training / x[0] > answer
+        spent = {"answer": 1e3 * ours["per_query"], "change": 1e3 * ours["change"]}
+        queries = training / ours["per_query"]
+        finding = Finding.of("figure3a.constant", constant, training=training, queries=queries, Q=x[0], **spent)
         panel = Panel(title, xlabel, "seconds per query", curves, log_x=True, log_y=True)
         return Body([panel], findings=[finding], notes=[SECONDS])
 
@@ -309,18 +290,11 @@ class Table1(AlignedItem):
             rows.insert(at, ["in the paper (ViT, aligned to 96.0%)", *map(str, printed), *("–" for _ in own)])
         columns = [*self.columns, *self.setting.roles.values()]
         table = Table(f"{name}: T = {queries}, accuracy aligned to {accuracy}, delta = {DELTA:g}", columns, rows)
+        known = {"ours": texts[1], "target": TARGET}
         behind = [self._ours_less(units) for units in (self.rival(), self.hashed())]
         findings = [
-            Finding(
-                "At equal accuracy Private-kNN needs ε = 4.1 where Ind-KNN needs 2.0: twice as much.",
-                f"Private-kNN: {texts[0]}; Ind-KNN: {texts[1]}. Ind-KNN less it at ε = {TARGET:g}: {behind[0]}.",
-                behind[0].ahead,
-            ),
-            Finding(
-                "Hashing needs ε = 3.2 where the exact search needs 2.0.",
-                f"With hashing: {texts[2]}; exact: {texts[1]}. Exact less hashing at ε = {TARGET:g}: {behind[1]}.",
-                behind[1].ahead,
-            ),
+            Finding.of("table1.private_knn", behind[0].ahead, rival=texts[0], behind=behind[0], **known),
+            Finding.of("table1.hashed", behind[1].ahead, hashed=texts[2], behind=behind[1], **known),
             self._retraining(a, retrained),
             self._time(seconds),
         ]
@@ -336,24 +310,14 @@ class Table1(AlignedItem):
         r = a.crossover()
         each = [(one.retrained(self.retrainings), one.ours) for one in self.one_by_one("cifar10")]
         more = [cost > ours for cost, ours in each]
-        return Finding.explained(
-            "NoisySGD with 20 retrainings needs ε = 6.2, three times as much as Ind-KNN.",
-            f"NoisySGD with {self.retrainings} retrainings needs {retrained:.3g} ({min(each)[0]:.3g} to "
-            f"{max(each)[0]:.3g} on single test sets), Ind-KNN {a.ours:.3g}.",
-            more[0] if len(set(more)) == 1 else None,
-            f"On these features NoisySGD reaches {points(a.best_sgd)} and Ind-KNN {points(a.best_ours)}: aligned to "
-            f"the latter, NoisySGD gets by with so much noise that a training costs {a.sgd:.3g}. It falls "
-            f"behind after {'no number of' if r is None else r} retrainings (Figure 3b).",
-        )
+        about = {"a": a, "best_sgd": points(a.best_sgd), "best_ours": points(a.best_ours), "retrained": retrained}
+        about |= {"least": min(each)[0], "most": max(each)[0], "r": "no number of" if r is None else r}
+        agrees = more[0] if len(set(more)) == 1 else None
+        return Finding.of("table1.retraining", agrees, retrainings=self.retrainings, **about)
 
     def _time(self, seconds: list[float]) -> Finding:
         ratios = [f"{name} {s / seconds[3]:.2g}" for name, s in zip(self.columns[1:], seconds, strict=True)]
-        return Finding.explained(
-            "Time per query, Ind-KNN being 1: NoisySGD .03, retrained .64, Private-kNN .48, hashing .16.",
-            f"{', '.join(ratios)}.",
-            seconds[1] < seconds[3],
-            "Ind-KNN is a compiled scan here and answers in a fraction of a millisecond; retraining is the dearest.",
-        )
+        return Finding.of("table1.time", seconds[1] < seconds[3], listed=", ".join(ratios))
 
 
 def _text(epsilon: float, units: list[Unit]) -> str:
@@ -418,48 +382,25 @@ class Figure3b(AlignedItem):
         return Table(f"{self.setting.title(name)}: the crossover by aligned accuracy", columns, rows)
 
     def _crossover(self, name: str, a: Aligned, steps: list[Aligned]) -> Finding:
-        claim = "The privacy loss of NoisySGD meets that of Ind-KNN after six retrainings."
-        title, r = self.setting.title(name), a.crossover()
+        title, r, accuracy = self.setting.title(name), a.crossover(), points(a.accuracy)
         if isinf(a.ours):
-            return Finding(claim, f"{title}: Ind-KNN does not reach {points(a.accuracy)}.", None)
+            return Finding.of("figure3b.unreached", None, title=title, accuracy=accuracy)
         each = self.one_by_one(name)
         costs = sorted(one.retrained(SIX) for one in each)
         near = any(one.retrained(SIX) > one.ours for one in each) and any(
             one.retrained(SIX - 1) <= one.ours for one in each
         )
-        single = "more than any ε tried" if isinf(a.sgd) else f"ε = {a.sgd:.3g}"
-        meet = f"at more than {MOST:,} retrainings" if r is None else f"at {r:,} retraining{'s' if r != 1 else ''}"
-        here = (
-            f"{title}, aligned to {points(a.accuracy)}: Ind-KNN needs ε = {a.ours:.3g}, one training of NoisySGD "
-            f"{single}; the curves meet {meet}. Six retrainings cost ε = {costs[0]:.3g} to {costs[-1]:.3g} on single "
-            "test sets."
-        )
         found = [c for step in steps if (c := step.crossover()) is not None]
         lowest, highest, gap = min(found, default=0), max(found, default=0), a.best_sgd - a.best_ours
-        if gap > 0.01:
-            why = (
-                f"NoisySGD's best is {gap:+.3f} against Ind-KNN's at T = {QUERIES:,}: these features suit a linear "
-                "model better, so it reaches the aligned accuracy with a fraction of the budget, and many retrainings "
-                "fit into it."
-            )
-        elif lowest <= SIX <= highest:
-            why = (
-                f"The two are close at their best ({gap:+.3f}), as with the paper's features, and NoisySGD gains next "
-                "to nothing from more budget; so the crossover hangs on which accuracy is asked for: from "
-                f"{highest:,} retrainings at the lowest of the table to {lowest:,} at the highest. Six lies between."
-            )
-        else:
-            why = f"The two are close at their best ({gap:+.3f}); the crossover hangs on which accuracy is asked for."
-        return Finding.explained(claim, here, near, why)
+        reason = "better" if gap > 0.01 else "between" if lowest <= SIX <= highest else "close"
+        single = "more than any ε tried" if isinf(a.sgd) else f"ε = {a.sgd:.3g}"
+        meet = f"at more than {MOST:,} retrainings" if r is None else f"at {r:,} retraining{'s' if r != 1 else ''}"
+        about = {"title": title, "accuracy": accuracy, "ours": a.ours, "least": costs[0], "most": costs[-1]}
+        about |= {"gap": gap, "T": QUERIES, "lowest": lowest, "highest": highest}
+        return Finding.of(f"figure3b.crossover, {reason}", near, single=single, meet=meet, **about)
 
     def _median(self, name: str, unit: Unit) -> Finding:
         result, epsilon = self.results[unit], unit.promise[0]
         spent = result["median_epsilon"][-1]
-        return Finding.explained(
-            "The median individual privacy loss after 2,000 queries is ε = 1.2 of a promise of 2: only half of the "
-            "budget has been spent (39% of B).",
-            f"{self.setting.title(name)}: the median person has spent ε = {spent:.2f} of {epsilon:g} after {unit.T} "
-            f"queries, {result['median_share']:.0%} of B; {result['exhausted']:.0%} can no longer take part.",
-            result["median_share"] <= 0.5,
-            "With a lower τ, more people vote on each query, and most people are near many queries.",
-        )
+        title, agrees = self.setting.title(name), result["median_share"] <= 0.5
+        return Finding.of("figure3b.median", agrees, title=title, spent=spent, epsilon=epsilon, T=unit.T, result=result)

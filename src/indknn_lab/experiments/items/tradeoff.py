@@ -119,24 +119,15 @@ class TradeoffItem(Item):
             above = sum(a > b for a, b in zip(ours, theirs, strict=True))
             medians = f"{points(median(ours))} against {points(median(theirs))}"
             texts.append(f"{medians} at ε = {e:g}, ahead on {above} of {len(ours)} sets")
-        return Finding.explained(
-            "Ind-KNN consistently outperforms Private-kNN for ε between 0.5 and 2.",
-            f"{self.setting.title(t.data)}: {'; '.join(texts)}.",
-            ahead(compared),
-            f"On the same test sets the mean difference is {self.by_epsilon(compared)}.",
-        )
+        about = {"title": self.setting.title(t.data), "compared": self.by_epsilon(compared)}
+        return Finding.of("tradeoff.private_knn", ahead(compared), listed="; ".join(texts), **about)
 
     def _rbf(self, t: Tradeoff) -> Finding:
         pairs = list(zip(*(self.medians(self.line(t, role)) for role in ("indknn_rbf", "indknn")), strict=True))
         compared = self.pairs(self.line(t, "indknn_rbf"), self.line(t, "indknn"))
         both = zip(pairs, self.setting.epsilons, strict=True)
         texts = ", ".join(f"{points(rbf)} and {points(cosine)} at ε = {e:g}" for (rbf, cosine), e in both)
-        return Finding.explained(
-            "Ind-KNN with the RBF kernel performs slightly better than with the cosine kernel.",
-            f"RBF and cosine: {texts}. RBF less cosine: {self.by_epsilon(compared)}.",
-            ahead(compared),
-            "Both are functions of the same angle, and τ is searched for each, so they select nearly the same people.",
-        )
+        return Finding.of("tradeoff.rbf", ahead(compared), listed=texts, compared=self.by_epsilon(compared))
 
     def _against_sgd(self, t: Tradeoff) -> Finding:
         kernels = {"indknn": "Ind-KNN", **({"indknn_rbf": "with RBF"} if t.data == "cifar10" else {})}
@@ -145,16 +136,11 @@ class TradeoffItem(Item):
         linear, kernel, nearest = self.medians(self.line(t, "plain"))
         i = min(range(len(self.setting.epsilons)), key=lambda i: abs(self.setting.epsilons[i] - 1.0))
         ours, sgd = (self.medians(self.line(t, role))[i] for role in ("indknn", "noisy_sgd"))
-        return Finding.explained(
-            self.claim,
-            f"{self.setting.title(t.data)}: {'; '.join(texts)}.",
-            all(c.level for compared in lines.values() for c in compared),
-            f"Without privacy a linear model reaches {points(linear)} on these features, the vote of the k nearest "
-            f"{points(nearest)} and the kernel vote {points(kernel)}: a difference of {kernel - linear:+.3f} to the "
-            f"linear model before any noise. At ε = {self.setting.epsilons[i]:g} privacy then costs Ind-KNN "
-            f"{kernel - ours:.3f} and NoisySGD {linear - sgd:.3f}. On the paper's ViT features the two are level "
-            "without privacy (96.9 and 97.0%).",
-        )
+        level = all(c.level for compared in lines.values() for c in compared)
+        about = {"linear": points(linear), "nearest": points(nearest), "kernel": points(kernel), "claim": self.claim}
+        about |= {"title": self.setting.title(t.data), "listed": "; ".join(texts)}
+        lost = {"difference": kernel - linear, "ours": kernel - ours, "sgd": linear - sgd}
+        return Finding.of("tradeoff.sgd", level, epsilon=self.setting.epsilons[i], **about, **lost)
 
 
 def _chosen(result: Result) -> str:
@@ -248,19 +234,12 @@ def _rise_and_fall(steps: Sequence[int], noise: Sequence[float]) -> list[Finding
     """Whether τ rises and σ2 falls with epsilon: by how many steps of the grid τ changes on each line, and by how much
     σ2."""
     rises, falls = sum(s > 0 for s in steps), sum(s < 0 for s in steps)
+    counts = {"rises": rises, "falls": falls, "stays": steps.count(0), "most": -min(*steps, 0), "step": STEP}
+    up, down = sum(d > 0 for d in noise), sum(d < 0 for d in noise)
     return [
-        Finding.explained(
-            "The best τ increases with ε, on all data sets and kernels.",
-            f"From the smallest ε to the largest, τ rises on {rises} of {len(steps)} lines, stays on {steps.count(0)} "
-            f"and falls on {falls}, by {-min(*steps, 0)} steps of {STEP:g} at most.",
-            min(steps) >= -1 and sum(steps) > 0,
-            "The accuracy hardly changes near the best τ. A lower threshold with less noise on the votes is about as "
-            "good as a higher one with more noise. Which of them wins on one validation set is chance.",
-        ),
-        Finding(
-            "In the paper's table the best σ2 falls as ε rises.",
-            f"It falls on {sum(d < 0 for d in noise)} of {len(noise)} lines and rises on {sum(d > 0 for d in noise)}.",
-            max(noise) <= 0.101 and sum(noise) < 0,
+        Finding.of("hyperparameters.tau", min(steps) >= -1 and sum(steps) > 0, n=len(steps), **counts),
+        Finding.of(
+            "hyperparameters.sigma2", max(noise) <= 0.101 and sum(noise) < 0, n=len(noise), falls=down, rises=up
         ),
     ]
 
@@ -305,46 +284,25 @@ class Figure1b(Item):
         private = self.results[unit]["neighbours"]
         near = private / (unit.records or self.setting.sources["cifar10"][0].private) * unit.T / 2
         right = round(100 * median(self.medians(lines["indknn"])))
-        nearby = (
-            f"A query has about {private:.0f} private neighbours and, over the stream, about {near:.0f} released "
-            "answers near it (if queries are spread like records), so reuse adds a few hundredths to the votes; and of "
-            f"what it adds about {right} in 100 are right, with the paper's features 96."
-        )
-        return Finding(
-            "Reuse lets Ind-KNN answer 1,000 more queries (from T = 2,000 to 3,000) without an accuracy drop.",
-            f"Reuse gains {', '.join(f'{gain} at {T:g}' for gain, T in gains)}. T = {unit.T} with it less "
-            f"T = {known.T} without: {later}; T = {unit.T} without it: {without}.",
-            later.level,
-            f"There is no drop without reuse either, so reuse is not the reason. {nearby}" if without.level else nearby,
-        )
+        no_drop = "There is no drop without reuse either, so reuse is not the reason. " if without.level else ""
+        about = {"T": unit.T, "known": known.T, "later": later, "without": without, "no_drop": no_drop, "right": right}
+        listed = ", ".join(f"{gain} at {T:g}" for gain, T in gains)
+        return Finding.of("figure1b.reuse", later.level, gains=listed, private=private, near=near, **about)
 
     def _falls(self) -> Finding:
         lines = {role: self.lines()[role] for role in ("indknn", "private_knn")}
         first, last = self.lines()["indknn"][0].T, self.lines()["indknn"][-1].T
         lost = {r: Compared.apart(self.accuracies(u[0]), self.accuracies(u[-1])) for r, u in lines.items()}
         leads = [str(pair) for pair in self.pairs(*lines.values())]
-        return Finding.explained(
-            "The accuracy of Private-kNN drops rapidly with the number of queries; that of Ind-KNN does not "
-            "significantly.",
-            f"From T = {first} to {last} Private-kNN loses {lost['private_knn']} and Ind-KNN {lost['indknn']}; the "
-            f"lead of Ind-KNN goes from {leads[0]} to {leads[-1]}.",
-            lost["indknn"].ahead is not True if lost["private_knn"].ahead else lost["private_knn"].ahead,
-            "Private-kNN is tuned for each T here, with an exact accountant. With more queries it uses more "
-            "neighbours. The budgets of Ind-KNN also run out.",
-        )
+        agrees = lost["indknn"].ahead is not True if lost["private_knn"].ahead else lost["private_knn"].ahead
+        return Finding.of("figure1b.falls", agrees, first=first, last=last, lead=leads[0], later=leads[-1], **lost)
 
     def _against_sgd(self, x: list[float]) -> Finding:
         most = self._here(2000)
         few = [i for i, T in enumerate(x) if most > T]
         compared = self.pairs(*([self.lines()[role][i] for i in few] for role in ("indknn", "noisy_sgd")))
-        texts = (f"{pair} at T = {x[i]:g}" for pair, i in zip(compared, few, strict=True))
-        return Finding.explained(
-            "With fewer than 2,000 queries Ind-KNN outperforms Linear NoisySGD.",
-            f"Ind-KNN less NoisySGD: {', '.join(texts)}.",
-            ahead(compared),
-            "A linear model is ahead of the kernel vote on these features already without privacy; Figure 1a says by "
-            "how much, and what privacy then costs either.",
-        )
+        texts = ", ".join(f"{pair} at T = {x[i]:g}" for pair, i in zip(compared, few, strict=True))
+        return Finding.of("figure1b.sgd", ahead(compared), listed=texts)
 
     def _here(self, T: int) -> int:
         return self.setting.queries(T, self.setting.sources["cifar10"][0])
@@ -378,12 +336,9 @@ class Size(Item):
         title = f"{data}, T = {first.T}, ε = {first.epsilon:g}, δ = 1/N"
         gains = {r: Compared.of(*(self.accuracies(units[r][i]) for i in (-1, 0))) for r in ("indknn", "private_knn")}
         leads = [str(pair) for pair in self.pairs(units["indknn"], units["private_knn"])]
-        finding = Finding(
-            "Both Ind-KNN and Private-kNN benefit from more private data.",
-            f"From N = {x[0]:,.0f} to {x[-1]:,.0f} Ind-KNN gains {gains['indknn']} and Private-kNN "
-            f"{gains['private_knn']}; the lead of Ind-KNN goes from {leads[0]} to {leads[-1]}.",
-            min((gain.ahead for gain in gains.values()), key=(False, None, True).index),
-        )
+        agrees = min((gain.ahead for gain in gains.values()), key=(False, None, True).index)
+        about = {"least": x[0], "most": x[-1], "first": leads[0], "last": leads[-1]}
+        finding = Finding.of("size.benefit", agrees, **gains, **about)
         notes = [
             NOT_PAID_FOR,
             "As in the paper, every record is copied, and each copy has a different owner. Copies bring no new "
@@ -465,22 +420,10 @@ class Table2(Item):
             for e in (low, high)
         )
         shrinks = Compared.of(*by_set)
+        fragile = ahead([*leads.values(), shrinks]) if shrinks.ahead else shrinks.ahead
         found = [
-            Finding.explained(
-                "Without privacy Ind-KNN is ahead of kNN (ResNet50: 84.7 and 82.9%, ViT: 96.9 and 96.6%).",
-                f"{name}: the kernel vote less kNN: {plain}.",
-                plain.ahead,
-                "One threshold for all queries finds thousands of neighbours for some and hardly any for others; the "
-                "k nearest adapt. Under privacy the order turns, because noise asks for hundreds of votes.",
-            ),
-            Finding.explained(
-                "Private-kNN is more fragile when ε is small (ResNet50: 6.3 points behind Ind-KNN at ε = 0.5, 1.2 at "
-                "2).",
-                f"{name}: Ind-KNN less Private-kNN: {leads[low]} at ε = {low:g} and {leads[high]} at {high:g}; the "
-                f"lead shrinks by {shrinks}.",
-                ahead([*leads.values(), shrinks]) if shrinks.ahead else shrinks.ahead,
-                "With an exact accountant and (p, k) searched beyond the paper's ranges it is less fragile.",
-            ),
+            Finding.of("table2.plain", plain.ahead, name=name, plain=plain),
+            Finding.of("table2.fragile", fragile, name=name, leads=tuple(leads.items()), shrinks=shrinks),
         ]
         if PAPER_NAMES.get(name) in {"ResNet50", "SimCLRv2"}:
             first = [self._compared(source, "noisy_sgd", "indknn", e) for e in (low, high)]
@@ -488,8 +431,8 @@ class Table2(Item):
                 f"ε = {e:g}: NoisySGD less Ind-KNN {a}, Ind-KNN less Private-kNN {leads[e]}"
                 for e, a in zip((low, high), first, strict=True)
             )
-            claim = "On ResNet50 and SimCLRv2 features NoisySGD is first, Ind-KNN second, Private-kNN third."
-            found.append(Finding(claim, f"{name}: {'; '.join(texts)}.", ahead([*first, *leads.values()])))
+            agrees = ahead([*first, *leads.values()])
+            found.append(Finding.of("table2.order", agrees, name=name, listed="; ".join(texts)))
         return found
 
     def _better(self) -> list[Finding]:
@@ -497,24 +440,16 @@ class Table2(Item):
         order = sorted(self.sources(), key=lambda s: median(self._sets(s, "noisy_sgd", None)))
         best, low = order[-1], self.setting.epsilons[0]
         small = self._compared(best, "indknn", "noisy_sgd", low)
-        found = [
-            Finding.explained(
-                "With a good extractor Ind-KNN can outperform NoisySGD at a small ε (ViT, ε = 0.5: 95.2 and 95.0%).",
-                f"{best.extractor}, the best one here: Ind-KNN less NoisySGD at ε = {low:g}: {small}.",
-                small.ahead,
-                f"Without privacy the kernel vote less the linear model is already "
-                f"{self._compared(best, 'indknn', 'noisy_sgd', None)} there; with the paper's ViT it is -0.001.",
-            )
-        ]
+        plain = self._compared(best, "indknn", "noisy_sgd", None)
+        found = [Finding.of("table2.good", small.ahead, name=best.extractor, low=low, small=small, plain=plain)]
         if len(order) < 2:
             return found
         gaps = {(s, e): self._gaps(s, e) for s in order for e in self._levels()}
         texts = [f"{s.extractor} ({', '.join(f'{mean(gaps[s, e]):+.3f}' for e in self._levels())})" for s in order]
         shrinks = [Compared.of(gaps[a, e], gaps[b, e]) for a, b in pairwise(order) for e in self._levels()[:-1]]
         levels = ", ".join("no privacy" if e is None else f"ε = {e:g}" for e in self._levels())
-        claim = "The gap between NoisySGD and Ind-KNN shrinks with a better extractor, as it does without privacy."
-        here = f"NoisySGD less Ind-KNN at {levels}, the extractor with the best linear model last: {', '.join(texts)}; "
-        return [*found, Finding(claim, f"{here}it shrinks by {', '.join(map(str, shrinks))}.", ahead(shrinks))]
+        about = {"levels": levels, "listed": ", ".join(texts), "shrinks": ", ".join(map(str, shrinks))}
+        return [*found, Finding.of("table2.gap", ahead(shrinks), **about)]
 
     def _gaps(self, source: Source, epsilon: float | None) -> list[float]:
         both = zip(*(self._sets(source, role, epsilon) for role in ("noisy_sgd", "indknn")), strict=True)
