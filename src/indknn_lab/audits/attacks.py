@@ -42,10 +42,9 @@ from indknn.engine import Engine, new_ledger
 from indknn.errors import InvalidInputError
 from indknn.records.shard import Shard, new_index
 from indknn.types import GRID, BoolArray, FloatArray, IntArray
-from indknn_lab.audits.bounds import lower_bounds, lower_rate, one_run_epsilon
-from indknn_lab.audits.scenarios import AXIS, BASE, D
+from indknn_lab.audits.measure import lower_bounds, lower_rate, one_run_epsilon
+from indknn_lab.audits.scenarios import AXIS, BASE, D, gaussian_loss
 from indknn_lab.audits.tap import tap
-from indknn_lab.audits.worlds import gaussian_loss
 
 GUESSED = 0.25  # share of the canaries; chosen in a pilot with other seeds than the audit, so it needs no correction
 

@@ -26,12 +26,12 @@ import numpy as np
 
 from indknn.errors import IndKNNError, InvalidInputError
 from indknn_lab.audits.attacks import FloatAttack, Membership, OneRun, Timing, floats, membership, one_run, timing
-from indknn_lab.audits.bounds import lower_bounds
 from indknn_lab.audits.checks import CHECKS, Check
 from indknn_lab.audits.measure import (
     Measured,
     Rounds,
     claimed_mu,
+    lower_bounds,
     measure_gradients,
     measure_simulated,
     scores_of,
@@ -39,8 +39,7 @@ from indknn_lab.audits.measure import (
 )
 from indknn_lab.audits.mutants import MUTANTS
 from indknn_lab.audits.patches import Mutant
-from indknn_lab.audits.scenarios import BASE, MODEL, analysts, asking, scenarios
-from indknn_lab.audits.worlds import Scenario
+from indknn_lab.audits.scenarios import BASE, MODEL, Scenario, analysts, asking, scenarios
 
 TRIALS = 60
 ERROR = 1e-5

@@ -14,8 +14,8 @@ import numpy as np
 from indknn.errors import InvalidInputError
 from indknn.tables.read import is_table_file
 from indknn_lab.datasets import LABELS, TABLES, TITLES, encoded, extractor_of, find_datasets, find_tables
+from indknn_lab.experiments.data import Effort, Unit
 from indknn_lab.experiments.methods.own import load_methods
-from indknn_lab.experiments.units import Effort, Unit
 
 QUICK_RECORDS, QUICK_T = 10_000, 150
 FULL, QUICK = Effort(), Effort(sets=3, repeats=1, quick=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from indknn.errors import InvalidInputError
+from indknn_lab.experiments.data import write_json
 from indknn_lab.experiments.items import ITEMS
-from indknn_lab.experiments.units import write_json
 from indknn_lab.plots.report import SOURCES, as_table, markdown, of_goal, read, summary, verdict
 
 

@@ -26,10 +26,9 @@ from indknn.store.table_counts import pay_for_counts
 from indknn.types import GRID, Cohort
 from indknn_lab.audits.checks.shared import price_of
 from indknn_lab.audits.patches import patched
-from indknn_lab.audits.scenarios import AXIS, BASE, ENDLESS, MODEL, NUMBERS, NUMBERS_MODEL, D, around, near
+from indknn_lab.audits.scenarios import AXIS, BASE, ENDLESS, MODEL, NUMBERS, NUMBERS_MODEL, D, around, hurried, near
 from indknn_lab.audits.served import WAYS, Repeatable, served
 from indknn_lab.audits.tap import Tape, tap
-from indknn_lab.audits.worlds import hurried
 
 
 def less_is_less() -> str | None:

@@ -9,10 +9,10 @@ from math import exp, log, nan
 from typing import Any
 
 from indknn_lab.baselines.pricing import epsilon_of, noise_multiplier
+from indknn_lab.experiments.data import Unit
 from indknn_lab.experiments.items.base import Body, Compared, Finding, Item, Table, ahead, points, spread
 from indknn_lab.experiments.items.retraining import SECONDS, TABLES, Table3
 from indknn_lab.experiments.methods.base import NOT_PAID_FOR
-from indknn_lab.experiments.units import Unit
 
 DATA, T, EPSILON, DELTA = "cifar10", 1000, 1.0, 1e-5
 WIDE = 2.0

@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Literal
 from scipy.stats import t
 
 from indknn_lab.datasets import TABLES
+from indknn_lab.experiments.data import Results, Unit
 from indknn_lab.experiments.setting import Setting
-from indknn_lab.experiments.units import Results, Unit
 
 LABELS = {
     "indknn": "Ind-KNN, cosine",

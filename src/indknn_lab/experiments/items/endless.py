@@ -12,11 +12,11 @@ from statistics import median
 from typing import Any, ClassVar
 
 from indknn.errors import InvalidInputError
+from indknn_lab.experiments.data import Part, Result, Trial, Unit
 from indknn_lab.experiments.items.base import Body, Finding, Item, Panel, Series, Table, points, spread
 from indknn_lab.experiments.methods import METHODS
 from indknn_lab.experiments.methods.base import NOT_PAID_FOR
 from indknn_lab.experiments.methods.endless import EVERY, JITTER, KEPT, REFITS, distinct
-from indknn_lab.experiments.units import Part, Result, Trial, Unit
 
 _SHOWN = {
     "open": ("Ind-KNN", "ours"),

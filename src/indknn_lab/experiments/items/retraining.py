@@ -10,6 +10,7 @@ from statistics import mean, median
 from typing import Any, ClassVar
 
 from indknn_lab.baselines.pricing import epsilon_of, noise_multiplier
+from indknn_lab.experiments.data import Result, Unit
 from indknn_lab.experiments.items.base import (
     Body,
     Compared,
@@ -22,7 +23,6 @@ from indknn_lab.experiments.items.base import (
     points,
 )
 from indknn_lab.experiments.methods.base import NOT_PAID_FOR
-from indknn_lab.experiments.units import Result, Unit
 
 BITS = {"cifar10": 8, "agnews": 9}
 TABLES = (10, 20, 30)

@@ -10,12 +10,12 @@ from math import nan
 from statistics import mean, median
 from typing import Any, ClassVar
 
+from indknn_lab.experiments.data import Result, Unit
 from indknn_lab.experiments.items.base import Body, Compared, Finding, Item, Panel, Series, Table, ahead, points, spread
 from indknn_lab.experiments.items.retraining import Figure4
 from indknn_lab.experiments.methods.base import NOT_PAID_FOR
-from indknn_lab.experiments.methods.indknn import TAU_OFFSETS
+from indknn_lab.experiments.methods.queries import TAU_OFFSETS
 from indknn_lab.experiments.setting import Source
-from indknn_lab.experiments.units import Result, Unit
 
 EXACT = (
     "Private-kNN and NoisySGD are priced by privacy loss distributions, which need 5 to 20% less noise than the "

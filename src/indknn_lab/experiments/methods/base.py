@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from indknn.types import IntArray
-from indknn_lab.experiments.data import Data, QuerySets, query_sets
-from indknn_lab.experiments.units import Result, Unit, seed_for
+from indknn_lab.experiments.data import Data, QuerySets, Result, Unit, query_sets, seed_for
 
 Point = tuple[float, ...]
 
@@ -133,7 +132,7 @@ class Method(ABC):
 
     @classmethod
     def code(cls) -> str:
-        """A digest of the product's behaviour, if this method depends on it. See `units.Trial`."""
+        """A digest of the product's behaviour, if this method depends on it. See `data.Trial`."""
         return ""
 
     @abstractmethod

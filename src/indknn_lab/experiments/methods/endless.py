@@ -31,11 +31,9 @@ from indknn.types import GRID, IntArray
 from indknn_lab.baselines import LinearNoisySGD
 from indknn_lab.baselines.knn import SENSITIVITY
 from indknn_lab.baselines.pricing import noise_multiplier
-from indknn_lab.experiments.data import TAU_GRID, Data, KernelNeighbours, NearestLabels
+from indknn_lab.experiments.data import TAU_GRID, Data, KernelNeighbours, NearestLabels, Part, Result, Trial, seed_for
 from indknn_lab.experiments.methods.base import Axis, Method, Point, search, share_right
-from indknn_lab.experiments.methods.indknn import answer
-from indknn_lab.experiments.methods.rivals import fit_quietly, rate_axis, reach, sampled_votes
-from indknn_lab.experiments.units import Part, Result, Trial, seed_for
+from indknn_lab.experiments.methods.queries import answer, fit_quietly, rate_axis, reach, sampled_votes
 
 _VOTES: tuple[dict[str, Any], ...] = (
     {"reuse": "none", "mode": "votes", "tau": 0.4, "sigma2": 0.4, "max_queries": 100},
