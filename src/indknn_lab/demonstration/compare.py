@@ -64,10 +64,8 @@ class DemoResult:
     """How much ρ the person who spent most has spent with both analysts together."""
     person: str
     seconds: float
-    rho_before: float
-    rho_forgotten: float
-    rho_later: float
-    rho_back: float
+    spent: dict[str, float]
+    """How much ρ this person had spent before leaving, when forgotten, after another analyst asked, and when back."""
 
     @property
     def share(self) -> FloatArray:
@@ -76,8 +74,7 @@ class DemoResult:
 
     @property
     def verdict(self) -> str:
-        same = self.rho_back == self.rho_later == self.rho_forgotten == self.rho_before
-        return "nothing was refunded" if same else "THIS IS A BUG"
+        return "nothing was refunded" if len(set(self.spent.values())) == 1 else "THIS IS A BUG"
 
 
 OURS = "indknn"
@@ -131,18 +128,18 @@ def run(*, queries: int, epsilon: float, tau: float, sigma2: float, progress: Pr
     accuracy = {name: _accuracy(name, make, data, asked, progress) for name, make in methods.items()}
     for_alice = model.privacy_spent(analyst="alice")
     person = str(model.owners_[for_alice.argmax()])
-    (before,) = model.privacy_spent([person])
+    spent = {"before": float(model.privacy_spent([person])[0])}
     start = time.perf_counter()
     model.forget([person])
     seconds = time.perf_counter() - start
-    (forgotten,) = model.privacy_spent([person])
+    spent["forgotten"] = float(model.privacy_spent([person])[0])
     others = np.delete(for_alice, for_alice.argmax())
     bobs = slice(len(data.y_test) - _PUBLIC - _BOB, len(data.y_test) - _PUBLIC)
     bob = _accuracy("another analyst", lambda: lambda Q: model.predict(Q, analyst="bob"), data, bobs, progress)
-    (later,) = model.privacy_spent([person])
+    spent["later"] = float(model.privacy_spent([person])[0])
     together = model.privacy_spent()
     model.partial_fit(data.X_train[[int(person)]], data.y_train[[int(person)]], owners=[person])
-    (back,) = model.privacy_spent([person])
+    spent["back"] = float(model.privacy_spent([person])[0])
     return DemoResult(
         epsilon=epsilon,
         budget=model.budget_,
@@ -152,13 +149,10 @@ def run(*, queries: int, epsilon: float, tau: float, sigma2: float, progress: Pr
         votes=(for_alice - for_model) / model.budget_,
         bob_accuracy=bob,
         bob_median=float(np.median(together - others)) / model.budget_,
-        together=max(float(together.max()), float(before)),
+        together=max(float(together.max()), spent["before"]),
         person=person,
         seconds=seconds,
-        rho_before=float(before),
-        rho_forgotten=float(forgotten),
-        rho_later=float(later),
-        rho_back=float(back),
+        spent=spent,
     )
 
 
@@ -223,10 +217,7 @@ def _facts(r: DemoResult) -> dict[str, str]:
         "together": _epsilon(r.together),
         "person": r.person,
         "seconds": f"{r.seconds * 1e3:.1f} ms",
-        "before": f"{r.rho_before:.6f}",
-        "forgotten": f"{r.rho_forgotten:.6f}",
-        "later": f"{r.rho_later:.6f}",
-        "back": f"{r.rho_back:.6f}",
+        **{when: f"{rho:.6f}" for when, rho in r.spent.items()},
         "verdict": r.verdict,
         "version": __version__,
     }

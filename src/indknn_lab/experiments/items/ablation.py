@@ -11,8 +11,7 @@ from typing import Any
 from indknn_lab.baselines.pricing import epsilon_of, noise_multiplier
 from indknn_lab.experiments.data import Unit
 from indknn_lab.experiments.items.base import Body, Compared, Finding, Item, Table, ahead, points, spread
-from indknn_lab.experiments.items.retraining import SECONDS, TABLES, Table3
-from indknn_lab.experiments.methods.base import NOT_PAID_FOR
+from indknn_lab.experiments.items.retraining import TABLES, Table3
 
 DATA, T, EPSILON, DELTA = "cifar10", 1000, 1.0, 1e-5
 WIDE = 2.0
@@ -83,13 +82,7 @@ class Ablation(Item):
             self._retraining(),
             *self._few(),
         ]
-        notes = [
-            NOT_PAID_FOR,
-            SECONDS,
-            "τ and σ2 are searched anew for every variant. Noise that does not depend on K has the scale of the mean "
-            "number of neighbours, which nobody pays for, and nobody is counted: this favours it.",
-        ]
-        return Body([], [parts, self._widths(title), self._few_queries()], findings=findings, notes=notes)
+        return Body([], [parts, self._widths(title), self._few_queries()], findings=findings, notes=self.notes())
 
     def _few_queries(self) -> Table:
         """The paper's table of few queries, with its numbers beside ours."""

@@ -19,6 +19,8 @@ from scipy.stats import t
 
 from indknn_lab.datasets import TABLES
 from indknn_lab.experiments.data import Results, Unit
+from indknn_lab.experiments.methods.base import NOT_PAID_FOR
+from indknn_lab.experiments.methods.endless import REFITS
 from indknn_lab.experiments.setting import Setting
 
 LABELS = {
@@ -104,7 +106,7 @@ class Finding:
 
 
 @cache
-def _texts() -> dict[str, dict[str, dict[str, str]]]:
+def _texts() -> dict[str, dict[str, Any]]:
     return tomllib.loads((files("indknn_lab.experiments.items") / "findings.toml").read_text(encoding="utf-8"))
 
 
@@ -245,6 +247,12 @@ class Item(ABC):
             place = f"{own} takes the place of {self.needs[0]}"
             return [f"{place}; {', '.join(gone)} need a folder with their files"] if gone else []
         return [f"needs {name}{'.csv.gz' if name in TABLES else '-*.npz'}" for name in gone]
+
+    def notes(self, **values: Any) -> list[str]:
+        """The notes of this item in `findings.toml`, with these values."""
+        notes, values = _texts()["notes"], {"refits": REFITS, "not_paid_for": NOT_PAID_FOR, **values}
+        shared = {name: text.format(**values) for name, text in notes["shared"].items()}
+        return [text.format(**shared, **values) for text in notes["by_item"][self.name]]
 
     def unit(self, role: str, name: str, T: int, epsilon: float, **more: Any) -> Unit:
         """The unit for a role at one epsilon, on one data set."""

@@ -15,8 +15,7 @@ from indknn.errors import InvalidInputError
 from indknn_lab.experiments.data import Part, Result, Trial, Unit
 from indknn_lab.experiments.items.base import Body, Finding, Item, Panel, Series, Table, points, spread
 from indknn_lab.experiments.methods import METHODS
-from indknn_lab.experiments.methods.base import NOT_PAID_FOR
-from indknn_lab.experiments.methods.endless import EVERY, JITTER, KEPT, REFITS, distinct
+from indknn_lab.experiments.methods.endless import EVERY, JITTER, KEPT, distinct
 
 _SHOWN = {
     "open": ("Ind-KNN", "ours"),
@@ -33,20 +32,6 @@ _ROLES = {method: role for method, (_, role) in _SHOWN.items()}
 MOST, LONGEST = 10_000, 100_000
 """The number of queries in a usual stream, if there are enough distinct ones, and in a long stream."""
 _QUICK_T, _QUICK_LONGEST = 400, 2500
-TUNED = (
-    "Algorithm 3 was tuned for that T on held-out private records: τ from the vote without privacy and below it, σ2 "
-    "around its default, both grids extended where the best sits on the edge. So were p and k of Private-kNN, and the "
-    "learning rate of NoisySGD, in steps of four, on a tenth of the records. Ind-KNN and its "
-    "shared model have no parameters to tune: their constants come from held-out training records of these data sets "
-    "and others. Ind-KNN and Algorithm 3 use the exact `gdp` filter."
-)
-RETRAINED = (
-    "NoisySGD that is retrained every 100 queries is priced, by privacy loss distributions, for all its trainings "
-    f"together. Where records come and go {REFITS} of them are carried out, each answering for a quarter of the "
-    "stream; where nothing changes, one. Private-kNN pays for every query of the stream in advance."
-)
-
-
 Shown = tuple[list[Panel], list[Table], list[Finding]]
 
 
@@ -84,7 +69,6 @@ class EndlessItem(Item):
     """Methods that are so close to each other that one run cannot separate them. They run with `usual_seeds`."""
     usual_seeds: ClassVar[int] = 5
     ceilings = ("ridge", "kernel")
-    notes: ClassVar[tuple[str, ...]]
 
     @property
     def present(self) -> list[str]:
@@ -142,7 +126,7 @@ class EndlessItem(Item):
         shown = [self.show(part, name) for part in self.parts for name in self.present]
         panels, tables, findings = ([x for many in column for x in many] for column in zip(*shown, strict=True))
         findings = [finding for finding in findings if finding.agrees is not None]  # only about what was run
-        return Body(panels, tables, findings=findings, notes=[NOT_PAID_FOR, *self.notes])
+        return Body(panels, tables, findings=findings, notes=self.notes(most=MOST, kept=KEPT, jitter=JITTER))
 
     @abstractmethod
     def show(self, part: Part, name: str) -> Shown:
@@ -184,7 +168,6 @@ class EndlessFigures(EndlessItem):
     methods = ("open", "model", "votes", "private_knn", "noisy_sgd", "noisy_sgd_retrained")
     close = ("open", "votes", "noisy_sgd")
     allowed, level = 0.005, 0.003
-    notes: ClassVar[tuple[str, ...]] = (TUNED, RETRAINED)
 
     def show(self, part: Part, name: str) -> Shown:
         T, x, labels = self.length(name, ""), self.epsilons, self.labels
@@ -226,12 +209,6 @@ class Tables(EndlessFigures):
     name = "tables"
     title = "Tables through a schema: Ind-KNN, its parts and its rivals"
     needs = ("adult", "letters", "shuttle")
-    notes = (
-        "A schema was inferred from 1,000 rows that are nobody's secret; it made the features of all methods. Up to "
-        f"{MOST:,} other rows ask, the rest is private.",
-        TUNED,
-        RETRAINED,
-    )
 
 
 class EndlessStreams(EndlessItem):
@@ -242,14 +219,6 @@ class EndlessStreams(EndlessItem):
     parts = ("streams",)
     methods = ("open", "votes", "private_knn", "noisy_sgd", "noisy_sgd_retrained")
     allowed = 0.01
-    notes = (
-        TUNED,
-        RETRAINED,
-        f"{KEPT:.0%} of the private records stay private; the others and the test queries ask. They suffice "
-        "for 5x; whatever is asked beyond the last distinct query is one of them again, moved by a random vector of "
-        f"{JITTER:g} of its length, so that it is no repeat, which would be free.",
-        "All answers of Private-kNN have the same noise, so 4,000 of them stand for its whole stream.",
-    )
 
     def once(self, name: str) -> int:
         """1x: the number of queries that Algorithm 3 is tuned for. There are five times as many distinct queries."""
@@ -300,11 +269,6 @@ class EndlessChange(EndlessItem):
     parts = ("change", "drift")
     methods = ("open", "noisy_sgd_retrained", "noisy_sgd", "private_knn")
     close, usual_seeds = ("open", "noisy_sgd_retrained", "noisy_sgd"), 3
-    notes = (
-        TUNED,
-        RETRAINED,
-        "The new classes are the last quarter of them. None of their records or queries is there in the first half.",
-    )
 
     def length(self, name: str, method: str) -> int:
         """A multiple of the step between changes, so that the stream can be divided into halves."""

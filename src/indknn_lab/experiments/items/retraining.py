@@ -22,15 +22,10 @@ from indknn_lab.experiments.items.base import (
     first_reaching,
     points,
 )
-from indknn_lab.experiments.methods.base import NOT_PAID_FOR
 
 BITS = {"cifar10": 8, "agnews": 9}
 TABLES = (10, 20, 30)
 T = 1000
-SECONDS = (
-    "Seconds of the process on one core, the shortest of seven rounds, on the machine that ran this. On other machines "
-    "only the ratios are comparable. The paper used a GPU for training and Python loops over the store."
-)
 
 
 def _hashed(name: str, tables: int | None) -> dict[str, Any]:
@@ -61,7 +56,7 @@ class Figure4(Item):
             title = f"{self.setting.title(name)}, T = {self.line(name, None)[0].T}, b = {BITS[name]}"
             panels.append(Panel(title, "ε (δ = 1e-05)", "accuracy", curves))
             findings += [self._matches(name), self._more_tables(name)]
-        return Body(panels, findings=findings, notes=[NOT_PAID_FOR])
+        return Body(panels, findings=findings, notes=self.notes())
 
     def _matches(self, name: str) -> Finding:
         exact = self.line(name, None)
@@ -106,7 +101,7 @@ class Table3(Item):
             rows.append(["", "in the paper", *(f"{1e3 * seconds:.0f} ms" for seconds in self.paper[name])])
             findings.append(self._speedup(name, [t["per_query_alone"] for t in times]))
         columns = ["data", "asked", *(f"{L} tables" for L in TABLES), "exact"]
-        return Body([], [Table("Time per query", columns, rows)], findings=findings, notes=[SECONDS])
+        return Body([], [Table("Time per query", columns, rows)], findings=findings, notes=self.notes())
 
     def _speedup(self, name: str, seconds: list[float]) -> Finding:
         theirs = self.paper[name]
@@ -147,7 +142,7 @@ class Figure3a(Item):
         queries = training / ours["per_query"]
         finding = Finding.of("figure3a.constant", constant, training=training, queries=queries, Q=x[0], **spent)
         panel = Panel(title, xlabel, "seconds per query", curves, log_x=True, log_y=True)
-        return Body([panel], findings=[finding], notes=[SECONDS])
+        return Body([panel], findings=[finding], notes=self.notes())
 
 
 QUERIES = 2000
@@ -298,8 +293,7 @@ class Table1(AlignedItem):
             self._retraining(a, retrained),
             self._time(seconds),
         ]
-        notes = [NOT_PAID_FOR, SECONDS, "Epsilons are interpolated between the measured medians, linearly in log ε."]
-        return Body([], [table], findings=findings, notes=notes)
+        return Body([], [table], findings=findings, notes=self.notes())
 
     def _ours_less(self, units: list[Unit]) -> Compared:
         """Ind-KNN less another method at the epsilon of Ind-KNN. If it is above there, the other one needs more."""
@@ -345,15 +339,7 @@ class Figure3b(AlignedItem):
             steps = [self.aligned(name, y, u.promise[0]) for u, y in zip(ours, self.medians(ours), strict=True)]
             tables.append(self._table(name, steps))
             findings += [self._crossover(name, a, steps), self._median(name, nearest)]
-        notes = [
-            NOT_PAID_FOR,
-            "The paper aligns to 96.0%, which these features do not allow. Here the accuracy is the one that Ind-KNN "
-            f"reaches at ε = {TARGET:g}, or NoisySGD's best less .003 where that is lower, and each method is given "
-            "the ε that it needs for it (a straight line in log ε between the measured medians).",
-            "A retraining costs as much as one more training with the same noise, by privacy loss distributions. "
-            "Records that come and go cost Ind-KNN nothing, so its line does not change.",
-        ]
-        return Body(panels, tables, findings=findings, notes=notes)
+        return Body(panels, tables, findings=findings, notes=self.notes(target=TARGET))
 
     def _panel(self, name: str, a: Aligned, result: Result, length: int) -> Panel:
         asked, bound = [float(t) for t in result["asked"]], min(a.ours, TARGET)

@@ -13,19 +13,8 @@ from typing import Any, ClassVar
 from indknn_lab.experiments.data import Result, Unit
 from indknn_lab.experiments.items.base import Body, Compared, Finding, Item, Panel, Series, Table, ahead, points, spread
 from indknn_lab.experiments.items.retraining import Figure4
-from indknn_lab.experiments.methods.base import NOT_PAID_FOR
 from indknn_lab.experiments.methods.queries import TAU_OFFSETS
 from indknn_lab.experiments.setting import Source
-
-EXACT = (
-    "Private-kNN and NoisySGD are priced by privacy loss distributions, which need 5 to 20% less noise than the "
-    "Rényi accountants of the paper; Ind-KNN keeps the paper's Rényi filter unless a line says gdp."
-)
-FAIR = (
-    "Private-kNN is charged for the real sensitivity of a vote of the k nearest, sqrt(2): a record that enters "
-    "pushes another out. The dotted line shows it with sensitivity 1, which does not keep the promise."
-)
-
 
 STEP = TAU_OFFSETS[1] - TAU_OFFSETS[0]
 VIT = {
@@ -86,7 +75,7 @@ class TradeoffItem(Item):
         findings += [self._rbf(t) for t in here if t.data == "cifar10"]
         findings += [self._against_sgd(t) for t in here if t.against_sgd]
         panels, tables = [self._panel(t) for t in here], [self._table(t) for t in here]
-        return Body(panels, tables, findings=findings, notes=[NOT_PAID_FOR, EXACT, FAIR])
+        return Body(panels, tables, findings=findings, notes=self.notes())
 
     def _panel(self, t: Tradeoff) -> Panel:
         ours, x = self.line(t, "indknn"), self.setting.epsilons
@@ -216,15 +205,7 @@ class Hyperparameters(Item):
             noise.append(sigmas[-1] - sigmas[0])
             extended.update(note for r in found for note in r["extended"])
         columns = ["kernel", "data", *(f"ε = {e:g}" for e in x)]
-        notes = [
-            NOT_PAID_FOR,
-            "σ1 = sqrt(T/6B) throughout. τ was first chosen without privacy from .05, .1, ..., .95, then searched "
-            "within 0.05 of that in steps of 0.025, with σ2 in 0.1, 0.2, ..., 0.9. A step of a grid is the tolerance "
-            "of both verdicts: neighbouring values are as good, and one validation set decides between them.",
-            f"The grid was extended if the best value was at its edge: {', '.join(sorted(extended)) or 'nowhere'}.",
-            "Thresholds depend on the features and cannot be compared with the paper's; RBF is exp(-|x - q|²/ν²) with "
-            "ν² = e^1.5.",
-        ]
+        notes = self.notes(extended=", ".join(sorted(extended)) or "nowhere")
         panel = Panel("Best threshold by epsilon", "ε", "τ", curves)
         table = Table("Best (σ2, τ) on the validation set", columns, rows)
         return Body([panel], [table], findings=_rise_and_fall(steps, noise), notes=notes)
@@ -264,13 +245,7 @@ class Figure1b(Item):
         x = [float(u.T) for u in units["indknn"]]
         title = f"{self.setting.title('cifar10')}, ε = {units['indknn'][0].epsilon:g}"
         panel = Panel(title, "queries T", "accuracy", [self.series(role, x, many) for role, many in units.items()])
-        notes = [
-            NOT_PAID_FOR,
-            EXACT,
-            "Noise and parameters are chosen separately for each T. From T = 2,000 on, the five test sets are drawn "
-            "independently from all rows outside the validation set, so they overlap.",
-        ]
-        return Body([panel], findings=[self._falls(), self._reuse(x), self._against_sgd(x)], notes=notes)
+        return Body([panel], findings=[self._falls(), self._reuse(x), self._against_sgd(x)], notes=self.notes())
 
     def _reuse(self, x: list[float]) -> Finding:
         """Whether reuse helps. `private` and `near` are the mean numbers of private neighbours and of released answers
@@ -339,12 +314,7 @@ class Size(Item):
         agrees = min((gain.ahead for gain in gains.values()), key=(False, None, True).index)
         about = {"least": x[0], "most": x[-1], "first": leads[0], "last": leads[-1]}
         finding = Finding.of("size.benefit", agrees, **gains, **about)
-        notes = [
-            NOT_PAID_FOR,
-            "As in the paper, every record is copied, and each copy has a different owner. Copies bring no new "
-            "information, only more votes against the noise. Without privacy the accuracy would not change.",
-        ]
-        return Body([Panel(title, "private records N", "accuracy", curves)], findings=[finding], notes=notes)
+        return Body([Panel(title, "private records N", "accuracy", curves)], findings=[finding], notes=self.notes())
 
 
 T = 1000
@@ -394,13 +364,10 @@ class Table2(Item):
         found = Table(f"{title}, by extractor", ["epsilon", "method", *columns], rows)
         there = {PAPER_NAMES.get(s.extractor) for s in sources}
         lacking = [f"{name} (cifar10-{key}.npz)" for key, name in EXTRACTORS.items() if name not in there]
-        notes = [
-            NOT_PAID_FOR,
-            f"Not run, because there are no features: {', '.join(lacking) or 'none'}.",
-            "epsilon = inf: no noise and no budgets; kNN with the best k; logistic regression.",
-        ]
         findings = [finding for source in sources for finding in self._findings(source)]
-        return Body([], [found], findings=[*findings, *self._better()], notes=notes)
+        return Body(
+            [], [found], findings=[*findings, *self._better()], notes=self.notes(lacking=", ".join(lacking) or "none")
+        )
 
     def _levels(self) -> tuple[float | None, ...]:
         return (*dict.fromkeys((self.setting.epsilons[0], self.setting.epsilons[-1])), None)
