@@ -220,12 +220,8 @@ def _settings(
     base = Settings(
         n_features=X.shape[1],
         classes=tuple(np.unique(y).tolist()),
-        epsilon=target.epsilon,
-        delta=target.delta,
         max_queries=target.planned if candidate.mode == "votes" else target.max_queries,
-        kernel=target.kernel,
-        bandwidth=target.bandwidth,
-        accountant=target.accountant,
+        **{name: getattr(target, name) for name in ("epsilon", "delta", "kernel", "bandwidth", "accountant")},
         mode="votes" if candidate.model_share is None else "model",
         model_share=candidate.model_share or 0.9,
         free_repeats=False,

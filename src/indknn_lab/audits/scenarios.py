@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias
 
 import numpy as np
 from scipy.special import log_ndtr, logsumexp
@@ -286,6 +286,7 @@ def _log_win(label: int, mean: FloatArray) -> float:
 D = 8
 AXIS = np.eye(D)[0]
 Script = Callable[[View, np.random.Generator], Iterator[Event]]
+P = ParamSpec("P")
 
 _PLAIN = Settings(n_features=D, classes=(0, 1), epsilon=4.0, delta=1e-5, tau=0.5, reuse="none", mode="votes")
 BASE = replace(_PLAIN, max_queries=24, sigma2=0.5, free_repeats=False)
@@ -322,42 +323,41 @@ def target(records: int = 1, labels: tuple[int, ...] = (1,)) -> Add:
     return Add(X, tuple(labels[i % len(labels)] for i in range(records)))
 
 
+def with_parameters(
+    script: Callable[Concatenate[View, np.random.Generator, P], Iterator[Event]],
+) -> Callable[P, Script]:
+    """A script with parameters. It is called with them alone, and is a script then."""
+    return lambda *values, **named: lambda view, rng: script(view, rng, *values, **named)
+
+
+@with_parameters
 def asking(
+    view: View,
+    rng: np.random.Generator,
     queries: int,
     records: int = 1,
     labels: tuple[int, ...] = (1,),
-    *,
     repeats: int = 1,
     people: int = 0,
     chosen: bool = True,
-) -> Script:
-    """Ask around the target, each query `repeats` times, with some other people in the store.
-
-    If not `chosen`, the queries are random.
-    """
-
-    def script(view: View, rng: np.random.Generator) -> Iterator[Event]:
-        yield from natural(1, people)
-        yield target(records, labels)
-        for i in range(queries):
-            query = near(i) if chosen else AXIS + 0.5 * rng.normal(size=D)
-            for _ in range(repeats):
-                yield Ask(query)
-
-    return script
-
-
-def poisoned(queries: int, controlled: bool) -> Script:
-    """Before each query the adversary's own people join, one for each label. They make a tie that the target breaks."""
-
-    def script(view: View, rng: np.random.Generator) -> Iterator[Event]:
-        yield target()
-        for i in range(queries):
-            query = near(i) if controlled else AXIS + 0.5 * rng.normal(size=D)
-            yield Add(np.stack([query, query]), (0, 1), (str(2 * i), str(2 * i + 1)))
+) -> Iterator[Event]:
+    """Ask around the target, each query `repeats` times, with other people. If not `chosen`, queries are random."""
+    yield from natural(1, people)
+    yield target(records, labels)
+    for i in range(queries):
+        query = near(i) if chosen else AXIS + 0.5 * rng.normal(size=D)
+        for _ in range(repeats):
             yield Ask(query)
 
-    return script
+
+@with_parameters
+def poisoned(view: View, rng: np.random.Generator, queries: int, controlled: bool) -> Iterator[Event]:
+    """Before each query the adversary's own people join, one for each label. They make a tie that the target breaks."""
+    yield target()
+    for i in range(queries):
+        query = near(i) if controlled else AXIS + 0.5 * rng.normal(size=D)
+        yield Add(np.stack([query, query]), (0, 1), (str(2 * i), str(2 * i + 1)))
+        yield Ask(query)
 
 
 def stopping(view: View, rng: np.random.Generator) -> Iterator[Event]:
@@ -384,16 +384,15 @@ def coming_and_going(view: View, rng: np.random.Generator) -> Iterator[Event]:
         yield Forget()
 
 
-def analysts(names: tuple[str, ...], seen: tuple[str, ...], queries: int) -> Script:
+@with_parameters
+def analysts(
+    view: View, rng: np.random.Generator, names: tuple[str, ...], seen: tuple[str, ...], queries: int
+) -> Iterator[Event]:
     """Several analysts take turns. The adversary sees what some of them see."""
-
-    def script(view: View, rng: np.random.Generator) -> Iterator[Event]:
-        yield target()
-        for i in range(queries):
-            for name in names:
-                yield Ask(near(i), name, seen=name in seen)
-
-    return script
+    yield target()
+    for i in range(queries):
+        for name in names:
+            yield Ask(near(i), name, seen=name in seen)
 
 
 def bystander(view: View, rng: np.random.Generator) -> Iterator[Event]:
@@ -410,25 +409,22 @@ def joining_later(view: View, rng: np.random.Generator) -> Iterator[Event]:
     yield from natural(3, 4)
     for i in range(2):
         yield Ask(near(i), "a")
-    yield Add(np.stack([near(i) for i in range(40)]), (0, 1) * 20, tuple(map(str, range(100, 140))))
+    yield Add(around(40), (0, 1) * 20, tuple(map(str, range(100, 140))))
     yield target()
     yield Train()
     for i in range(2, 8):
         yield Ask(near(i), "a")
 
 
-def rounds(records: int, visits: int) -> Script:
+@with_parameters
+def rounds(view: View, rng: np.random.Generator, records: int, visits: int) -> Iterator[Event]:
     """The operator trains again and again. Each time the target is forgotten and comes back with many others."""
-
-    def script(view: View, rng: np.random.Generator) -> Iterator[Event]:
-        for i in range(visits):
-            names = tuple(str(100 * i + k) for k in range(20 * (i + 1)))
-            yield Add(np.stack([near(k) for k in range(len(names))]), (0, 1) * (len(names) // 2), names)
-            yield target(records, (1, 0))
-            yield Train()
-            yield Forget()
-
-    return script
+    for i in range(visits):
+        names = tuple(str(100 * i + k) for k in range(20 * (i + 1)))
+        yield Add(around(len(names)), (0, 1) * (len(names) // 2), names)
+        yield target(records, (1, 0))
+        yield Train()
+        yield Forget()
 
 
 def house(view: View, rng: np.random.Generator) -> Iterator[Event]:
