@@ -196,6 +196,49 @@ def test_a_refit_begins_the_round_with_the_rows_of_the_last():
     assert shared(model._memory, NAMES[90:180]).min() > 0
 
 
+# Who finishes a round that was interrupted
+
+
+def interrupted(store):
+    """Read back from a process that ended in the middle of a round."""
+    for _ in islice(store.train(), 3):
+        pass
+    store.close()
+    return indknn.open(store.path)
+
+
+def test_the_first_round_is_finished_by_whoever_asks_first(tmp_path):
+    with interrupted(few(tmp_path)) as store:
+        store.predict(QUERIES[:2], analyst="ann")
+        finished(store.engine.predictor)
+
+
+@pytest.mark.parametrize("asking", ["ann", "bob", None])
+def test_a_later_round_waits_for_the_operator(tmp_path, asking):
+    store = few(tmp_path)
+    store.predict(QUERIES[:2], analyst="ann")
+    store.add(RECORDS[FEW:180], LABELS[FEW:180], NAMES[FEW:180])
+    with interrupted(store) as again:
+        due = again.engine.predictor.model.due()
+        assert due is not None
+        with pytest.warns(UserWarning, match="indknn train STORE"):
+            assert len(again.predict(QUERIES[2:4], analyst=asking)) == 2
+        assert again.engine.predictor.model.due() == due
+        for _ in again.train():
+            pass
+        finished(again.engine.predictor, rounds=None)
+        again.predict(QUERIES[4:6], analyst=asking)  # without a warning
+
+
+def test_the_only_analyst_finishes_a_later_round(tmp_path):
+    store = few(tmp_path)
+    store.predict(QUERIES[:2])
+    store.add(RECORDS[FEW:180], LABELS[FEW:180], NAMES[FEW:180])
+    with interrupted(store) as again:
+        again.predict(QUERIES[2:4])
+        finished(again.engine.predictor, rounds=None)
+
+
 # A round is about those who were there
 
 

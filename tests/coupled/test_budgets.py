@@ -18,7 +18,9 @@ from indknn.settings import Settings
 from indknn_lab.audits.mutants import MUTANTS
 from indknn_lab.audits.patches import patched
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*byte for byte", "ignore::indknn.errors.PrivacyWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*byte for byte", "ignore::indknn.errors.PrivacyWarning", "ignore:training of the shared model was"
+)
 QUARTER = Later(5 * 24)
 """A quarter of a period goes by."""
 TIMED = {"pace_days": 10, "renew_days": 20, "i_understand": "epsilon per period"}

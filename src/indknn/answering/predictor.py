@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -49,6 +50,10 @@ Each later check comes after a quarter more, and at least this many more."""
 MOST_EARLY = 1
 """How many extra checks for newcomers there may be between two of these, because queries have become unlike earlier
 ones. Every check costs people a little, so an analyst must not be able to cause many."""
+UNFINISHED = (
+    "training of the shared model was interrupted, and a query must not finish it, because other analysts could see "
+    "that somebody asked: `indknn train STORE`, or warm_up() of an estimator, finishes it"
+)
 _TOGETHER = 1024  # queries whose scores are looked up at once
 _BLOCK = 64  # queries about which the adviser decides at once
 _BY_MODEL: ModelOnly | Votes = ModelOnly()
@@ -550,6 +555,8 @@ class Predictor:
         analysts still know what they were told, and the ledger knows who asked.
         """
         assert self.model is not None
+        waits = self.journal is None or not self.journal.background
+        here = waits and (self.model.due() is None or self._may_finish(requests))
         if not self.model.started:
             asked = np.concatenate([r.queries.values for r in requests])[: 4 * MOST_ROWS]
             self.start_round(asked[distinct(asked)] if self.public is None else None)
@@ -559,9 +566,20 @@ class Predictor:
                 self._plan_beyond(unnamed.answered)
                 recent = unnamed.density.queries().values if self.public is None else None
                 self.start_round(recent, by_queries=True)
-        if self.model.due() is not None and (self.journal is None or not self.journal.background):
+        if waits and not here:
+            warnings.warn(UNFINISHED, stacklevel=2)
+        elif here and self.model.due() is not None:
             for _ in self.training():
                 pass
+
+    def _may_finish(self, requests: Sequence[Request]) -> bool:
+        """Whether these queries may finish a round that was interrupted: not if others can see that somebody asked.
+
+        See rule 17. The first round may be finished by whoever asks first, and nobody was told anything before.
+        """
+        first = self.shard.epoch <= 1 and not (self.told or self._transcript(None).answers)
+        unnamed = self._alone() and all(request.analyst is None for request in requests)
+        return first or unnamed or self.shard.ledger.joint
 
     def _alone(self) -> bool:
         """Whether nobody but the unnamed analyst was told anything, or all analysts spend from one ledger."""
