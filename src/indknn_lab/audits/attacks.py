@@ -200,12 +200,10 @@ class FloatAttack:
         return self.success_at_least > self.allowed
 
 
-def floats(released: int, seed: int, error: float) -> list[FloatAttack]:
+def floats(released: int, seed: int, error: float) -> tuple[FloatAttack, ...]:
     """The attack on textbook noise, where it must succeed, and on ours."""
-    return [
-        float_attack("textbook double", naive(seed), released, error),
-        float_attack("indknn", ours(seed), released, error),
-    ]
+    attacks = {"textbook double": naive(seed), "indknn": ours(seed)}
+    return tuple(float_attack(name, sampler, released, error) for name, sampler in attacks.items())
 
 
 def float_attack(name: str, sampler: Sampler, released: int, error: float) -> FloatAttack:
@@ -329,16 +327,16 @@ class Timing:
         return self.paced_at_least <= 0.5
 
 
-def timing(answers: int, error: float) -> list[Timing]:
+def timing(answers: int, error: float) -> tuple[Timing, ...]:
     """Both attacks, with this many answers of each kind. Times are real, so results differ from run to run."""
     near, far = AXIS[None, :], -AXIS[None, :]
     fresh, spent = _crowd(), _crowd()
     slots = np.arange(PEOPLE)
     spent.ledger.charge(slots, spent.ledger.remaining(slots, None), None)
-    return [
+    return (
         _timed("are people near?", ((fresh, near), (fresh, far)), answers, error),
         _timed("are they exhausted?", ((spent, near), (fresh, near)), answers, error),
-    ]
+    )
 
 
 def _crowd() -> Engine:

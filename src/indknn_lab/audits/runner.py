@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -241,29 +241,35 @@ def run(
     verdicts = tuple(judge(mutant, seed, TRIALS) for mutant in mutants)
     for _ in range(_LEAST_ROUNDS):
         _play(allowance, product, required=True)
-    simulated: dict[str, Any] = {}
-    attacked: dict[str, Any] = {}
+    simulated: dict[str, Done] = {}
+    attacked: dict[str, Done] = {}
     for size in (_LEAST, planned) if planned > _LEAST else (_LEAST,):
         required = size == _LEAST
-        simulated |= _done(allowance, "simulations", _simulations(size, seed, error), required=required)
-        attacked |= _done(allowance, "attacks", _attacks(size, seed, error), required=required)
+        _do(allowance, "simulations", _simulations(size, seed, error), simulated, required=required)
+        _do(allowance, "attacks", _attacks(size, seed, error), attacked, required=required)
     rounds = round(_TRIALS_A_MINUTE * planned / _ROUND)
     for _ in range(_LEAST_ROUNDS, rounds):
         _play(allowance, product, required=False)
+    measured = [one.measured(error) for one in product if len(one)]
+    measured += [done.result for done in simulated.values()]
+    found: dict[str, Any] = {name: done.result for name, done in attacked.items()}
     counted = {"more rounds": f"scenarios ({min(map(len, product))} of {rounds} rounds)"}
     return Report(
         minutes=minutes,
         seed=seed,
         confidence=CONFIDENCE,
         error_per_bound=error,
-        scenarios=(*(one.measured(error) for one in product if len(one)), *simulated.values()),
-        one_run=attacked.get("one run"),
+        scenarios=(
+            *(one.measured(error) for one in product if len(one)),
+            *(done.result for done in simulated.values()),
+        ),
+        one_run=found.get("one run"),
         product_checks=checks,
         product_probes=probes,
         mutants=verdicts,
-        membership=attacked.get("membership"),
-        floats=attacked.get("floats", ()),
-        timing=attacked.get("timing", ()),
+        membership=found.get("membership"),
+        floats=found.get("floats", ()),
+        timing=found.get("timing", ()),
         missing=tuple(dict.fromkeys(allowance.missing)),
         left_out=tuple(counted.get(part, part) for part in allowance.fewer),
         seconds=allowance.seconds,
@@ -290,28 +296,38 @@ def _play(allowance: Allowance, product: list[Rounds], *, required: bool) -> Non
         rounds.play(max(int(_ROUND * rounds.scenario.share), 8))
 
 
-def _done(allowance: Allowance, part: str, works: dict[str, Callable[[], Any]], *, required: bool) -> dict[str, Any]:
-    """The results of this work, by name. With more trials a result takes the place of the earlier one."""
-    named = ((name, (name, work)) for name, work in works.items())
-    return {name: work() for name, work in allowance.part(part, named, required=required)}
+class Done(NamedTuple):
+    """Work with all of its arguments, and its result."""
+
+    work: partial[Any]
+    result: Any
 
 
-def _simulations(minutes: float, seed: int, error: float) -> dict[str, Callable[[], Measured]]:
+def _do(
+    allowance: Allowance, part: str, works: dict[str, partial[Any]], earlier: dict[str, Done], *, required: bool
+) -> None:
+    """Do this work. With more trials a result takes the place of the earlier one; with as many it would be the same."""
+    new = {name: work for name, work in works.items() if name not in earlier or earlier[name].work.args != work.args}
+    for name, work in allowance.part(part, ((name, (name, work)) for name, work in new.items()), required=required):
+        earlier[name] = Done(work, work())
+
+
+def _simulations(minutes: float, seed: int, error: float) -> dict[str, partial[Any]]:
     """The simulations of scenarios, with the trials for so many minutes."""
     many = int(40_000 * minutes)
-    works: dict[str, Callable[[], Measured]] = {
+    works: dict[str, partial[Any]] = {
         one[0].name: partial(measure_simulated, one, many, seed + 10_000 + i, error)
         for i, one in enumerate(simulations())
     }
     return {**works, "many trials, gradients": partial(measure_gradients, many // 4, seed + 20_000, error)}
 
 
-def _attacks(minutes: float, seed: int, error: float) -> dict[str, Callable[[], Any]]:
+def _attacks(minutes: float, seed: int, error: float) -> dict[str, partial[Any]]:
     """The attacks, as large as there is time for in so many minutes."""
     most = max(minutes, 1.0)
     return {
-        "one run": lambda: one_run(min(4000, int(1000 + 500 * minutes)), seed, error),
-        "membership": lambda: membership(min(20_000, int(1500 * most)), seed, error),
-        "floats": lambda: tuple(floats(min(200_000, int(20_000 * most)), seed, 1e-6)),
-        "timing": lambda: tuple(timing(min(1000, max(20, int(40 * minutes))), 1e-3)),
+        "one run": partial(one_run, min(4000, int(1000 + 500 * minutes)), seed, error),
+        "membership": partial(membership, min(20_000, int(1500 * most)), seed, error),
+        "floats": partial(floats, min(200_000, int(20_000 * most)), seed, 1e-6),
+        "timing": partial(timing, min(1000, max(20, int(40 * minutes))), 1e-3),
     }

@@ -31,7 +31,7 @@ def small(monkeypatch, clock=lambda: 0.0, minutes=0.05):
     monkeypatch.setattr(runner, "measure_gradients", lambda n, seed, error: measure_gradients(200, seed, error))
     monkeypatch.setattr(runner, "one_run", lambda canaries, seed, error: one_run(300, seed, error))
     monkeypatch.setattr(runner, "membership", lambda people, seed, error: membership(300, seed, error))
-    monkeypatch.setattr(runner, "timing", lambda answers, error: [])
+    monkeypatch.setattr(runner, "timing", lambda answers, error: ())
     return runner.run(minutes, seed=1, clock=clock)
 
 
