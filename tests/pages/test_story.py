@@ -121,7 +121,7 @@ def test_one_query_charges_everybody_for_the_model_and_at_most_its_share():
     model = IndKNNClassifier(**terms).fit(X, y).warm_up()
     trained = model.privacy_spent() / model.budget_
     assert (trained > 0).all()
-    assert trained.max() <= model.model_share == 0.9
+    assert trained.max() <= model._engine.settings.model_share == 0.9
     at_once = IndKNNClassifier(**terms).fit(X, y)
     at_once.predict(X[:1], analyst="alice")
     assert (at_once.privacy_spent() > 0).all()
