@@ -18,19 +18,19 @@ ROOT = Path(__file__).parents[1]
 PASSAGE = 8
 LIMITS: dict[str, tuple[int, int, int]] = {
     # package: lines, files, the longest function
-    "indknn": (30110, 114, 55),
-    "indknn/*.py": (3241, 14, 34),
+    "indknn": (30070, 114, 55),
+    "indknn/*.py": (3233, 14, 34),
     "indknn/answering": (971, 4, 28),
     "indknn/cli": (2792, 11, 55),
     "indknn/client": (955, 3, 42),
-    "indknn/cluster": (1145, 6, 25),
+    "indknn/cluster": (1142, 6, 25),
     "indknn/core": (2648, 14, 43),
     "indknn/ledger": (1385, 4, 41),
     "indknn/models": (2779, 12, 39),
-    "indknn/records": (1938, 8, 34),
+    "indknn/records": (1926, 8, 26),
     "indknn/server": (4268, 12, 51),
-    "indknn/store": (5671, 18, 43),
-    "indknn/tables": (2317, 8, 42),
+    "indknn/store": (5657, 18, 43),
+    "indknn/tables": (2314, 8, 42),
     "indknn_lab": (11964, 82, 59),
 }
 DUPLICATES = 0
