@@ -157,16 +157,17 @@ class Engine:
 
     def lower(self, owner: OwnerId, epsilon: float) -> None:
         """Promise a person who has records a smaller ε, from now on."""
+        self.renew_if_due()
         with self.shard.lock:
             self.shard.lower(self.less_for(owner, epsilon))
 
     def less_for(self, owner: OwnerId, epsilon: float) -> Wanted:
         """The smaller promise for a person who has records. An error if it is larger, or nobody has that name."""
-        (slot,) = self.ledger.slots_of([owner]).tolist()
-        if slot < 0:
+        self.ledger.tick()
+        if not self.shard.unexpired(self.shard.slots_of_owners([owner])).any():  # whether or not they are erased
             raise InvalidInputError(f"owner {owner!r} has no records here")
         PARAMETERS["epsilon"].check("epsilon", epsilon)
-        asked = wanted(self.settings, self.ledger, [owner], np.array([epsilon], dtype=np.float64))
+        asked = wanted(self.settings, self.ledger, [owner], np.array([epsilon], dtype=np.float64), repr(owner))
         assert asked is not None
         return asked
 
@@ -212,7 +213,10 @@ class Engine:
             self.predictor.start_round()
 
     def renew_if_due(self) -> None:
-        """Begin a new period if one has ended: everybody's budget starts anew, and so does the shared model."""
+        """Begin a new period if one has ended: everybody's budget starts anew, and a round of training begins.
+
+        It is not run here. `Store.renew_if_due` says why.
+        """
         if not self.ledger.renewal:
             return  # as in `MemoryLedger.periods_due`, without the locks
         with self.predictor.locked():
@@ -222,10 +226,10 @@ class Engine:
             self.predictor.renew()
             if self.predictor.model is not None and self.predictor.model.started:
                 self.predictor.begin_round()
-        self._finish_round()
 
     def purge(self) -> None:
         """Delete everything that was released. This is a public event that begins a round, see `Store.purge`."""
+        self.renew_if_due()
         self.predictor.purge()
         self._finish_round()
 
@@ -330,6 +334,7 @@ class Engine:
 
     def restarted(self, settings: Settings, noise: Noise) -> Engine:
         """An empty engine with other settings for the same people. They keep what they have spent."""
+        self.renew_if_due()
         fresh = new_ledger(settings)
         if self.ledger.used:
             refuse_other_division(self.settings, settings)
@@ -337,6 +342,7 @@ class Engine:
         successor = Engine(settings, noise, self.ledger, make_shard=self.make_shard)  # may refuse: nothing changed yet
         if self.predictor.model is not None and self.settings.n_features == settings.n_features:
             successor._earlier = self.predictor.model.public
+        successor.shard.epoch = self.shard.epoch  # so that its first round is not taken for the first of all
         with self.shard.lock:
             successor.earlier = (*self.earlier, self.settings) if self.ledger.anything_spent() else ()
             self.shard.forget(self.shard.slots())
@@ -370,6 +376,7 @@ class Engine:
 
     def replace_all(self, prepared: Given) -> IntArray:
         """Replace all records by these and return their numbers. Without owners, people are named by row numbers."""
+        self.renew_if_due()
         n, nameless = len(prepared.X), prepared.owners is None or says_each_row(prepared.owners)
         names = as_owners(np.arange(n) if nameless else prepared.owners, length=n)
         chosen = as_record_ids(prepared.record_ids, n)

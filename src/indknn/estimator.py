@@ -102,7 +102,7 @@ class IndKNN(BaseEstimator):
         first, instead = not hasattr(self, "_engine"), classes is None
         schema = self._schema(fitted=not (first or instead))
         outside = Outside(schema)
-        given = records_of(schema, given, outside.take)
+        given = records_of(schema, given, outside.take, whole=True)
         rows, targets = self._checked(given.X, given.y)
         names, ids = self._named(given.owners, len(rows)), inputs.as_record_ids(given.record_ids, len(rows))
         if first or instead:
@@ -230,6 +230,7 @@ class IndKNN(BaseEstimator):
     def statement(self, owner: Any) -> dict[str, Any]:
         """What you may show an owner: their own spending, rounded up to 1/50 of B, for each kind of observer."""
         check_is_fitted(self)
+        self._engine.renew_if_due()  # so that it does not show whether anybody came since the last period
         return statement(self._memory, inputs.as_owner_list([owner])[0])
 
     @property

@@ -255,7 +255,8 @@ class Settings:
             )
         self._check_analysts()
         if (self.renew_days is None) != (self.i_understand is None):
-            raise InvalidInputError(f"renew_days needs i_understand={UNDERSTOOD!r}, and nothing else does")
+            text = "renew_days, a guarantee for each period and not for all time, and"
+            raise InvalidInputError(f"{text} i_understand={UNDERSTOOD!r} (--i-understand) go together")
         if self.pace_days is not None and self.renew_days is not None and self.pace_days > self.renew_days:
             raise InvalidInputError(f"pace_days must be at most renew_days, {self.renew_days}, got {self.pace_days}")
 
@@ -265,7 +266,9 @@ class Settings:
                 raise InvalidInputError("bounds are for target='number', and the target is a class")
             return
         if self.bounds is None:
-            raise InvalidInputError("target='number' needs bounds, the lowest and the highest number: bounds=(0, 120)")
+            raise InvalidInputError(
+                "target='number' needs the lowest and the highest number: bounds=(0, 120) or --bounds 0 120"
+            )
         object.__setattr__(self, "bounds", as_bounds(self.bounds))
         if self.classes:
             raise InvalidInputError(f"target='number' has no classes, got {list(self.classes)}")
@@ -278,7 +281,7 @@ class Settings:
             )
         for name, epsilon in self.analysts.items():
             PARAMETERS["epsilon"].check("epsilon", epsilon)
-            if not name:
+            if not (name and name.isprintable()):  # as `checked_analyst`
                 raise InvalidInputError(f"no analyst can be called {name!r}")
             if epsilon > self.epsilon:
                 raise InvalidInputError(

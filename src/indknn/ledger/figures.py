@@ -299,6 +299,7 @@ def statement(engine: Served, owner: OwnerId) -> dict[str, Any]:
     """
     ledger, settings, earlier = engine.ledger, engine.settings, engine.earlier
     with ledger.lock:
+        ledger.tick()  # otherwise the number of records would show whether anybody asked since some expired
         records = engine.shard.slots_of_owners([owner])
         records = records[engine.shard.unexpired(records)]
         spent = by_observer(ledger, ledger.spent_by_scope(owner))

@@ -62,6 +62,11 @@ class BySlot:
         self._kept = self._kept.copy()  # may be a read-only map
 
     @property
+    def raw(self) -> tuple[npt.NDArray[Any], int]:
+        """All numbers as C reads them, and how many bytes each has."""
+        return self._kept, self._kept.itemsize
+
+    @property
     def used(self) -> bool:
         """Whether any number was ever set that is not the blank."""
         return bool(len(self._kept))
@@ -111,6 +116,11 @@ class Dates:
     def expect(self, records: int) -> None:
         """Reserve room for this many records."""
         self._until.expect(records)
+
+    @property
+    def raw(self) -> tuple[npt.NDArray[Any], int]:
+        """All dates as C reads them: see `Column`."""
+        return self._until.raw
 
     @property
     def used(self) -> bool:

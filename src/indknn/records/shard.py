@@ -16,6 +16,7 @@ import numpy as np
 from indknn.core import mechanism, statistics
 from indknn.core.clock import HOUR
 from indknn.core.mechanism import Plan
+from indknn.core.quantise import _votes, as_int64
 from indknn.core.statistics import Contribution
 from indknn.core.targets import about_centre
 from indknn.ledger import MemoryLedger, Scope
@@ -109,15 +110,7 @@ class Shard(AnyShard):
 
         If K is known without a count (`counted` False), everybody near is admitted and nobody pays here.
         """
-        here = self.dates.taking_part(selection.slots, self.ledger.minute // HOUR)
-        slots, kappa = selection.slots[here], selection.kappa[here]
-        if plan.ballot == "residual":  # each record says what the shown model gets wrong about it
-            assert self._residuals is not None, "no model was shown"
-            said = np.asarray(self._residuals.of(slots), dtype=np.int64)
-        else:  # its class, or its number
-            said = self._label[slots].astype(np.int64)
-            said = said if plan.ballot == "class" else about_centre(said, plan.centre)
-        group = mechanism.group(self._owner[slots].astype(np.int64), said, kappa, plan)
+        group = mechanism.group(*self._ballots(selection, plan), plan)
         total = 0
         if counted:
             columns = self.ledger.columns(group.owners, scope)
@@ -129,6 +122,24 @@ class Shard(AnyShard):
                 self.ledger.charged(count.group.owners, count.charges, scope)
             group, total = count.group, count.total
         return Admitted(total, group, scope)
+
+    def _ballots(self, selection: Selection, plan: Plan) -> tuple[IntArray, IntArray, IntArray]:
+        """Whose the records are that take part, what they say, and their kernel values."""
+        hour = self.ledger.minute // HOUR
+        if _votes is not None and plan.ballot == "class" and self._label.used:
+            near = as_int64(selection.slots), as_int64(selection.kappa)
+            *parts, n = _votes.ballots(*near, self._owner, *self._label.raw, *self.dates.raw, hour)
+            owners, said, kappa = (np.frombuffer(part, np.int64, n) for part in parts)
+            return owners, said, kappa
+        here = self.dates.taking_part(selection.slots, hour)
+        slots, kappa = selection.slots[here], selection.kappa[here]
+        if plan.ballot == "residual":  # each record says what the shown model gets wrong about it
+            assert self._residuals is not None, "no model was shown"
+            said = np.asarray(self._residuals.of(slots), dtype=np.int64)
+        else:  # its class, or its number
+            said = self._label[slots].astype(np.int64)
+            said = said if plan.ballot == "class" else about_centre(said, plan.centre)
+        return self._owner[slots].astype(np.int64), said, kappa
 
     def show(self, rule: Rule) -> None:
         """From now on, ballots about residuals are about the values of this rule. They are computed when needed."""
@@ -215,14 +226,15 @@ class Shard(AnyShard):
     def _too_many(self, slots: IntArray, most: int) -> IntArray:
         """The numbers of the records beyond the first `most` of each owner.
 
-        The order is that of a hash of the records. So it depends on nobody else, as the order of slots would.
+        The order is that of a hash of the records and their dates. So it depends on nobody else, as the order of slots
+        would, and neither does how many are left when some of equal records expire.
         """
         spare: list[IntArray] = []
         owners = self._owner[slots]
         for owner in np.flatnonzero(np.bincount(owners) > most).tolist():
             own = slots[owners == owner]
-            seen = zip(self._bodies_at(own), self._epoch[own].tolist(), strict=True)
-            hashes = [hashlib.blake2b(body + b"%d" % epoch, digest_size=16).digest() for body, epoch in seen]
+            seen = zip(self._bodies_at(own), self._epoch[own].tolist(), self.dates.until(own).tolist(), strict=True)
+            hashes = [hashlib.blake2b(body + b"%d %d" % tuple(when), digest_size=16).digest() for body, *when in seen]
             spare.append(self.ids_at(own[np.argsort(np.array(hashes), kind="stable")[most:]]))
         return np.concatenate([np.zeros(0, dtype=np.int64), *spare])
 

@@ -282,7 +282,7 @@ class Witness:
             with private_file(self.path) as file:
                 file.write(body)
         except OSError as error:
-            raise StoreError(f"the store was written, but its witness {self.path} was not: {error}") from error
+            raise StoreError(f"the store was written, but its witness {self.path} was not: {error.strerror}") from error
 
     def read(self) -> dict[str, Any] | None:
         """The entry that was seen last. None before the first."""

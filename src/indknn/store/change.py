@@ -234,15 +234,20 @@ class Change:
         self.added += len(ids)
         return ids
 
-    def lower(self, asked: Wanted) -> None:
-        """Give people who are here smaller promises. The audit trail says for how many, and nothing else."""
+    def lower(self, asked: Wanted, *, receipt: bool = False) -> None:
+        """Give people who are here smaller promises. The audit trail says for how many, and nothing else.
+
+        With `receipt` it also says so if nothing changed. The receipt has the time and the hash of the newest entry,
+        which would otherwise show a person when something happened to others (rule 14).
+        """
         before = self.state.engine.ledger.promises_of(asked.names)["epsilon"]
         asked = asked.only(asked.epsilons != before)
         if len(asked.names):
             slots = self.state.engine.shard.lower(asked)
             blocks = self.state.engine.ledger.promise_blocks(slots, BLOCK)
             journal.write_promise_blocks(self.state.db, blocks)
-            chain.append(self.state.db, "lower", owners=len(slots))
+        if len(asked.names) or receipt:
+            chain.append(self.state.db, "lower", owners=len(asked.names))
 
     def note_added(self, upload: Upload | None = None, numbers: IntArray | None = None) -> None:
         """Write how many records were added, if any, into the audit trail. Remember an upload that may be repeated."""

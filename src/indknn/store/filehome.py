@@ -235,7 +235,8 @@ class Lock:
         except OSError as error:
             if read_only:
                 return
-            raise StoreError(f"{self.path} cannot be opened: {error.strerror}") from None
+            why = error.strerror if store.parent.is_dir() else f"there is no folder {store.parent}"
+            raise StoreError(f"{self.path} cannot be opened: {why}") from None
         try:
             fcntl.flock(self._file, (fcntl.LOCK_SH if read_only else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -149,6 +149,7 @@ def stream(store: Store, analyst: Scope = None, records: int | None = None) -> S
     if records is not None and records < 1:
         raise InvalidInputError(f"the number of records must be at least 1, got {records!r}")
     checked_analyst(analyst)
+    store.renew_if_due()  # so that it does not show whether anybody came or asked since the last period
     history, settings = past(store, analyst), store.settings.seen_by(analyst)
     adviser = None if store.draft else store.engine.predictor.adviser(analyst)
     if adviser is not None:

@@ -314,6 +314,7 @@ class Store:
 
     def explain(self, Q: npt.ArrayLike, analyst: Scope = None) -> list[Explanation]:
         """Which columns moved the shared model's answer, for each row. Nobody is charged."""
+        self.check_analyst(analyst)
         rows = np.asarray(vectors_of(Q, self.schema), dtype=np.float64)
         return self.engine.explain(rows, analyst, None if self.schema is None else self.schema.parts)
 
@@ -393,8 +394,9 @@ class Store:
         """Begin a new period if one has ended. Returns whether that was so. The clock decides it, and nobody's query.
 
         A server looks at the clock by itself. Elsewhere this happens when the store is opened, and before anything is
-        asked or added. So the round of the new period is about those who were there when the old one ended, less those
-        who left since, whoever does the first thing afterwards (rule 17).
+        asked, added or lowered. So the round of the new period is about those who were there when the old one ended,
+        less those who left since. It is not run here: that somebody came must not decide who had left by then (rule
+        17).
         """
         if not self.settings.renew_days or self.read_only or self.draft:
             return False
@@ -405,7 +407,6 @@ class Store:
                 return False
             with self._transaction() as change:
                 change.renew()
-        self._finish_round()
         return True
 
     def publish(self, *, with_queries: bool = False) -> dict[str, Any]:
@@ -640,10 +641,11 @@ class Store:
         private.
         """
         (name,) = as_owner_list([owner])
+        self.renew_if_due()
         with self._exclusive():
             asked = self._state.engine.less_for(name, epsilon)
             with self._transaction() as change:
-                change.lower(asked)
+                change.lower(asked, receipt=True)
             facts = statement(self._state.engine, name)
             holds = facts["one_analyst"]["epsilon"]
             receipt = self._receipt("promise", owner=name, epsilon=holds, asked=epsilon, on_the_books=facts)
@@ -658,6 +660,7 @@ class Store:
         """
         names, numbers = as_owner_list(owners), as_record_numbers(records)
         ids = as_owner_list(() if record_ids is None else record_ids, what="record id")
+        self.renew_if_due()  # the receipt has what was spent in this period
         receipt = self._with_room(lambda: self._forget(names, numbers, ids))
         left = [statement(self._state.engine, name) for name in names]
         whose = {"owners": [facts["owner"] for facts in left], "on_the_books": left} if names else {}
@@ -678,6 +681,7 @@ class Store:
     def _forget(self, owners: Sequence[OwnerId], records: Sequence[int], ids: Sequence[str]) -> dict[str, Any]:
         with self._exclusive():
             shard = self._state.engine.shard
+            shard.ledger.tick()
             single = np.union1d(shard.slots_of_records(records), shard.slots_of_ids(ids))
             slots = np.union1d(shard.slots_of_owners(owners), single)
             erased = slots[shard.unexpired(slots) & ~shard.under_hold(slots)]  # others are as good as gone, or stay
@@ -685,7 +689,10 @@ class Store:
             with self._transaction() as change:
                 gone = change.erase(slots)
             self._empty_log(1)
-            return self._erased(change, len(erased), len(people & gone.keys()))
+            # It depends on others how soon bytes are erased, so whoever has only expired records left counts too.
+            left = shard.slots_of_owners([self._state.engine.ledger.name_of(one) for one in people - gone.keys()])
+            staying = set(shard.owners_of(left[shard.unexpired(left)]).tolist())
+            return self._erased(change, len(erased), len(people - staying))
 
     def _erased(self, change: Change, records: int, people: int) -> dict[str, Any]:
         """The receipt of an erasure."""
@@ -812,6 +819,7 @@ class Store:
         People pay again for new ones. **A purge is a public event**: everybody who asks again can see it.
         So purge on a schedule, and never because one person was forgotten (rule 14).
         """
+        self.renew_if_due()
         with self._exclusive():
             with self._transaction() as change:
                 change.purge()

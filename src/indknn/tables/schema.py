@@ -159,7 +159,10 @@ class Schema:
         """The feature columns, and the labels, owners and record ids if the table has them."""
         found = split_by(table, self.label, self.owner, self.record_id, self.expires, self.epsilon)
         dates = found.expires or []
-        return replace(found, expires=[None if is_missing(day, self.blanks) else day for day in dates] or found.expires)
+        lacking = ((self.label, found.y), (self.owner, found.owners))
+        hints = tuple(f"; the schema calls it {name!r}" if name and part is None else "" for name, part in lacking)
+        until = [None if is_missing(day, self.blanks) else day for day in dates] or found.expires
+        return replace(found, expires=until, hints=hints)
 
     def split_queries(self, table: Any) -> Split:
         """The feature columns of queries, and the ids of their rows, in `record_ids`, if the table has them."""
@@ -215,8 +218,13 @@ def vectors_of(X: Any, schema: Schema | None) -> Any:
     return X
 
 
-def records_of(schema: Schema | None, given: Given, see: Callable[[Columns], None] | None = None) -> Given:
-    """The same with vectors. A table may also hold the other parts. `see` is called with the values of a table."""
+def records_of(
+    schema: Schema | None, given: Given, see: Callable[[Columns], None] | None = None, whole: bool = False
+) -> Given:
+    """The same with vectors. A table may also hold the other parts. `see` is called with the values of a table.
+
+    If it must be `whole`, one without the label or the owner of its schema is refused: nobody is guessed (rule 13).
+    """
     if schema is None or not is_table(given.X):
         return given._replace(X=vectors_of(given.X, schema))
     split = schema.split(given.X)
@@ -225,7 +233,11 @@ def records_of(schema: Schema | None, given: Given, see: Callable[[Columns], Non
     for name in held:
         if getattr(given, name) is not None:
             raise InvalidInputError(f"{name} must be given once: the table has a column for it")
-    return given._replace(X=schema.encode(split.features, see), **held)
+    found = given._replace(X=schema.encode(split.features, see), **held)
+    for part, hint in zip(("y", "owners"), split.hints, strict=True):
+        if whole and hint and getattr(found, part) is None:
+            raise InvalidInputError(f"the table has no {part}{hint}: add the column, or give {part}=")
+    return found
 
 
 def read_schema(source: Schema | Mapping[str, Any] | str | Path) -> Schema:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from indknn.errors import InvalidInputError
+from indknn.errors import InvalidInputError, meant
 from indknn.tables.read import is_table_file
 from indknn_lab.datasets import LABELS, TABLES, TITLES, encoded, extractor_of, find_datasets, find_tables
+from indknn_lab.experiments.data import Effort, Unit
 from indknn_lab.experiments.methods.own import load_methods
-from indknn_lab.experiments.units import Effort, Unit
 
 QUICK_RECORDS, QUICK_T = 10_000, 150
 FULL, QUICK = Effort(), Effort(sets=3, repeats=1, quick=True)
@@ -34,12 +34,10 @@ class Source:
 
     @property
     def extractor(self) -> str:
-        """What made the features, by the name of the file."""
         return extractor_of(self.stem)
 
     @classmethod
     def of(cls, path: Path) -> Source:
-        """Make a source from a file."""
         try:
             with np.load(path, allow_pickle=False) as npz:
                 train, test = npz["y_train"], npz["y_test"]
@@ -78,11 +76,9 @@ class Setting:
 
     @property
     def effort(self) -> Effort:
-        """The effort for every unit."""
         return QUICK if self.quick else FULL
 
     def has(self, name: str) -> bool:
-        """Whether there are features of this data set."""
         return bool(self.sources.get(name))
 
     def title(self, name: str, source: Source | None = None) -> str:
@@ -103,7 +99,6 @@ class Setting:
         return min(max(T * QUICK_T // 1000, 30) if self.quick else T, source.public // 2)
 
     def records(self, source: Source) -> int:
-        """How many private records are used."""
         return min(QUICK_RECORDS, source.private) if self.quick else source.private
 
     def unit(self, kind: str, name: str, T: int, epsilon: float | None = None, **more: Any) -> Unit:
@@ -116,7 +111,6 @@ class Setting:
         return Unit(kind, source.stem, source.digest, self.queries(T, source), self.effort, epsilon, **more)
 
     def path_of(self, unit: Unit) -> Path:
-        """The file of a unit."""
         return next(s.path for many in self.sources.values() for s in many if s.digest == unit.digest)
 
     def describe(self) -> list[list[Any]]:
@@ -156,7 +150,8 @@ def _chosen_first(sources: dict[str, tuple[Source, ...]], features: str | None) 
     """The sources with the features that the user has chosen before all others."""
     there = [source.extractor for many in sources.values() for source in many]
     if features is not None and features not in there:
-        raise InvalidInputError(f"no file has features {features!r}: there are {', '.join(dict.fromkeys(there))}")
+        known = ", ".join(dict.fromkeys(there)) or "no files"
+        raise InvalidInputError(f"no file has features {features!r}: there are {known}{meant(features, there)}")
     return {name: tuple(sorted(many, key=lambda s: s.extractor != features)) for name, many in sources.items()}
 
 
@@ -187,6 +182,8 @@ def find(
     epsilons = (changed["epsilon"],) if changed and "epsilon" in changed else usual
     more: dict[str, Any] = {"quick": quick, "epsilons": epsilons, "seeds": seeds, "only": only}
     more |= {"methods": methods, "roles": load_methods(methods), "features": features, "changed": changed or {}}
+    if features is not None and (data is None or data.is_file()):
+        raise InvalidInputError("--features is for --data with a folder, where a data set may have several files")
     if data is not None and data.is_file():
         own = Source.of(encoded(data, made, label=label, schema=schema) if is_table_file(data) else data)
         return Setting(dict.fromkeys((*TITLES, *TABLES), (own,)), own=data.name.split(".", maxsplit=1)[0], **more)
@@ -203,6 +200,7 @@ def find(
         more["notices"] = tuple(text.format(path.name, names) for path in folder.strangers)
     if sources:
         return Setting(_chosen_first(sources, features), **more)
+    _chosen_first({}, features)
     with as_file(files("indknn_lab.demonstration") / "fmnist-r50-mini.npz") as path:
         packaged = Source.of(path)
     return Setting({"cifar10": (packaged,), "fmnist": (packaged,)}, stand_in=("cifar10",), **more)
