@@ -46,7 +46,7 @@ ROADS: dict[str, int] = {
     "HTTP, default": 60,
     "HTTP, Algorithm 3": 70,
     "Store.add": 73,
-    "Store.forget": 64,
+    "Store.forget": 67,
     "indknn add, csv, schema": 241,
 }
 
