@@ -15,9 +15,9 @@ from indknn import IndKNNClassifier
 from indknn.errors import InvalidInputError, PrivacyWarning, meant
 from indknn.settings import Settings
 from indknn.store import Store
-from indknn.store.intake import Item
 from indknn.tables import Category, Number, Schema
 from indknn.tables.schema import from_plain, to_plain
+from indknn.types import Given
 from server.serving import INFER, application, make_store
 
 X, Y = blobs(90, 2, 4)
@@ -253,7 +253,7 @@ class TestNotes:
             with pytest.warns(UserWarning, match=cut), pytest.warns(UserWarning, match=other):
                 made.add(odd)
             rows = odd[["age", "job"]].to_dict("records")
-            added = made.upsert(rows, [Item("no", f"q{i}") for i in range(4)])
+            added = made.upsert(Given(rows, ["no"] * 4, [f"q{i}" for i in range(4)]), [None] * 4)
             assert {str(one) for one in added.advice} >= {cut, other}
             with warnings.catch_warnings():
                 warnings.simplefilter("error")

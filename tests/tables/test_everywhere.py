@@ -17,10 +17,10 @@ from helpers.commands import run
 from indknn import IndKNNClassifier, InvalidInputError
 from indknn.settings import Settings
 from indknn.store import Store, chain
-from indknn.store.intake import Item
 from indknn.store.verify import problems
 from indknn.tables import infer, read_schema
 from indknn.tables.schema import schema_text, to_plain
+from indknn.types import Given
 from server.serving import INFER, application
 
 RNG = np.random.default_rng(11)
@@ -296,7 +296,7 @@ def test_the_ids_of_queries_are_no_features_anywhere(store, tmp_path, column):
             answer = client("POST", INFER, json={"rows": asked.to_dict("records")}).json()
             assert {one["name"]: one["data"] for one in answer["outputs"]} == {"label": expected, "id": ["a", "b", "c"]}
         with pytest.raises(InvalidInputError, match="column 'id' is not in the schema"):
-            made.upsert([{**QUERIES.iloc[0], "id": "a"}], [Item("yes", "p1")])  # is that the record id?
+            made.upsert(Given([{**QUERIES.iloc[0], "id": "a"}], ["yes"], ["p1"]), [None])  # is that the record id?
     result = run("explain", path, write(tmp_path / "q.csv", asked))
     assert result.exit_code == 0, result.output
     assert "row 2: " in result.output

@@ -359,8 +359,8 @@ class Outside:
         ):
             names = [name for name, column in self._columns.items() if isinstance(column, Category) == listed]
             counts = {name: more * self._outside[name] if self._many(name) else self._far[name] for name in names}
-            told = ", ".join(f"{round(count):,} in {name!r}" for name, count in counts.items() if round(count))
-            found += [UserWarning(f"{text}: {told}")] if told else []
+            many = ", ".join(f"{round(count):,} in {name!r}" for name, count in counts.items() if round(count))
+            found += [UserWarning(f"{text}: {many}")] if many else []
         return found
 
     def _many(self, name: str) -> bool:

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import sqrt
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from indknn.errors import IndKNNError, InvalidInputError, meant, missing, needs
 from indknn.tables.columns import Category, Column, Date, Ignored, Number, Ordered, Text, YesNo
 from indknn.tables.read import Columns, Split, columns_of, is_table, rows_in, split_by
 from indknn.tables.values import is_missing
-from indknn.types import FloatArray
+from indknn.types import FloatArray, Given
 
 CONSTANT = 0.3
 """The last coordinate of every row is this number times the square root of the number of columns. It gives a linear
@@ -216,17 +216,6 @@ def vectors_of(X: Any, schema: Schema | None) -> Any:
         wanted = f"a table with column names, or vectors of {schema.n_features} numbers that the schema has made"
         raise InvalidInputError(f"this takes {wanted}, got shape {shape}")
     return X
-
-
-class Given(NamedTuple):
-    """Records as a caller gives them: vectors, and what belongs to each row. None if a part is not given."""
-
-    X: Any
-    y: Any = None
-    owners: Any = None
-    record_ids: Any = None
-    expires: Any = None
-    epsilons: Any = None
 
 
 def records_of(
