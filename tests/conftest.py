@@ -1,12 +1,14 @@
 """What several tests need."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from helpers.places import in_memory
 from indknn.core.noise import SecureNoise
 from indknn.store import filehome
 
@@ -16,6 +18,9 @@ CALM = [HealthCheck.too_slow, HealthCheck.differing_executors]
 settings.register_profile("default", derandomize=True, deadline=None, suppress_health_check=CALM)
 settings.register_profile("thorough", derandomize=False, deadline=None, suppress_health_check=CALM, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+if "TMPDIR" not in os.environ and (memory := in_memory()):
+    os.environ["TMPDIR"] = tempfile.tempdir = str(memory)
 
 
 @pytest.fixture(autouse=True, scope="session")

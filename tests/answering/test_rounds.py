@@ -22,6 +22,7 @@ from indknn.server.telemetry import Log
 from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.verify import problems
+from indknn.types import Given
 
 FEW, D = 60, 10
 SMALL = Settings(n_features=D, classes=(0, 1, 2), epsilon=4.0)
@@ -176,7 +177,7 @@ def test_replacing_all_records_begins_a_round_about_the_new_ones(tmp_path):
         records = store.settings.prepare(RECORDS[100:180], LABELS[100:180])
         for _ in islice(store.train(), 3):  # a round that is running is given up, as it is about nobody any more
             pass
-        store.replace_all(*records, NAMES[100:180])
+        store.replace_all(Given(*records, NAMES[100:180]))
         assert not list(problems(store))
         finished(store.engine.predictor)
         assert shared(store.engine, NAMES[100:180]).min() > 0
@@ -194,6 +195,63 @@ def test_a_refit_begins_the_round_with_the_rows_of_the_last():
     model.predict(QUERIES[:3], "bob")
     assert not shared(model._memory, NAMES[180:200]).any()
     assert shared(model._memory, NAMES[90:180]).min() > 0
+
+
+# Who finishes a round that was interrupted
+
+
+def interrupted(store):
+    """Read back from a process that ended in the middle of a round."""
+    for _ in islice(store.train(), 3):
+        pass
+    store.close()
+    return indknn.open(store.path)
+
+
+def test_the_first_round_is_finished_by_whoever_asks_first(tmp_path):
+    with interrupted(few(tmp_path)) as store:
+        store.predict(QUERIES[:2], analyst="ann")
+        finished(store.engine.predictor)
+
+
+@pytest.mark.parametrize("asking", ["ann", "bob", None])
+def test_a_later_round_waits_for_the_operator(tmp_path, asking):
+    store = few(tmp_path)
+    store.predict(QUERIES[:2], analyst="ann")
+    store.add(RECORDS[FEW:180], LABELS[FEW:180], NAMES[FEW:180])
+    with interrupted(store) as again:
+        due = again.engine.predictor.model.due()
+        assert due is not None
+        with pytest.warns(UserWarning, match="indknn train STORE"):
+            assert len(again.predict(QUERIES[2:4], analyst=asking)) == 2
+        assert again.engine.predictor.model.due() == due
+        for _ in again.train():
+            pass
+        finished(again.engine.predictor, rounds=None)
+        again.predict(QUERIES[4:6], analyst=asking)  # without a warning
+
+
+def test_a_refit_that_was_interrupted_waits_too(monkeypatch):
+    """The analyst without a name was told something before, so bob's query must not finish the round of the refit."""
+    model = engine()
+    model.predict(QUERIES[:2])
+    again = model.restarted(SETTINGS, SeededNoise(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "_finish_round", lambda self: list(islice(self.predictor.training(), 3)))
+        again.replace_all(*SETTINGS.prepare(RECORDS[:FEW], LABELS[:FEW]), NAMES[:FEW])
+    due = again.predictor.model.due()
+    with pytest.warns(UserWarning, match="indknn train STORE"):
+        again.predict(QUERIES[2:4], "bob")
+    assert again.predictor.model.due() == due is not None
+
+
+def test_the_only_analyst_finishes_a_later_round(tmp_path):
+    store = few(tmp_path)
+    store.predict(QUERIES[:2])
+    store.add(RECORDS[FEW:180], LABELS[FEW:180], NAMES[FEW:180])
+    with interrupted(store) as again:
+        again.predict(QUERIES[2:4])
+        finished(again.engine.predictor, rounds=None)
 
 
 # A round is about those who were there
@@ -419,7 +477,7 @@ def test_what_all_see_does_not_depend_on_what_one_analyst_was_told(epsilon):
             model.predict(QUERIES[:asked], "ann")
         model.noise = model.predictor.noise = SeededNoise(5)
         again = model.restarted(Settings(n_features=D, classes=(0, 1, 2), epsilon=epsilon), SeededNoise(5))
-        again.replace_all(*again.settings.prepare(RECORDS, LABELS), NAMES)
+        again.replace_all(Given(*again.settings.prepare(RECORDS, LABELS), NAMES))
         train(again)
         assert model.ledger.spent(NAMES, "ann").any() == bool(asked)
         seen.append((again.predictor.model.weights.whole.tolist(), shared(again).tolist()))

@@ -158,7 +158,7 @@ def answered(seed, per_owner, contrast, poor):
     ledger.lower(Wanted(["p20", "p21"], np.array([0.5, 0.1]), units(UNIT // 80, 7), np.ones(2, dtype=bool)))
     shard = Shard(new_index(Settings(n_features=2, classes=(0, 1))), ledger)
     rows = quantise(rng.standard_normal((40, 2)))
-    shard.place(rows, rng.integers(4, size=40), np.arange(40) // per_owner, 0)
+    shard.place(rows, rng.integers(4, size=40), np.arange(40) // per_owner, (0, NEVER))
     plan, told = Plan(0.5, 30.0, float(rng.uniform(0.05, 2)), 4, contrast=contrast), []
     for _ in range(4):
         near = np.sort(rng.permutation(40)[: rng.integers(40)])

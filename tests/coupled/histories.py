@@ -4,7 +4,7 @@ An event is the same in both worlds, but for the target's part in it. Names of o
 """
 
 from dataclasses import dataclass, field, replace
-from itertools import count, product
+from itertools import count, islice, product
 
 import numpy as np
 
@@ -405,11 +405,11 @@ def _in_time(script, rng):
     return found
 
 
-def short_histories(events=8):
-    """Endless histories of a few events, most of them in memory, each with the observer whom it is about."""
+def short_histories(most, events=8, part=0, parts=1):
+    """Histories of a few events, most of them in memory, each with the observer whom it is about: every so manyth."""
     roads = (*("engine",) * 3, "store", *("engine",) * 3, "server", *("engine",) * 3, "cluster")
-    for seed in count(1):
-        for i, (mode, index, road) in enumerate(product(MODES, INDEXES, roads)):
-            only = (ALL, "ann", ALL, "eve")[(seed + i) % 4]
-            timely = bool((seed + i) % 3)
-            yield random_history(seed, road, mode, index, events=events, apart=only is not ALL, timely=timely), only
+    kinds = ((seed, *kind) for seed in count(1) for kind in enumerate(product(MODES, INDEXES, roads)))
+    for seed, i, (mode, index, road) in islice(kinds, part, most, parts):
+        only = (ALL, "ann", ALL, "eve")[(seed + i) % 4]
+        timely = bool((seed + i) % 3)
+        yield random_history(seed, road, mode, index, events=events, apart=only is not ALL, timely=timely), only

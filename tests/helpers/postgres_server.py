@@ -10,6 +10,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from helpers.places import in_memory
 from helpers.ports import free_port
 
 _FOUND = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
@@ -41,12 +42,6 @@ def why_not():
     return None
 
 
-def _roomy():
-    """Memory, where there is enough: a sync costs nothing there, and no test cuts the power. Else the usual place."""
-    memory = Path("/dev/shm")
-    return memory if memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30 else None
-
-
 class Server:
     """A running server. Everybody on this machine is let in over the socket; loopback asks for a password.
 
@@ -55,7 +50,7 @@ class Server:
 
     def __init__(self, more="", within=()):
         self._within = within
-        self.folder = Path(tempfile.mkdtemp(prefix="indknn-pg-", dir=_roomy()))
+        self.folder = Path(tempfile.mkdtemp(prefix="indknn-pg-", dir=in_memory()))
         if os.getuid() == 0:
             shutil.chown(self.folder, USER)
         self.data = self.folder / "data"

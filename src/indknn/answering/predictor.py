@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -36,7 +37,7 @@ from indknn.models.local_mean import LocalMean
 from indknn.models.probabilities import from_votes
 from indknn.models.shared_model import MOST_ROWS, Scores, distinct
 from indknn.models.shown_numbers import ShownNumbers
-from indknn.records.book import MAX_EPOCH, AnyShard, Near
+from indknn.records.any_shard import MAX_EPOCH, AnyShard, Near
 from indknn.records.indexes import ExactIndex
 from indknn.records.indexes.scan import MAX_QUERIES
 from indknn.records.shard import new_index
@@ -49,6 +50,10 @@ Each later check comes after a quarter more, and at least this many more."""
 MOST_EARLY = 1
 """How many extra checks for newcomers there may be between two of these, because queries have become unlike earlier
 ones. Every check costs people a little, so an analyst must not be able to cause many."""
+UNFINISHED = (
+    "training of the shared model was interrupted, or is due because a period has begun, and a query must not finish "
+    "it, because other analysts could see that somebody asked: `indknn train STORE`, or warm_up() of an estimator, does"
+)
 _TOGETHER = 1024  # queries whose scores are looked up at once
 _BLOCK = 64  # queries about which the adviser decides at once
 _BY_MODEL: ModelOnly | Votes = ModelOnly()
@@ -273,7 +278,8 @@ class Predictor:
         local, (paced, steps) = self._transcript(analyst).local, self.shard.ledger.fraction
         while local is not None and (share := local.due(paced / steps)) is not None:
             cost, K = share * self.settings.seen_by(analyst).budget, MIN_K * GRID
-            now = replace(plan, sigma2=NUMBER_SIZE / sqrt(2.0 * cost * MIN_K), centre=local.centre)
+            sigma2, cap = NUMBER_SIZE / sqrt(2.0 * cost * MIN_K), None  # all records of a person count as one
+            now = replace(plan, sigma2=sigma2, centre=local.centre, max_records_per_query=cap)
             admitted = self.shard.ask(self.shard.scan(query, EVERYBODY), [(now, analyst)], counted=False)
             (sums,) = self.shard.votes(admitted, [K], [now])
             release = NoisyVotes(now.scale2(K), mechanism.noisy_votes(sums, K, now, self.noise))
@@ -550,6 +556,8 @@ class Predictor:
         analysts still know what they were told, and the ledger knows who asked.
         """
         assert self.model is not None
+        waits = self.journal is None or not self.journal.background
+        here = waits and (self.model.due() is None or self._may_finish(requests))
         if not self.model.started:
             asked = np.concatenate([r.queries.values for r in requests])[: 4 * MOST_ROWS]
             self.start_round(asked[distinct(asked)] if self.public is None else None)
@@ -559,9 +567,20 @@ class Predictor:
                 self._plan_beyond(unnamed.answered)
                 recent = unnamed.density.queries().values if self.public is None else None
                 self.start_round(recent, by_queries=True)
-        if self.model.due() is not None and (self.journal is None or not self.journal.background):
+        if waits and not here:
+            warnings.warn(UNFINISHED, stacklevel=2)
+        elif here and self.model.due() is not None:
             for _ in self.training():
                 pass
+
+    def _may_finish(self, requests: Sequence[Request]) -> bool:
+        """Whether these queries may finish a round that was interrupted: not if others can see that somebody asked.
+
+        See rule 17. The first round may be finished by whoever asks first, and nobody was told anything before.
+        """
+        first = self.shard.epoch <= 1 and not (self.told or self._transcript(None).answers)
+        unnamed = self._alone() and all(request.analyst is None for request in requests)
+        return first or unnamed or self.shard.ledger.joint
 
     def _alone(self) -> bool:
         """Whether nobody but the unnamed analyst was told anything, or all analysts spend from one ledger."""

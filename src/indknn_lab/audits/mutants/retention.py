@@ -9,7 +9,7 @@ import numpy as np
 
 from indknn.core import clock
 from indknn.ledger import MemoryLedger
-from indknn.records.columns import Dates
+from indknn.records.by_slot import Dates
 from indknn.store import change, store
 from indknn.store.change import Erased
 from indknn.types import BoolArray, IntArray

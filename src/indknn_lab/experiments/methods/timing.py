@@ -18,6 +18,7 @@ from indknn.core.noise import SecureNoise
 from indknn.engine import Engine
 from indknn.errors import PrivacyWarning
 from indknn.settings import Settings
+from indknn.types import Given
 from indknn_lab.baselines import LinearNoisySGD, PrivateKNN
 from indknn_lab.experiments.methods.base import Method
 from indknn_lab.experiments.units import Result
@@ -44,10 +45,10 @@ class Timing(Method, kind="timing", methods=("indknn", "private_knn", "noisy_sgd
         def leave_and_return() -> None:
             i = next(people)
             engine.forget_owners([i])
-            engine.put(data.private[slice(i, i + 1)], data.labels[i : i + 1], [i])
+            engine.put(Given(data.private[slice(i, i + 1)], data.labels[i : i + 1], [i]))
 
         return {
-            "fill": _shortest(lambda: engine.put(data.private, data.labels, None), 1),
+            "fill": _shortest(lambda: engine.put(Given(data.private, data.labels)), 1),
             "per_query": _shortest(lambda: engine.predict(Q)) / len(Q),
             "per_query_alone": _shortest(lambda: [engine.predict(Q[i : i + 1]) for i in range(len(Q))]) / len(Q),
             "change": _shortest(leave_and_return) / 2,

@@ -25,10 +25,10 @@ _HELD: Final = 0
 """In place of the date of a record under a hold. It takes no part, and it is not due."""
 
 
-class Column:
+class BySlot:
     """Numbers of at most 32 bits. A slot that was never set has the number `blank`.
 
-    >>> column = Column(-1)
+    >>> column = BySlot(-1)
     >>> column.expect(1000)
     >>> column[np.array([3, 999])].tolist(), column.nbytes
     ([-1, -1], 0)
@@ -108,7 +108,7 @@ class Dates:
     """
 
     def __init__(self) -> None:
-        self._until = Column(NEVER)
+        self._until = BySlot(NEVER)
         self._kept: dict[int, int] = {}  # the dates of records under a hold
         self._looked = -1  # the hour at which `_todo` was made
         self._todo: IntArray = np.zeros(0, dtype=np.int64)
