@@ -37,9 +37,8 @@ from indknn_lab.baselines import LinearNoisySGD
 from indknn_lab.baselines.knn import SENSITIVITY
 from indknn_lab.baselines.pricing import SamplingAccountant, noise_multiplier
 from indknn_lab.datasets import TITLES, find_datasets, load_features
-from indknn_lab.experiments.data import Data, NearestLabels
-from indknn_lab.experiments.methods.rivals import sampled_votes
-from indknn_lab.experiments.units import write_json
+from indknn_lab.experiments.data import Data, NearestLabels, write_json
+from indknn_lab.experiments.methods.queries import sampled_votes
 from indknn_lab.tuning import sigma2_for_store
 
 KEPT = Path(__file__).parents[1] / "docs" / "results" / "tools.json"

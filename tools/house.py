@@ -18,20 +18,20 @@ ROOT = Path(__file__).parents[1]
 PASSAGE = 8
 LIMITS: dict[str, tuple[int, int, int]] = {
     # package: lines, files, the longest function
-    "indknn": (30319, 114, 55),
-    "indknn/*.py": (3265, 14, 34),
+    "indknn": (30158, 114, 55),
+    "indknn/*.py": (3244, 14, 34),
     "indknn/answering": (975, 4, 28),
-    "indknn/cli": (2792, 11, 55),
+    "indknn/cli": (2796, 11, 55),
     "indknn/client": (955, 3, 42),
-    "indknn/cluster": (1145, 6, 25),
+    "indknn/cluster": (1142, 6, 25),
     "indknn/core": (2656, 14, 43),
-    "indknn/ledger": (1403, 4, 41),
+    "indknn/ledger": (1386, 4, 41),
     "indknn/models": (2779, 12, 39),
-    "indknn/records": (1951, 8, 34),
+    "indknn/records": (1951, 8, 26),
     "indknn/server": (4275, 12, 51),
-    "indknn/store": (5768, 18, 44),
-    "indknn/tables": (2346, 8, 42),
-    "indknn_lab": (11963, 82, 59),
+    "indknn/store": (5673, 18, 43),
+    "indknn/tables": (2326, 8, 42),
+    "indknn_lab": (10996, 58, 56),
 }
 DUPLICATES = 0
 """How many passages of eight lines may stand twice."""

@@ -104,7 +104,6 @@ class Target:
 
     @cached_property
     def budget(self) -> float:
-        """B."""
         return accounting.budget(self.epsilon, self.delta, self.accountant)
 
     @property
@@ -124,7 +123,6 @@ class Trial:
 
     @property
     def accuracy(self) -> float:
-        """The median."""
         return median(self.accuracies)
 
 
@@ -141,7 +139,6 @@ class Tuning:
 
     @property
     def best(self) -> Trial:
-        """The best trial."""
         return self.trials[0]
 
     @property
@@ -223,12 +220,8 @@ def _settings(
     base = Settings(
         n_features=X.shape[1],
         classes=tuple(np.unique(y).tolist()),
-        epsilon=target.epsilon,
-        delta=target.delta,
         max_queries=target.planned if candidate.mode == "votes" else target.max_queries,
-        kernel=target.kernel,
-        bandwidth=target.bandwidth,
-        accountant=target.accountant,
+        **{name: getattr(target, name) for name in ("epsilon", "delta", "kernel", "bandwidth", "accountant")},
         mode="votes" if candidate.model_share is None else "model",
         model_share=candidate.model_share or 0.9,
         free_repeats=False,

@@ -20,7 +20,7 @@ from indknn.ledger import SHARED
 from indknn.records.indexes import make_index
 from indknn.settings import Settings
 from indknn.types import tau_on_grid
-from indknn_lab.audits.worlds import hurried
+from indknn_lab.audits.scenarios import hurried
 
 D, CLASSES = 5, [0, 1, 2]
 seeds = st.integers(0, 2**32 - 1)

@@ -238,7 +238,7 @@ def test_a_refit_that_was_interrupted_waits_too(monkeypatch):
     again = model.restarted(SETTINGS, SeededNoise(1))
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "_finish_round", lambda self: list(islice(self.predictor.training(), 3)))
-        again.replace_all(*SETTINGS.prepare(RECORDS[:FEW], LABELS[:FEW]), NAMES[:FEW])
+        again.replace_all(Given(*SETTINGS.prepare(RECORDS[:FEW], LABELS[:FEW]), NAMES[:FEW]))
     due = again.predictor.model.due()
     with pytest.warns(UserWarning, match="indknn train STORE"):
         again.predict(QUERIES[2:4], "bob")

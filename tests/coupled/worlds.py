@@ -40,8 +40,8 @@ from indknn.server import worker
 from indknn.settings import Settings
 from indknn.store import journal
 from indknn_lab.audits.patches import patched
+from indknn_lab.audits.scenarios import hurried
 from indknn_lab.audits.served import Repeatable, in_step
-from indknn_lab.audits.worlds import hurried
 
 SMALL = [
     (training, "_BLOCK", 3),

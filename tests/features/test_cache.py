@@ -61,7 +61,7 @@ def test_resumes_after_a_crash(tmp_path):
 
 
 def test_a_crash_while_writing_leaves_no_shard(tmp_path, monkeypatch):
-    from indknn_lab.features import cache
+    from indknn_lab import features as cache
 
     def fail(source, target):
         raise OSError("no space left")

@@ -71,7 +71,9 @@ def test_a_wheel_works_in_an_environment_of_its_own(sdist, compiler, tmp_path):
     out.mkdir()
     wheel = build("wheel", source, out, **({} if compiler else {"CC": "/bin/false"}))
     names = zipfile.ZipFile(wheel).namelist()
-    for needed in ("indknn/py.typed", "indknn/server/console/index.html", "indknn_lab/demonstration/report.html"):
+    pages = [f"indknn_lab/{folder}/report.html" for folder in ("audits", "demonstration", "plots")]
+    texts = ["indknn_lab/demonstration/story.txt", "indknn_lab/experiments/items/findings.toml"]
+    for needed in ("indknn/py.typed", "indknn/server/console/index.html", *pages, *texts):
         assert needed in names
     built = {Path(name).name.partition(".")[0] for name in names if name.endswith(".so")}
     if not compiler:

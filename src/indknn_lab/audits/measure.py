@@ -1,24 +1,232 @@
-"""Runs trials of scenarios and computes bounds from them."""
+"""Runs trials of scenarios and computes bounds from them.
+
+Bounds that need a million trials come from a simulation of many transcripts at once. There the target is alone.
+Admission uses the mechanism's own `count`. Settling is written again here, because K differs in every trial, and
+`settle` of the mechanism handles one query at a time. `tests/lab/audits` runs both with the same noise. It checks that
+charges and labels are exactly the same, and losses the same up to rounding.
+
+**Bounds** are lower bounds on privacy loss from counted events. All hold with the stated confidence, for any
+distinguisher.
+
+A distinguisher says for each transcript whether the target is "in" or "out". Its true and false positive rates are
+bounded by Clopper and Pearson (1934). Then:
+
+``epsilon``
+    (ε, δ)-DP requires TPR <= e^ε·FPR + δ, and the same for the complement. So ε >= log((TPR - δ)/FPR).
+``mu``
+    μ-GDP requires TPR <= Φ(Φ⁻¹(FPR) + μ). So μ >= Φ⁻¹(TPR) - Φ⁻¹(FPR)  (Dong, Roth & Su 2022; Nasr et al. 2023).
+
+The second bound needs far fewer trials to refute a claim of GDP, because it needs no rare events.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import log, sqrt
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtri
+from scipy.stats import beta as beta_distribution
+from scipy.stats import binom
 
-from indknn.core import accounting, training
+from indknn.core import accounting, mechanism, training
+from indknn.core.accounting import UNIT, to_units
+from indknn.core.mechanism import MIN_K
 from indknn.core.noise import Noise, SecureNoise, SeededNoise
 from indknn.models.shared_model import CLIP
 from indknn.settings import Settings
-from indknn.types import GRID, FloatArray
-from indknn_lab.audits.bounds import lower_bounds
-from indknn_lab.audits.scenarios import BASE, MODEL
-from indknn_lab.audits.simulate import Shot, random_draw, simulate
+from indknn.types import GRID, FloatArray, IntArray
+from indknn_lab.audits.scenarios import BASE, MODEL, Scenario, Sight, play
 from indknn_lab.audits.tap import Recorder
-from indknn_lab.audits.worlds import Scenario, Sight, play
+
+# The thresholds that are tried. μ is measured best in the middle, and ε in the tails. With few thresholds, the best one
+# on the first trials is less often best by luck.
+_QUANTILES = {"epsilon": np.linspace(0.002, 0.998, 60), "mu": np.linspace(0.1, 0.9, 9)}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The bounds that a set of trials proves. `trials` counts both worlds, and also trials that chose the threshold."""
+
+    epsilon: float
+    mu: float
+    trials: int
+
+
+def lower_rate(hits: float, trials: float, error: float) -> float:
+    """A lower bound on the true rate. It is wrong with probability at most `error`.
+
+    >>> 0.95 < lower_rate(100, 100, 0.01) < 1.0, lower_rate(0, 100, 0.01)
+    (True, 0.0)
+    """
+    return float(beta_distribution.ppf(error, hits, trials - hits + 1)) if hits > 0 else 0.0
+
+
+def upper_rate(hits: float, trials: float, error: float) -> float:
+    """An upper bound on the true rate. It is wrong with probability at most `error`."""
+    return 1.0 - lower_rate(trials - hits, trials, error)
+
+
+def epsilon_from_rates(tpr: float, fpr: float, delta: float) -> float:
+    """These rates refute (ε, δ)-DP for every ε below the result.
+
+    >>> round(epsilon_from_rates(0.5, 0.1, 0.0), 3)
+    1.609
+    """
+    return log((tpr - delta) / fpr) if tpr - delta > fpr > 0.0 else 0.0
+
+
+def mu_from_rates(tpr: float, fpr: float) -> float:
+    """These rates refute μ-GDP for every μ below the result.
+
+    >>> round(mu_from_rates(0.8413, 0.5), 2)
+    1.0
+    """
+    return max(0.0, float(ndtri(tpr) - ndtri(fpr))) if tpr > 0.0 and fpr < 1.0 else 0.0
+
+
+def lower_bounds(present: FloatArray, absent: FloatArray, delta: float, error: float) -> Bounds:
+    """The bounds from the scores of transcripts in the two worlds. Each bound fails with probability <= `error`.
+
+    A quarter of the trials is used to choose the threshold and its side. Only the rest is counted. A threshold that was
+    chosen on the counted trials would need a correction.
+    """
+    n = min(len(present), len(absent))
+    choose, test = slice(0, n // 4), slice(n // 4, n)
+    weight = (n - n // 4) / max(n // 4, 1)  # as if as many trials chose the threshold as are counted
+    pooled = np.concatenate([present[choose], absent[choose]])
+    best = dict.fromkeys(_QUANTILES, (-1.0, 0.0, 1))
+    for name, quantiles in _QUANTILES.items():
+        for cut in np.unique(np.quantile(pooled, quantiles)).tolist():
+            for side in (1, -1):
+                found = _at(present[choose], absent[choose], cut, side, delta, error, weight)[name]
+                best[name] = max(best[name], (found, cut, side))
+    final = {
+        name: _at(present[test], absent[test], cut, side, delta, error)[name] for name, (_, cut, side) in best.items()
+    }
+    return Bounds(final["epsilon"], final["mu"], 2 * n)
+
+
+def _at(
+    present: FloatArray, absent: FloatArray, cut: float, side: int, delta: float, error: float, weight: float = 1.0
+) -> dict[str, float]:
+    """The bounds of the distinguisher that says "in" above the threshold. For side -1 it says "out" below it."""
+    hits, others = (present >= cut, absent >= cut) if side > 0 else (absent < cut, present < cut)
+    tpr = lower_rate(weight * hits.sum(), weight * len(hits), error / 2)
+    fpr = upper_rate(weight * others.sum(), weight * len(others), error / 2)
+    return {"epsilon": epsilon_from_rates(tpr, fpr, delta), "mu": mu_from_rates(tpr, fpr)}
+
+
+def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """The probability of this many correct guesses or more, if the run was (ε, δ)-DP.
+
+    This is theorem 5.2 of Steinke, Nasr & Jagielski (2023).
+
+    >>> one_run_p_value(1000, 100, 50, 0.0, 0.0) > 0.4, one_run_p_value(1000, 100, 90, 1.0, 1e-5) < 0.01
+    (True, True)
+    """
+    q = 1.0 / (1.0 + np.exp(-epsilon))
+    tail = float(binom.sf(correct - 1, guesses, q))
+    i = np.arange(1, correct + 1)
+    window = np.cumsum(binom.pmf(correct - i, guesses, q))  # P(correct - i <= W < correct)
+    alpha = float((window / i).max()) if correct else 0.0
+    return min(1.0, tail + 2.0 * canaries * delta * alpha)
+
+
+def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, error: float) -> float:
+    """The largest ε that this many correct guesses refute."""
+
+    def excess(epsilon: float) -> float:
+        return one_run_p_value(canaries, guesses, correct, epsilon, delta) - error
+
+    return 0.0 if excess(0.0) > 0.0 else max(0.0, float(brentq(excess, 0.0, 20.0)) - 1e-9)  # on the safe side
+
+
+_SLACK = 1.0 + 2.0**-32  # as in charge_units
+
+Draw = Callable[[FloatArray, int], IntArray]
+"""A function that draws rounded normals of shape (trials, size), with one scale per trial."""
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One query: how many of the target's records it selects, and their votes in grid units."""
+
+    m: int
+    votes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The transcripts: losses if votes are seen, losses if only labels are seen, labels, and what was spent."""
+
+    votes_loss: FloatArray
+    labels_loss: FloatArray
+    labels: IntArray
+    spent: IntArray
+
+
+def simulate(settings: Settings, shots: list[Shot], present: bool, trials: int, draw: Draw) -> Run:
+    """Run Algorithm 3 with a lone target and two labels, `trials` times in parallel."""
+    assert settings.tau is not None
+    plan, budget = settings.plan(settings.tau), to_units(settings.budget)
+    spent = np.zeros(trials, dtype=np.int64)
+    votes_loss, labels_loss, labels = np.zeros(trials), np.zeros(trials), np.zeros((trials, len(shots)), dtype=np.int64)
+    everyone = np.arange(trials)
+    scale1 = np.full(trials, float(plan.scale1))
+    for t, shot in enumerate(shots):
+        who = mechanism.Group(everyone, np.full(trials, shot.m), everyone[:0], everyone[:0], everyone[:0])
+        counted = mechanism.count(who, budget - spent, plan)
+        m = np.zeros(trials, dtype=np.int64)
+        m[counted.group.owners] = shot.m * GRID
+        spent[counted.group.owners] += counted.charges
+        raw = present * m + draw(scale1, 1)[:, 0]
+        K = np.maximum(raw, MIN_K * GRID)
+        scale2 = _scale2(plan.sigma2, K)
+        vote = np.where(m[:, None] > 0, np.array(shot.votes), 0)
+        vote, charges = _settle(vote, budget - spent, scale2)
+        spent += charges
+        scores = present * vote + draw(scale2, plan.n_classes)
+        labels[:, t] = np.argmax(scores, axis=1)
+        counts_loss = _loss(raw[:, None], m[:, None], scale1)
+        votes_loss += counts_loss + _loss(scores, vote, scale2)
+        gap = (vote[:, 1] - vote[:, 0]) / (scale2 * np.sqrt(2.0)) * (2 * labels[:, t] - 1)
+        labels_loss += counts_loss + log_ndtr(gap) - np.log(0.5)
+    return Run(votes_loss, labels_loss, labels, spent)
+
+
+def random_draw(rng: np.random.Generator) -> Draw:
+    """Ordinary seeded noise."""
+    return lambda scale, size: np.rint(rng.standard_normal((len(scale), size)) * scale[:, None]).astype(np.int64)
+
+
+def _scale2(sigma2: float, K: IntArray) -> FloatArray:
+    """`Plan.scale2` for many K: the square root, rounded up."""
+    square = (sigma2 * sigma2) * GRID * K.astype(np.float64)
+    root = np.floor(np.sqrt(square))
+    result: FloatArray = np.where(root * root >= square, root, root + 1.0)
+    return result
+
+
+def _settle(vote: IntArray, remaining: IntArray, scale: FloatArray) -> tuple[IntArray, IntArray]:
+    """`mechanism.settle` for many trials, each with its own scale."""
+    squared = (vote.astype(np.float64) * vote).sum(axis=1)
+    double = 2.0 * scale * scale
+    limit = np.maximum(remaining - 1, 0).astype(np.float64) * (double / UNIT) / (_SLACK * _SLACK)
+    shrink = np.sqrt(np.minimum(1.0, limit / np.maximum(squared, 1.0)))[:, None]
+    vote = np.where(shrink < 1.0, np.floor(vote * shrink), vote).astype(np.int64)
+    squared = (vote.astype(np.float64) * vote).sum(axis=1)
+    return vote, np.ceil(squared * (UNIT / double * _SLACK)).astype(np.int64)
+
+
+def _loss(x: IntArray, shift: IntArray, scale: FloatArray) -> FloatArray:
+    a, d = x / scale[:, None], shift / scale[:, None]
+    result: FloatArray = (a * d - d * d / 2.0).sum(axis=1)
+    return result
+
 
 _APART = 1_000_000
 """The distance between the seeds of two rounds."""
@@ -49,7 +257,6 @@ class Measured:
 
     @property
     def tightness(self) -> float:
-        """The best bound as a share of the claim."""
         return max(self.epsilon, self.epsilon_gdp) / self.claimed_epsilon
 
 
@@ -76,7 +283,6 @@ class Rounds:
         self._scores: list[tuple[FloatArray, FloatArray]] = []
 
     def play(self, trials: int) -> None:
-        """Run one more round."""
         start = time.perf_counter()
         self._scores.append(scores_of(self.scenario, trials, self.seed + _APART * len(self._scores)))
         self.seconds += time.perf_counter() - start
@@ -85,7 +291,6 @@ class Rounds:
         return len(self._scores)
 
     def measured(self, error: float) -> Measured:
-        """The bounds from all rounds together."""
         path = "product, exact noise" if self.scenario.exact_noise else "product"
         present, absent = (np.concatenate(world) for world in zip(*self._scores, strict=True))
         return _measured(self.scenario, path, lambda: (present, absent), self.seed, error, self.seconds)

@@ -5,19 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from html import escape
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Any
 
-from indknn_lab.audits.attacks.membership import Membership
+from indknn_lab.audits.attacks import Membership
 from indknn_lab.audits.runner import Outcome, Report
-
-_STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#222}
-table{border-collapse:collapse;font-size:13px;width:100%}
-td,th{padding:.25rem .5rem;text-align:left;border-bottom:1px solid #ddd}
-.bad{color:#b00020;font-weight:600}.good{color:#1b6e37;font-weight:600}
-svg text{font:12px system-ui,sans-serif}
-"""
 
 
 def as_dict(report: Report) -> dict[str, Any]:
@@ -103,26 +97,20 @@ def html(report: Report) -> str:
     """The HTML page."""
     data, look = as_dict(report), "good" if report.outcome is Outcome.PASSED else "bad"
     lines = [f"{report.outcome.capitalize()}.", *report.problems, *_missing(report)]
-    verdict = "".join(f"<p class={look}>{escape(line)}</p>" for line in lines)
-    asked = "" if report.minutes is None else f"{report.minutes:g} minutes asked for, "
-    return "\n".join(
-        [
-            f"<!doctype html><html lang=en><meta charset=utf-8><title>indknn audit</title><style>{_STYLE}</style>",
-            f"<h1>Audit of the promise</h1>{verdict}",
-            f"<p>{asked}{report.seconds:.0f} s used, {report.worked:.0f} s of the "
-            f"processor, seed {report.seed}, "
-            f"{escape(report.machine)}. All bounds together hold with {report.confidence:.0%} confidence "
-            f"(each with error {report.error_per_bound:.1e}).</p>",
-            "<h2>Claimed against measured ε</h2><p>Epsilon is proven by counting events at δ. Epsilon gdp follows from "
-            "the proven μ. Tightness is the larger of the two as a share of the claim, drawn as a bar.</p>",
-            _table(data["scenarios"]),
-            "<h2>Mutants</h2>",
-            _table(data["mutants"]),
-            "<h2>Attacks</h2>",
-            *(f"<p>{escape(sentence)}</p>" for sentence in (*_sentences(report), *_closing(report))),
-            _roc(report.membership) if report.membership else "",
-            "</html>",
-        ]
+    sentences = (*_sentences(report), *_closing(report))
+    return Template((files("indknn_lab.audits") / "report.html").read_text(encoding="utf-8")).substitute(
+        verdict="".join(f"<p class={look}>{escape(line)}</p>" for line in lines),
+        asked="" if report.minutes is None else f"{report.minutes:g} minutes asked for, ",
+        seconds=f"{report.seconds:.0f}",
+        worked=f"{report.worked:.0f}",
+        seed=report.seed,
+        machine=escape(report.machine),
+        confidence=f"{report.confidence:.0%}",
+        error=f"{report.error_per_bound:.1e}",
+        scenarios=_table(data["scenarios"]),
+        mutants=_table(data["mutants"]),
+        attacks="\n".join(f"<p>{escape(sentence)}</p>" for sentence in sentences),
+        roc=_roc(report.membership) if report.membership else "",
     )
 
 

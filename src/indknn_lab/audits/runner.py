@@ -1,4 +1,4 @@
-"""Runs the whole audit.
+"""Runs the whole audit: the product's checks and probes, all mutants, scenarios, simulations and attacks.
 
 First comes everything that is required, each with its least number of trials. Then, with more trials, whatever can
 use them. Without a limit all of it is done, however busy the machine is. Then a run with the same seed gives the same
@@ -6,32 +6,151 @@ figures everywhere, except for the timing attack, which measures real time. With
 trials are planned, and nothing starts after they are over. If something required is missing then, the audit does not
 pass. The time does not depend on any result, so bounds from fewer trials are also valid. The probability that any
 bound on a correct mechanism exceeds its claim is at most 5%, over all bounds of a run together.
+
+Probes are small statistical audits that are cheap enough to run against a mutant. A fixed number of trials finds only
+large violations; `checks` finds the small ones. Probes claim little (ε = 1), so that a moderate loss is a large
+violation.
 """
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from indknn.errors import InvalidInputError
-from indknn_lab.audits.allowance import Allowance, Clock, Progress
-from indknn_lab.audits.attacks import floats
-from indknn_lab.audits.attacks.floats import FloatAttack
-from indknn_lab.audits.attacks.membership import Membership, membership
-from indknn_lab.audits.attacks.timing import Timing, timing
-from indknn_lab.audits.checks import CHECKS
-from indknn_lab.audits.measure import Measured, Rounds, measure_gradients, measure_simulated, simulations
+from indknn.errors import IndKNNError, InvalidInputError
+from indknn_lab.audits.attacks import FloatAttack, Membership, OneRun, Timing, floats, membership, one_run, timing
+from indknn_lab.audits.checks import CHECKS, Check
+from indknn_lab.audits.measure import (
+    Measured,
+    Rounds,
+    claimed_mu,
+    lower_bounds,
+    measure_gradients,
+    measure_simulated,
+    scores_of,
+    simulations,
+)
 from indknn_lab.audits.mutants import MUTANTS
-from indknn_lab.audits.one_run import OneRun, one_run
-from indknn_lab.audits.probes import PROBES, TRIALS, Verdict, failed_checks, failed_probes, judge
-from indknn_lab.audits.scenarios import scenarios
+from indknn_lab.audits.patches import Mutant
+from indknn_lab.audits.scenarios import BASE, MODEL, Scenario, analysts, asking, scenarios
+
+TRIALS = 60
+ERROR = 1e-5
+"""The probability that a correct mechanism fails a probe. In practice this never happens."""
+
+_SMALL, _EVERYBODY = replace(BASE, epsilon=1.0, sigma2=0.2), tuple("abcdef")
+PROBES: list[Scenario] = [
+    Scenario("votes until exhaustion", "", _SMALL, asking(12)),
+    Scenario("labels of a lone record", "", replace(_SMALL, sigma2=2.0), asking(6), "labels"),
+    Scenario("five records", "", replace(_SMALL, max_queries=300), asking(8, 5)),
+    Scenario("pooled analysts", "", replace(_SMALL, global_epsilon=1.0), analysts(_EVERYBODY, _EVERYBODY, 2)),
+    Scenario("many records", "", replace(MODEL, epsilon=1.0), asking(1, 20), hurried=True),  # else nobody would vote
+]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found wrong with a mutant, by the name of the check or probe.
+
+    `caught` is true if at least one check found it, and every probe that the mutant names.
+    """
+
+    mutant: str
+    wrong: str
+    checks: dict[str, str]
+    probes: dict[str, str]
+    caught: bool
+    seconds: float
+
+
+def failed_checks(checks: dict[str, Check] = CHECKS, *, first: bool = False) -> dict[str, str]:
+    """What the checks find wrong with the code in place, by check. With `first`, stop at the first check that fails."""
+    found = {}
+    for name, check in checks.items():
+        try:
+            problem = check()
+        except IndKNNError as error:  # it counts if a guard of the product stops a mutant, not if it just crashes
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            found[name] = problem
+            if first:
+                break
+    return found
+
+
+def failed_probes(seed: int, trials: int = TRIALS, probes: Sequence[Scenario] = PROBES) -> dict[str, str]:
+    """The probes that measure more than is claimed, for the code in place."""
+    found = {}
+    for scenario in probes:
+        mu = lower_bounds(*scores_of(scenario, trials, seed), scenario.settings.delta, ERROR).mu
+        if mu > claimed_mu(scenario):
+            found[scenario.name] = f"μ >= {mu:.2f}, claimed {claimed_mu(scenario):.2f}"
+    return found
+
+
+def judge(mutant: Mutant, seed: int, trials: int = TRIALS) -> Verdict:
+    """Run the checks against a mutant until one catches it, and all probes that it names."""
+    start = time.perf_counter()
+    named = [scenario for scenario in PROBES if scenario.name in mutant.probes]
+    try:
+        with mutant():
+            checks, probes = failed_checks(first=True), failed_probes(seed, trials, named)
+    except Exception as error:
+        crashed = f"{mutant.wrong}; it crashed: {type(error).__name__}: {error}"
+        return Verdict(mutant.name, crashed, {}, {}, False, time.perf_counter() - start)
+    caught = bool(checks) and len(probes) == len(named)
+    return Verdict(mutant.name, mutant.wrong, checks, probes, caught, time.perf_counter() - start)
+
+
+Clock = Callable[[], float]
+Progress = Callable[[str, int, int], None]
+Thing = TypeVar("Thing")
+
+
+class Allowance:
+    """The seconds for an audit, or None for as long as it takes.
+
+    Work that was started is finished. Nothing starts after the time is over.
+
+    >>> times = iter(range(100))
+    >>> allowance = Allowance(4.0, lambda: next(times))
+    >>> list(allowance.part("checks", [("first", 1), ("second", 2), ("third", 3), ("fourth", 4)])), allowance.missing
+    ([1, 2, 3], ['checks: fourth'])
+    """
+
+    def __init__(self, seconds: float | None, clock: Clock, progress: Progress = lambda label, done, total: None):
+        self._clock, self._progress = clock, progress
+        self._start = clock()
+        self._end = None if seconds is None else self._start + seconds
+        self.missing: list[str] = []
+        """The required things for which there was no time, each with its part."""
+        self.fewer: list[str] = []
+        """The parts that were to be repeated with more trials, and were not, or not all of them."""
+
+    @property
+    def seconds(self) -> float:
+        return self._clock() - self._start
+
+    def part(self, part: str, things: Iterable[tuple[str, Thing]], *, required: bool = True) -> Iterator[Thing]:
+        """The things of a part that there is time for. The names of the others are kept, see `missing` and `fewer`."""
+        named = list(things)
+        for done, (name, thing) in enumerate(named):
+            self._progress(part, done, len(named))
+            if self._end is None or self._clock() < self._end:
+                yield thing
+            elif required:
+                self.missing.append(f"{part}: {name}")
+            elif part not in self.fewer:
+                self.fewer.append(part)
+        self._progress(part, len(named), len(named))
+
 
 CONFIDENCE = 0.95
 PLANNED = 2.0
@@ -100,7 +219,6 @@ class Report:
 
     @property
     def strongest(self) -> Measured | None:
-        """The scenario whose bound is nearest to its claim."""
         return max(self.scenarios, key=lambda m: m.tightness, default=None)
 
 
@@ -123,29 +241,35 @@ def run(
     verdicts = tuple(judge(mutant, seed, TRIALS) for mutant in mutants)
     for _ in range(_LEAST_ROUNDS):
         _play(allowance, product, required=True)
-    simulated: dict[str, Any] = {}
-    attacked: dict[str, Any] = {}
+    simulated: dict[str, Done] = {}
+    attacked: dict[str, Done] = {}
     for size in (_LEAST, planned) if planned > _LEAST else (_LEAST,):
         required = size == _LEAST
-        simulated |= _done(allowance, "simulations", _simulations(size, seed, error), required=required)
-        attacked |= _done(allowance, "attacks", _attacks(size, seed, error), required=required)
+        _do(allowance, "simulations", _simulations(size, seed, error), simulated, required=required)
+        _do(allowance, "attacks", _attacks(size, seed, error), attacked, required=required)
     rounds = round(_TRIALS_A_MINUTE * planned / _ROUND)
     for _ in range(_LEAST_ROUNDS, rounds):
         _play(allowance, product, required=False)
+    measured = [one.measured(error) for one in product if len(one)]
+    measured += [done.result for done in simulated.values()]
+    found: dict[str, Any] = {name: done.result for name, done in attacked.items()}
     counted = {"more rounds": f"scenarios ({min(map(len, product))} of {rounds} rounds)"}
     return Report(
         minutes=minutes,
         seed=seed,
         confidence=CONFIDENCE,
         error_per_bound=error,
-        scenarios=(*(one.measured(error) for one in product if len(one)), *simulated.values()),
-        one_run=attacked.get("one run"),
+        scenarios=(
+            *(one.measured(error) for one in product if len(one)),
+            *(done.result for done in simulated.values()),
+        ),
+        one_run=found.get("one run"),
         product_checks=checks,
         product_probes=probes,
         mutants=verdicts,
-        membership=attacked.get("membership"),
-        floats=attacked.get("floats", ()),
-        timing=attacked.get("timing", ()),
+        membership=found.get("membership"),
+        floats=found.get("floats", ()),
+        timing=found.get("timing", ()),
         missing=tuple(dict.fromkeys(allowance.missing)),
         left_out=tuple(counted.get(part, part) for part in allowance.fewer),
         seconds=allowance.seconds,
@@ -172,28 +296,38 @@ def _play(allowance: Allowance, product: list[Rounds], *, required: bool) -> Non
         rounds.play(max(int(_ROUND * rounds.scenario.share), 8))
 
 
-def _done(allowance: Allowance, part: str, works: dict[str, Callable[[], Any]], *, required: bool) -> dict[str, Any]:
-    """The results of this work, by name. With more trials a result takes the place of the earlier one."""
-    named = ((name, (name, work)) for name, work in works.items())
-    return {name: work() for name, work in allowance.part(part, named, required=required)}
+class Done(NamedTuple):
+    """Work with all of its arguments, and its result."""
+
+    work: partial[Any]
+    result: Any
 
 
-def _simulations(minutes: float, seed: int, error: float) -> dict[str, Callable[[], Measured]]:
+def _do(
+    allowance: Allowance, part: str, works: dict[str, partial[Any]], earlier: dict[str, Done], *, required: bool
+) -> None:
+    """Do this work. With more trials a result takes the place of the earlier one; with as many it would be the same."""
+    new = {name: work for name, work in works.items() if name not in earlier or earlier[name].work.args != work.args}
+    for name, work in allowance.part(part, ((name, (name, work)) for name, work in new.items()), required=required):
+        earlier[name] = Done(work, work())
+
+
+def _simulations(minutes: float, seed: int, error: float) -> dict[str, partial[Any]]:
     """The simulations of scenarios, with the trials for so many minutes."""
     many = int(40_000 * minutes)
-    works: dict[str, Callable[[], Measured]] = {
+    works: dict[str, partial[Any]] = {
         one[0].name: partial(measure_simulated, one, many, seed + 10_000 + i, error)
         for i, one in enumerate(simulations())
     }
     return {**works, "many trials, gradients": partial(measure_gradients, many // 4, seed + 20_000, error)}
 
 
-def _attacks(minutes: float, seed: int, error: float) -> dict[str, Callable[[], Any]]:
+def _attacks(minutes: float, seed: int, error: float) -> dict[str, partial[Any]]:
     """The attacks, as large as there is time for in so many minutes."""
     most = max(minutes, 1.0)
     return {
-        "one run": lambda: one_run(min(4000, int(1000 + 500 * minutes)), seed, error),
-        "membership": lambda: membership(min(20_000, int(1500 * most)), seed, error),
-        "floats": lambda: tuple(floats.both(min(200_000, int(20_000 * most)), seed, 1e-6)),
-        "timing": lambda: tuple(timing(min(1000, max(20, int(40 * minutes))), 1e-3)),
+        "one run": partial(one_run, min(4000, int(1000 + 500 * minutes)), seed, error),
+        "membership": partial(membership, min(20_000, int(1500 * most)), seed, error),
+        "floats": partial(floats, min(200_000, int(20_000 * most)), seed, 1e-6),
+        "timing": partial(timing, min(1000, max(20, int(40 * minutes))), 1e-3),
     }

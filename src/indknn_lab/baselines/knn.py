@@ -24,7 +24,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor, sqrt
 from numbers import Integral, Real
@@ -162,11 +161,6 @@ def nearest_in_sample(similarity: FloatArray, k: int, coins: Callable[[int], Boo
     return nearest(similarity, length)[thrown][:k]
 
 
-def vote(labels: IntArray, n_classes: int) -> IntArray:
-    """How many of these labels each class has."""
-    return np.bincount(labels, minlength=n_classes)
-
-
 Entropy = Callable[[int], bytes]
 
 
@@ -207,15 +201,11 @@ def entropy_from(random_state: int | np.random.Generator | np.random.RandomState
     return np.random.default_rng([int(random_state), 0x706F6973]).bytes
 
 
-_COUNTING = Lock()
-
-
-@dataclass
 class AnswerCounter:
     """Counts answers, and raises an error beyond the limit. Safe to share between threads."""
 
-    limit: int
-    answered: int = 0
+    def __init__(self, limit: int):
+        self.limit, self.answered = limit, 0
 
     def take(self, n: int, promise: str) -> None:
         """Count n answers before they are given: all of them or none."""
@@ -225,6 +215,9 @@ class AnswerCounter:
                 queries = "query" if left == 1 else "queries"
                 raise PrivacyError(f"{promise} covers {left} more {queries}, got {n}: none of them was answered")
             self.answered += n
+
+
+_COUNTING = Lock()
 
 
 class NaivePrivateKNN(PrivateClassifier):
@@ -331,13 +324,11 @@ class NaivePrivateKNN(PrivateClassifier):
 
     @property
     def queries_answered_(self) -> int:
-        """How many queries this object has answered, over all fits."""
         check_is_fitted(self)
         return self._counter.answered
 
     @property
     def max_queries_left(self) -> int:
-        """How many more queries will be answered."""
         check_is_fitted(self)
         return self._counter.limit - self._counter.answered
 
@@ -357,7 +348,7 @@ class NaivePrivateKNN(PrivateClassifier):
     def _votes(self, queries: Vectors) -> Iterator[IntArray]:
         """The vote of each query without noise. It must not leave this class."""
         for similarity in similarities(queries, self._records):
-            yield vote(self._labels[nearest(similarity, self.k)], len(self.classes_))
+            yield np.bincount(self._labels[nearest(similarity, self.k)], minlength=len(self.classes_))
 
 
 class PrivateKNN(NaivePrivateKNN):
@@ -418,13 +409,11 @@ class PrivateKNN(NaivePrivateKNN):
         self.accountant = accountant
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
-        """Hold these records, as :meth:`NaivePrivateKNN.fit` does."""
         super().fit(X, y)
         self._entropy = entropy_from(self.random_state)
         return self
 
     def epsilon_after(self, queries: int) -> float:
-        """The ε, at this delta, of a number of answers that was fixed beforehand."""
         rate, accountant = self._terms["sampling_ratio"], self._terms["accountant"]
         return epsilon_of(self.noise_multiplier_, self.delta_, rate=rate, steps=queries, accountant=accountant)
 
@@ -437,4 +426,4 @@ class PrivateKNN(NaivePrivateKNN):
         coins = PoissonSampler(self._terms["sampling_ratio"], self._entropy)
         for similarity in similarities(queries, self._records):
             near = nearest_in_sample(similarity, self.k, coins, coins.p)
-            yield vote(self._labels[near], len(self.classes_))
+            yield np.bincount(self._labels[near], minlength=len(self.classes_))

@@ -16,8 +16,7 @@ from indknn.features import Extractor
 from indknn.place import private_file
 from indknn.tables.read import read_table
 from indknn.tables.values import as_list
-from indknn_lab.features import extract, find_extractor
-from indknn_lab.features.vision import FromFiles, ImageFiles, reads_images
+from indknn_lab.features import FromFiles, ImageFiles, extract, find_extractor, reads_images
 
 _Found: TypeAlias = tuple[Any, Extractor, dict[str, Any]]
 

@@ -11,8 +11,8 @@ import click
 from indknn.cli.options import FEATURES, JSON, LABEL, as_json, columns, parameter_options, stages
 from indknn.core.calibrate import MANY_RECORDS
 from indknn.settings import PARAMETERS
-from indknn.tables.read import Named, labelled
-from indknn_lab.tuning import USUAL, Target, Trial, Tuning, possible, tune
+from indknn.tables.read import labelled
+from indknn_lab.tuning import USUAL, Target, Tuning, possible, tune
 
 
 @click.command("tune")
@@ -47,57 +47,41 @@ def tune_command(
     Example:
       indknn tune public.npz --epsilon 1 --n 50000 --max-queries 2000
     """
-    facts = _public(source, columns(label, "owner", features), seeds, n, target, in_json)
-    if out is not None:
-        out.write_text(as_json(facts) + "\n")
-    if in_json:
-        click.echo(as_json(facts))
-
-
-def _public(path: Path, named: Named, seeds: int, n: int | None, target: Any, in_json: bool) -> dict[str, Any]:
-    X, y = labelled(path, named)
+    X, y = labelled(source, columns(label, "owner", features))
     aim = Target(n=n or len(X), **target)
     with stages() if not in_json else nullcontext(lambda *_: None) as show:
-        found = tune(
-            X,
-            y,
-            aim,
-            possible(USUAL, X.shape[1], aim.n),
-            seeds=seeds,
-            progress=lambda done, total: show("runs", done, total),
-        )
-    line = init_line(found)
-    notes = found.extrapolated()
-    if not in_json:
-        click.echo(f"{'tried on public data':<44}{'tau':>8}{'sigma2':>8}{'accuracy':>10}  least to greatest")
-        for trial in found.trials:
-            click.echo(_row(trial))
-        click.echo(f"Differences below {found.error:.3f} mean little.")
-        for note in notes:
-            click.echo(f"Extrapolated: {note}.")
-        click.echo("Nothing was spent: public data and seeded noise alone.")
-        click.echo(f"\n  {line}")
-    return {
+        tried = possible(USUAL, X.shape[1], aim.n)
+        found = tune(X, y, aim, tried, seeds=seeds, progress=lambda done, total: show("runs", done, total))
+    facts = {
         "spent": 0.0,
         "public_records": found.stand_in,
         "queries": found.queries,
         "differences_below_mean_little": found.error,
-        "extrapolated": notes,
-        "trials": [_facts(trial) for trial in found.trials],
-        "init": line,
+        "extrapolated": found.extrapolated(),
+        "trials": [
+            {
+                **{name: getattr(trial.candidate, name) for name in ("mode", "share", "factor", "model_share")},
+                **{"tau": trial.tau, "sigma2": trial.sigma2, "accuracy": trial.accuracy, "runs": trial.accuracies},
+            }
+            for trial in found.trials
+        ],
+        "init": init_line(found),
     }
+    if out is not None:
+        out.write_text(as_json(facts) + "\n")
+    click.echo(as_json(facts) if in_json else _story(found))
 
 
-def _row(trial: Trial) -> str:
-    tau, sigma2 = ("auto" if value is None else f"{value:.3f}" for value in (trial.tau, trial.sigma2))
-    spread = f"{min(trial.accuracies):.3f} to {max(trial.accuracies):.3f}"
-    return f"{trial.candidate.describe():<44}{tau:>8}{sigma2:>8}{trial.accuracy:>10.3f}  {spread}"
-
-
-def _facts(trial: Trial) -> dict[str, Any]:
-    c = trial.candidate
-    about = {"mode": c.mode, "share": c.share, "factor": c.factor, "model_share": c.model_share}
-    return {**about, "tau": trial.tau, "sigma2": trial.sigma2, "accuracy": trial.accuracy, "runs": trial.accuracies}
+def _story(found: Tuning) -> str:
+    """What was tried, in plain words."""
+    lines = [f"{'tried on public data':<44}{'tau':>8}{'sigma2':>8}{'accuracy':>10}  least to greatest"]
+    for trial in found.trials:
+        tau, sigma2 = ("auto" if value is None else f"{value:.3f}" for value in (trial.tau, trial.sigma2))
+        spread = f"{min(trial.accuracies):.3f} to {max(trial.accuracies):.3f}"
+        lines.append(f"{trial.candidate.describe():<44}{tau:>8}{sigma2:>8}{trial.accuracy:>10.3f}  {spread}")
+    lines.append(f"Differences below {found.error:.3f} mean little.")
+    lines += [f"Extrapolated: {note}." for note in found.extrapolated()]
+    return "\n".join([*lines, "Nothing was spent: public data and seeded noise alone.", f"\n  {init_line(found)}"])
 
 
 def init_line(found: Tuning) -> str:

@@ -64,10 +64,8 @@ class DemoResult:
     """How much ρ the person who spent most has spent with both analysts together."""
     person: str
     seconds: float
-    rho_before: float
-    rho_forgotten: float
-    rho_later: float
-    rho_back: float
+    spent: dict[str, float]
+    """How much ρ this person had spent before leaving, when forgotten, after another analyst asked, and when back."""
 
     @property
     def share(self) -> FloatArray:
@@ -76,9 +74,7 @@ class DemoResult:
 
     @property
     def verdict(self) -> str:
-        """A sentence that says whether forgetting refunded anything."""
-        same = self.rho_back == self.rho_later == self.rho_forgotten == self.rho_before
-        return "nothing was refunded" if same else "THIS IS A BUG"
+        return "nothing was refunded" if len(set(self.spent.values())) == 1 else "THIS IS A BUG"
 
 
 OURS = "indknn"
@@ -123,7 +119,7 @@ def run(*, queries: int, epsilon: float, tau: float, sigma2: float, progress: Pr
     methods: dict[str, Callable[[], Answer]] = {
         OURS: lambda: lambda Q: model.predict(Q, analyst="alice"),
         PAPER: lambda: paper.predict,
-        ONCE: lambda: train(*records, len(_LABELS), sqrt(2 * model.budget_), public.mean(axis=0)).predict,
+        ONCE: lambda: train(*records, len(_LABELS), sqrt(2 * model.budget_), public.mean(axis=0)),
         PUBLIC: lambda: public_rows_only(public, public_labels).predict,
         LINEAR: lambda: make_pipeline(StandardScaler(), LogisticRegression(tol=_ENOUGH)).fit(*records).predict,
         PLAIN: lambda: KNeighborsClassifier(n_neighbors=15, metric="cosine").fit(*records).predict,
@@ -132,18 +128,18 @@ def run(*, queries: int, epsilon: float, tau: float, sigma2: float, progress: Pr
     accuracy = {name: _accuracy(name, make, data, asked, progress) for name, make in methods.items()}
     for_alice = model.privacy_spent(analyst="alice")
     person = str(model.owners_[for_alice.argmax()])
-    (before,) = model.privacy_spent([person])
+    spent = {"before": float(model.privacy_spent([person])[0])}
     start = time.perf_counter()
     model.forget([person])
     seconds = time.perf_counter() - start
-    (forgotten,) = model.privacy_spent([person])
+    spent["forgotten"] = float(model.privacy_spent([person])[0])
     others = np.delete(for_alice, for_alice.argmax())
     bobs = slice(len(data.y_test) - _PUBLIC - _BOB, len(data.y_test) - _PUBLIC)
     bob = _accuracy("another analyst", lambda: lambda Q: model.predict(Q, analyst="bob"), data, bobs, progress)
-    (later,) = model.privacy_spent([person])
+    spent["later"] = float(model.privacy_spent([person])[0])
     together = model.privacy_spent()
     model.partial_fit(data.X_train[[int(person)]], data.y_train[[int(person)]], owners=[person])
-    (back,) = model.privacy_spent([person])
+    spent["back"] = float(model.privacy_spent([person])[0])
     return DemoResult(
         epsilon=epsilon,
         budget=model.budget_,
@@ -153,13 +149,10 @@ def run(*, queries: int, epsilon: float, tau: float, sigma2: float, progress: Pr
         votes=(for_alice - for_model) / model.budget_,
         bob_accuracy=bob,
         bob_median=float(np.median(together - others)) / model.budget_,
-        together=max(float(together.max()), float(before)),
+        together=max(float(together.max()), spent["before"]),
         person=person,
         seconds=seconds,
-        rho_before=float(before),
-        rho_forgotten=float(forgotten),
-        rho_later=float(later),
-        rho_back=float(back),
+        spent=spent,
     )
 
 
@@ -202,46 +195,9 @@ def _told(shares: FloatArray, most: float) -> str:
     )
 
 
-def story(r: DemoResult) -> str:
-    """The result in plain words."""
-    table = "\n".join(f"  {share:.3f}  {name}" for name, share in r.accuracy.items())
+def _facts(r: DemoResult) -> dict[str, str]:
     median = float(np.median(r.share))
-    return f"""
-{r.queries:,} queries of Alice were answered. How many answers are right:
-
-{table}
-
-{OURS} starts from the labels of {_PUBLIC:,} public rows. "{PUBLIC}" is what they say without any private record.
-
-Private training charges everybody all of B. Here each person paid for their own gradient, as a share of B:
-
-{_told(r.model, 1.0)}
-
-and for their votes on Alice's queries, {np.count_nonzero(r.votes):,} people who were near:
-
-{_told(r.votes, 1 - MODEL_SHARE)}
-
-All {np.count_nonzero(r.model):,} people have paid for the model, the most {floor(r.model.max() * 1e4) / 1e2:.2f}% of B.
-The median person has spent {median:.0%} of B, which is epsilon = {_epsilon(median * r.budget)}.
-Nobody is above 100%: the largest share is {floor(r.share.max() * 1e6) / 1e4:.4f}%.
-
-Person {r.person} asks to be forgotten. Their record is gone in {r.seconds * 1e3:.1f} ms. Nothing further is learned
-from it. The model and the answers that were released stay, and so does what the person has spent:
-
-  {r.rho_before:.6f}  spent before
-  {r.rho_forgotten:.6f}  spent after being forgotten (kept under a keyed hash of the name)
-  {r.rho_later:.6f}  spent after {_BOB} queries of another analyst, Bob
-  {r.rho_back:.6f}  spent after coming back: {r.verdict}
-
-{r.bob_accuracy:.3f} of Bob's answers are right. The model is paid for, so the median person paid {r.bob_median:.2%}
-of B for them. Both analysts together have seen what costs at most epsilon = {_epsilon(r.together)} of anybody.
-"""
-
-
-def write_report(r: DemoResult, path: Path) -> None:
-    """Write the result as a page of HTML."""
-    median = float(np.median(r.share))
-    facts = {
+    return {
         "people": f"{len(r.share):,}",
         "epsilon": f"{r.epsilon:g}",
         "delta": f"{DELTA:g}",
@@ -254,32 +210,44 @@ def write_report(r: DemoResult, path: Path) -> None:
         "voters": f"{np.count_nonzero(r.votes):,}",
         "median": f"{median:.0%}",
         "median_epsilon": _epsilon(median * r.budget),
+        "largest": f"{floor(r.share.max() * 1e6) / 1e4:.4f}%",
         "bob_queries": f"{_BOB}",
         "bob_accuracy": f"{r.bob_accuracy:.3f}",
         "bob_median": f"{r.bob_median:.2%}",
         "together": _epsilon(r.together),
         "person": r.person,
         "seconds": f"{r.seconds * 1e3:.1f} ms",
-        "before": f"{r.rho_before:.6f}",
-        "forgotten": f"{r.rho_forgotten:.6f}",
-        "later": f"{r.rho_later:.6f}",
-        "back": f"{r.rho_back:.6f}",
+        **{when: f"{rho:.6f}" for when, rho in r.spent.items()},
         "verdict": r.verdict,
         "version": __version__,
     }
+
+
+def _filled(template: str, **texts: str) -> str:
+    return Template((files("indknn_lab.demonstration") / template).read_text(encoding="utf-8")).substitute(texts)
+
+
+def story(r: DemoResult) -> str:
+    """The result in plain words."""
+    table = "\n".join(f"  {share:.3f}  {name}" for name, share in r.accuracy.items())
+    charts = {"for_model": _told(r.model, 1.0), "for_votes": _told(r.votes, 1 - MODEL_SHARE)}
+    return _filled("story.txt", **_facts(r), **charts, accuracy=table, ours=OURS, public=PUBLIC)
+
+
+def write_report(r: DemoResult, path: Path) -> None:
+    """Write the result as a page of HTML."""
     drawn = {
         "accuracy": _bars([(name, share, KINDS[name]) for name, share in r.accuracy.items()]),
         "for_model": _spending(_counts(r.model, 1.0), 100),
         "for_votes": _spending(_counts(r.votes, 1 - MODEL_SHARE), round(100 * (1 - MODEL_SHARE))),
     }
-    template = Template((files("indknn_lab.demonstration") / "report.html").read_text())
-    page = template.substitute({name: escape(text) for name, text in facts.items()}, **drawn)
+    page = _filled("report.html", **{name: escape(text) for name, text in _facts(r).items()}, **drawn)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
 
 
-def train(X: Float32Array, y: npt.NDArray[np.int_], classes: int, mu: float, center: Float32Array) -> LinearModel:
-    """A linear model trained with noisy gradients, once, for μ in total. `center` must be public.
+def train(X: Float32Array, y: npt.NDArray[np.int_], classes: int, mu: float, center: Float32Array) -> Answer:
+    """The answers of a linear model trained with noisy gradients, once, for μ in total. `center` must be public.
 
     It uses full batches, so its privacy loss is known exactly. Each of n steps is a Gaussian mechanism. All of them
     together are μ-GDP if the noise is sqrt(n)/μ times the clip. Use it only for the demonstration.
@@ -300,18 +268,7 @@ def train(X: Float32Array, y: npt.NDArray[np.int_], classes: int, mu: float, cen
         weights = (weights - RATE / CLIP * velocity).astype(np.float32)
         if step >= STEPS // 2:
             mean += weights
-    return LinearModel(mean, center)
-
-
-class LinearModel:
-    """The weights, and the center that is subtracted from every row."""
-
-    def __init__(self, weights: Float32Array, center: Float32Array):
-        self._weights, self._center = weights, center
-
-    def predict(self, Q: Float32Array) -> npt.NDArray[np.int_]:
-        """The most likely class of each row. It costs no budget, however often it is called."""
-        return np.asarray((_features(Q, self._center) @ self._weights).argmax(axis=1))
+    return lambda Q: np.asarray((_features(Q, center) @ mean).argmax(axis=1))
 
 
 def _features(X: Float32Array, center: Float32Array) -> Float32Array:

@@ -19,12 +19,11 @@ from joblib import Parallel, delayed, parallel_config
 
 from indknn import __version__
 from indknn.errors import InvalidInputError, meant
-from indknn_lab.experiments.data import load
+from indknn_lab.experiments.data import Result, Results, Unit, load, write_json
 from indknn_lab.experiments.items import ENDLESS, ITEMS, Item, Outcome
 from indknn_lab.experiments.methods import method_of
 from indknn_lab.experiments.methods.own import load_methods
 from indknn_lab.experiments.setting import Setting
-from indknn_lab.experiments.units import Result, Results, Unit, write_json
 
 Progress = Callable[[str, int, int], None]
 

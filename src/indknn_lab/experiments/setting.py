@@ -14,8 +14,8 @@ import numpy as np
 from indknn.errors import InvalidInputError, meant
 from indknn.tables.read import is_table_file
 from indknn_lab.datasets import LABELS, TABLES, TITLES, encoded, extractor_of, find_datasets, find_tables
+from indknn_lab.experiments.data import Effort, Unit
 from indknn_lab.experiments.methods.own import load_methods
-from indknn_lab.experiments.units import Effort, Unit
 
 QUICK_RECORDS, QUICK_T = 10_000, 150
 FULL, QUICK = Effort(), Effort(sets=3, repeats=1, quick=True)
@@ -34,12 +34,10 @@ class Source:
 
     @property
     def extractor(self) -> str:
-        """What made the features, by the name of the file."""
         return extractor_of(self.stem)
 
     @classmethod
     def of(cls, path: Path) -> Source:
-        """Make a source from a file."""
         try:
             with np.load(path, allow_pickle=False) as npz:
                 train, test = npz["y_train"], npz["y_test"]
@@ -78,11 +76,9 @@ class Setting:
 
     @property
     def effort(self) -> Effort:
-        """The effort for every unit."""
         return QUICK if self.quick else FULL
 
     def has(self, name: str) -> bool:
-        """Whether there are features of this data set."""
         return bool(self.sources.get(name))
 
     def title(self, name: str, source: Source | None = None) -> str:
@@ -103,7 +99,6 @@ class Setting:
         return min(max(T * QUICK_T // 1000, 30) if self.quick else T, source.public // 2)
 
     def records(self, source: Source) -> int:
-        """How many private records are used."""
         return min(QUICK_RECORDS, source.private) if self.quick else source.private
 
     def unit(self, kind: str, name: str, T: int, epsilon: float | None = None, **more: Any) -> Unit:
@@ -116,7 +111,6 @@ class Setting:
         return Unit(kind, source.stem, source.digest, self.queries(T, source), self.effort, epsilon, **more)
 
     def path_of(self, unit: Unit) -> Path:
-        """The file of a unit."""
         return next(s.path for many in self.sources.values() for s in many if s.digest == unit.digest)
 
     def describe(self) -> list[list[Any]]:

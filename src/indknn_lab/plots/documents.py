@@ -10,17 +10,20 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from indknn.errors import InvalidInputError
+from indknn_lab.experiments.data import write_json
 from indknn_lab.experiments.items import ITEMS
-from indknn_lab.experiments.units import write_json
-from indknn_lab.plots.report import markdown, of_goal, read, summary, verdict
+from indknn_lab.plots.report import SOURCES, as_table, markdown, of_goal, read, summary, verdict
+
+Summaries: TypeAlias = dict[str, dict[str, Any]]
 
 
-def audit_summary(summaries: dict[str, dict[str, Any]]) -> str:
+def audit_summary(summaries: Summaries) -> str:
     """The ten lines, in plain words."""
     if "audit" not in summaries:
         return "*Not run yet: `indknn audit --minutes 60`.*"
@@ -85,7 +88,7 @@ def _timing(found: list[dict[str, Any]]) -> str:
     )
 
 
-def audit_tables(summaries: dict[str, dict[str, Any]]) -> str:
+def audit_tables(summaries: Summaries) -> str:
     """Tables of every scenario and every mutant."""
     if "audit" not in summaries:
         return ""
@@ -151,7 +154,6 @@ def _curve(series: dict[str, Any]) -> dict[str, Any]:
     return {"label": series["label"], "role": series["role"], **short}
 
 
-Summaries: TypeAlias = dict[str, dict[str, Any]]
 NONE = "–"
 _EARLIER = "an earlier version"
 _NO_SEARCH = "---\nsearch:\n  exclude: true\n---\n"
@@ -230,36 +232,25 @@ def _fill(match: re.Match[str], summaries: Summaries) -> str:
     return f"{begin}{BLOCKS[name](summaries).strip()}\n{end}"
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A table in Markdown."""
-    header = list(columns)
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-
-
-def over_epsilon(item: str) -> Callable[[Summaries], str]:
+def over_epsilon(item: str, summaries: Summaries) -> str:
     """A block with one row for each data set: the medians of every method, over epsilon."""
-
-    def block(summaries: Summaries) -> str:
-        found = summaries.get(item)
-        if not found:
-            return _not_run(item)
-        tables = found["tables"]
-        ridge = "ridge regression, no privacy"
-        cells = [{_plain(label): list(map(_middle, values)) for label, *values in each["rows"]} for each in tables]
-        run = [i for i in range(len(tables[0]["columns"]) - 1) if any(row[_OURS][i] != NONE for row in cells)]
-        cells = [{label: [values[i] for i in run] for label, values in row.items()} for row in cells]
-        epsilons = " / ".join(tables[0]["columns"][1 + i].removeprefix("ε = ") for i in run)
-        shown = {label: title for label, title in _METHODS.items() if any(set(row[label]) != {NONE} for row in cells)}
-        texts = [[" / ".join(row[label][: 1 if label == ridge else None]) for label in shown] for row in cells]
-        rows = ([each["title"], *row] for each, row in zip(tables, texts, strict=True))
-        least = {label: min(_seeds(each, label) for each in tables) for label in shown}
-        several = ", ".join(f"{title}: {least[label]}" for label, title in shown.items() if least[label] > 1)
-        seeds = f"Medians over seeds ({several}; the others one), δ = 1e-5." if several else "One seed, δ = 1e-5."
-        gaps = f" {NONE}: not run." if any(NONE in text for row in texts for text in row) else ""
-        return table([f"accuracy at ε = {epsilons}", *shown.values()], rows) + f"\n\n{seeds}{gaps}"
-
-    return block
+    found = summaries.get(item)
+    if not found:
+        return _not_run(item)
+    tables = found["tables"]
+    ridge = "ridge regression, no privacy"
+    cells = [{_plain(label): list(map(_middle, values)) for label, *values in each["rows"]} for each in tables]
+    run = [i for i in range(len(tables[0]["columns"]) - 1) if any(row[_OURS][i] != NONE for row in cells)]
+    cells = [{label: [values[i] for i in run] for label, values in row.items()} for row in cells]
+    epsilons = " / ".join(tables[0]["columns"][1 + i].removeprefix("ε = ") for i in run)
+    shown = {label: title for label, title in _METHODS.items() if any(set(row[label]) != {NONE} for row in cells)}
+    texts = [[" / ".join(row[label][: 1 if label == ridge else None]) for label in shown] for row in cells]
+    rows = ([each["title"], *row] for each, row in zip(tables, texts, strict=True))
+    least = {label: min(_seeds(each, label) for each in tables) for label in shown}
+    several = ", ".join(f"{title}: {least[label]}" for label, title in shown.items() if least[label] > 1)
+    seeds = f"Medians over seeds ({several}; the others one), δ = 1e-5." if several else "One seed, δ = 1e-5."
+    gaps = f" {NONE}: not run." if any(NONE in text for row in texts for text in row) else ""
+    return as_table([f"accuracy at ε = {epsilons}", *shown.values()], rows) + f"\n\n{seeds}{gaps}"
 
 
 def paper(summaries: Summaries) -> str:
@@ -274,41 +265,31 @@ def paper(summaries: Summaries) -> str:
         values = [" / ".join(cells[e, role] for e in epsilons) for role in _PAPER]
         rows.append([each["title"].rsplit(", delta", maxsplit=1)[0], *values])
     header = f"accuracy at ε = {' / '.join(f'{e:g}' for e in epsilons)}"
-    return table([header, *_PAPER.values()], rows) + "\n\nMedians of 5 query sets."
+    return as_table([header, *_PAPER.values()], rows) + "\n\nMedians of 5 query sets."
 
 
-def along(item: str, columns: dict[str, tuple[str, str]]) -> Callable[[Summaries], str]:
+def along(item: str, columns: dict[str, tuple[str, str]], summaries: Summaries) -> str:
     """A block with one row for each stream: the accuracy of some methods in some windows of the stream.
 
     It has the epsilons at which the default was run. `columns` are pairs of a method and a window, by title.
     """
     first = next(iter(columns.values()))
-
-    def block(summaries: Summaries) -> str:
-        rows = []
-        for each in summaries.get(item, {}).get("tables", []):
-            windows = each["columns"][2:]
-            cells = {
-                (e, label, w): v for e, label, *values in each["rows"] for w, v in zip(windows, values, strict=True)
-            }
-            run = [e for e in dict.fromkeys(row[0] for row in each["rows"]) if cells.get((e, *first), NONE) != NONE]
-            values = [" / ".join(cells[e, *where] for e in run) for where in columns.values()]
-            rows += [[each["title"], " / ".join(run), *values]] if run else []
-        told = [i for i in range(2 + len(columns)) if any(set(row[i].split(" / ")) != {NONE} for row in rows)]
-        header = ["accuracy", "at ε", *columns]
-        return table([header[i] for i in told], ([row[i] for i in told] for row in rows)) if rows else _not_run(item)
-
-    return block
+    rows = []
+    for each in summaries.get(item, {}).get("tables", []):
+        windows = each["columns"][2:]
+        cells = {(e, label, w): v for e, label, *values in each["rows"] for w, v in zip(windows, values, strict=True)}
+        run = [e for e in dict.fromkeys(row[0] for row in each["rows"]) if cells.get((e, *first), NONE) != NONE]
+        values = [" / ".join(cells[e, *where] for e in run) for where in columns.values()]
+        rows += [[each["title"], " / ".join(run), *values]] if run else []
+    told = [i for i in range(2 + len(columns)) if any(set(row[i].split(" / ")) != {NONE} for row in rows)]
+    header = ["accuracy", "at ε", *columns]
+    return as_table([header[i] for i in told], ([row[i] for i in told] for row in rows)) if rows else _not_run(item)
 
 
-def findings(item: str) -> Callable[[Summaries], str]:
+def findings(item: str, summaries: Summaries) -> str:
     """A list of the statements and what was found."""
-
-    def block(summaries: Summaries) -> str:
-        found = summaries.get(item, {}).get("findings", [])
-        return "\n".join(f"- **{verdict(f)}**. {f['paper']} {f['here']}" for f in found) or _not_run(item)
-
-    return block
+    found = summaries.get(item, {}).get("findings", [])
+    return "\n".join(f"- **{verdict(f)}**. {f['paper']} {f['here']}" for f in found) or _not_run(item)
 
 
 def missed(summaries: Summaries) -> str:
@@ -337,7 +318,7 @@ def rivals(summaries: Summaries) -> str:
     if not rows:
         return "*Not run yet: `benchmarks/rivals.py`.*"
     shown = {tool: name for tool, name in _RIVALS.items() if any(row.get(tool, NONE) != NONE for row in rows)}
-    lines = table(
+    lines = as_table(
         [f"accuracy at ε = {' / '.join(_RIVAL_EPSILONS)}", *shown.values()],
         ([row.get(tool, NONE) for tool in ("", *shown)] for row in rows),
     )
@@ -363,7 +344,7 @@ def tools(summaries: Summaries) -> str:
         for load in sorted({p["load"] for p in points if p["method"] == method})
     ]
     header = f"accuracy at ε = {' / '.join(f'{e:g}' for e in epsilons)}"
-    return table([header, *(f"{summaries['tools']['data'][data]['title']}, n = {n:,}" for data, n in places)], rows)
+    return as_table([header, *(f"{summaries['tools']['data'][data]['title']}, n = {n:,}" for data, n in places)], rows)
 
 
 def item_page(name: str, summaries: Summaries) -> str:
@@ -391,17 +372,15 @@ def verdicts(summaries: Summaries) -> str:
             link = code = ""
         if not found:
             rows.append([link, NONE, "nothing to compare" if name in summaries else "not run yet", NONE])
-    return table(["item", "what the paper says, or our goal", "here", "code"], rows)
+    return as_table(["item", "what the paper says, or our goal", "here", "code"], rows)
 
 
 def sources(summaries: Summaries) -> str:
     """A table of the data files that were used."""
     if "setting" not in summaries:
         return _not_run("all")
-    columns = ("data", "file", "private records", "public queries", "features")
-    return table(
-        columns, ([f"{c:,}" if isinstance(c, int) else c for c in row] for row in summaries["setting"]["sources"])
-    )
+    found = summaries["setting"]["sources"]
+    return as_table(SOURCES, ([f"{c:,}" if isinstance(c, int) else c for c in row] for row in found))
 
 
 def in_short(summaries: Summaries) -> str:
@@ -412,14 +391,14 @@ def in_short(summaries: Summaries) -> str:
 
 BLOCKS: dict[str, Callable[[Summaries], str]] = {
     "rivals": rivals,
-    "default": over_epsilon("endless_figures"),
-    "tables": over_epsilon("tables"),
+    "default": partial(over_epsilon, "endless_figures"),
+    "tables": partial(over_epsilon, "tables"),
     "paper": paper,
-    "level": findings("endless_figures"),
-    "streams": along("endless_streams", _STREAMS),
-    "change": along("endless_change", {title: (label, "all") for label, title in _CHANGE.items()}),
-    "streams-goals": findings("endless_streams"),
-    "change-goals": findings("endless_change"),
+    "level": partial(findings, "endless_figures"),
+    "streams": partial(along, "endless_streams", _STREAMS),
+    "change": partial(along, "endless_change", {title: (label, "all") for label, title in _CHANGE.items()}),
+    "streams-goals": partial(findings, "endless_streams"),
+    "change-goals": partial(findings, "endless_change"),
     "missed": missed,
     "tools": tools,
     "sources": sources,

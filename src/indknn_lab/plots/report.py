@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterable, Sequence
 from html import escape
+from importlib.resources import files
 from math import nan
 from pathlib import Path
+from string import Template
 from textwrap import fill
 from typing import Any, cast
 
@@ -104,17 +107,9 @@ def _panel(axes: Any, panel: dict[str, Any]) -> None:
 BUSY = 1.6
 """From this load on, a machine did more than measure times."""
 VERDICTS = {True: "agrees", False: "differs", None: "undecided"}
+SOURCES = ("data", "file", "private records", "public queries", "features")
 GOALS = {True: "reached", False: "not reached", None: "undecided"}
 
-_CSS = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:1060px;margin:2em auto;padding:0 1em;color:#222}
-h1{font-size:1.6em} h2{font-size:1.2em;margin-top:2.2em;border-top:1px solid #ddd;padding-top:1em}
-table{border-collapse:collapse;margin:.8em 0;font-size:13px}
-td,th{border:1px solid #ddd;padding:3px 8px;text-align:left}
-th{background:#f4f4f4} caption{text-align:left;font-weight:600;padding:4px 0} img{max-width:100%}
-.paper{background:#fbf8ee} .agrees{color:#2f8f4e} .differs{color:#c0392b} .open{color:#777}
-.note{color:#555;font-size:13px} details{margin:.6em 0} b.v{white-space:nowrap}
-"""
 _CLASSES = {True: "agrees", False: "differs", None: "open"}
 _QUICK = """<p><b>A quick rehearsal:</b> few records, few queries, coarse grids. It shows that everything runs. Its
 numbers mean nothing.</p>"""
@@ -124,26 +119,20 @@ _STAND_IN = "<p><b>Stand-in:</b> there were no features of {}, so the packaged F
 def write_report(out: Path) -> Path:
     """Draw all pictures of a run, and write `report.html` and `results.md`. Returns the path of `report.html`."""
     setting, outcomes = read(out)
-    sections = [_section(outcome, draw(outcome, out / "plots")) for outcome in outcomes]
-    page = "\n".join([_head(setting, outcomes), *sections, "</body></html>\n"])
+    warnings = _QUICK if setting["quick"] else ""
+    warnings += _STAND_IN.format(", ".join(setting["stand_in"])) if setting["stand_in"] else ""
+    lines = (f'<a href="#{o["name"]}">{escape(o["title"])}</a>: {o["status"]}' for o in outcomes)
+    page = Template((files("indknn_lab.plots") / "report.html").read_text(encoding="utf-8")).substitute(
+        warnings=warnings,
+        summary=escape(summary(outcomes)),
+        sources=_table({"title": "Features", "columns": SOURCES, "rows": setting["sources"]}),
+        contents="".join(f"<li>{line}</li>" for line in lines),
+        sections="\n".join(_section(outcome, draw(outcome, out / "plots")) for outcome in outcomes),
+    )
     (out / "report.html").write_text(page, encoding="utf-8")
     text = "\n".join([summary(outcomes), "", *map(markdown, outcomes)])
     (out / "results.md").write_text(text, encoding="utf-8")
     return out / "report.html"
-
-
-def _head(setting: dict[str, Any], outcomes: list[dict[str, Any]]) -> str:
-    warnings = _QUICK if setting["quick"] else ""
-    warnings += _STAND_IN.format(", ".join(setting["stand_in"])) if setting["stand_in"] else ""
-    columns = ["data", "file", "private records", "public queries", "features"]
-    lines = (f'<a href="#{o["name"]}">{escape(o["title"])}</a>: {o["status"]}' for o in outcomes)
-    contents = "".join(f"<li>{line}</li>" for line in lines)
-    return f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Ind-KNN: reproduction</title>
-<style>{_CSS}</style></head><body>
-<h1>“Private Prediction Strikes Back!”: the paper's tables and figures, again</h1>
-{warnings}<p>{escape(summary(outcomes))}</p>
-{_table({"title": "Features", "columns": columns, "rows": setting["sources"]})}
-<ul>{contents}</ul>"""
 
 
 def about_run(outcome: dict[str, Any]) -> str:
@@ -188,7 +177,7 @@ def _findings(findings: list[dict[str, Any]]) -> str:
 
 
 def _table(table: dict[str, Any], css: str = "") -> str:
-    def row(cells: list[Any], tag: str) -> str:
+    def row(cells: Sequence[Any], tag: str) -> str:
         texts = (f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells)
         return "<tr>" + "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts) + "</tr>"
 
@@ -206,10 +195,16 @@ def markdown(outcome: dict[str, Any], level: int = 3) -> str:
     lines.append("")
     # Results of earlier versions have the paper's numbers in tables of their own, under "paper".
     for table in (*map(_curves, outcome["panels"]), *outcome["tables"], *outcome.get("paper", ())):
-        cells = [table["columns"], ["---"] * len(table["columns"]), *table["rows"]]
-        lines += [table["title"] + ":", "", *("| " + " | ".join(map(str, row)) + " |" for row in cells), ""]
+        lines += [table["title"] + ":", "", as_table(table["columns"], table["rows"]), ""]
     lines += [about_run(outcome), ""] if about_run(outcome) else []
     return "\n".join(lines)
+
+
+def as_table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A table in Markdown."""
+    header = list(columns)
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 def _curves(panel: dict[str, Any]) -> dict[str, Any]:

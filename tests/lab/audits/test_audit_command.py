@@ -7,24 +7,23 @@ import pytest
 
 from helpers.commands import run
 from indknn.core import mechanism
-from indknn_lab.audits import probes, runner
 from indknn_lab.audits import report as reports
-from indknn_lab.audits.attacks.membership import membership
+from indknn_lab.audits import runner
+from indknn_lab.audits.attacks import membership, one_run
 from indknn_lab.audits.checks import CHECKS
 from indknn_lab.audits.measure import measure_gradients, simulations
 from indknn_lab.audits.mutants import MUTANTS
-from indknn_lab.audits.one_run import one_run
 from indknn_lab.audits.patches import Mutant
-from indknn_lab.audits.probes import Verdict
+from indknn_lab.audits.runner import Verdict
 from indknn_lab.audits.scenarios import scenarios
 
 
 def small(monkeypatch, clock=lambda: 0.0, minutes=0.05):
     """A second or two instead of two minutes: less of everything, and no clock."""
     cheap = {"exact books": CHECKS["exact books"], "scales": CHECKS["scales"]}
-    monkeypatch.setattr(probes.failed_checks, "__defaults__", (cheap,))
+    monkeypatch.setattr(runner.failed_checks, "__defaults__", (cheap,))
     monkeypatch.setattr(runner, "CHECKS", cheap)
-    monkeypatch.setattr(runner, "PROBES", probes.PROBES[:1])
+    monkeypatch.setattr(runner, "PROBES", runner.PROBES[:1])
     monkeypatch.setattr(runner, "MUTANTS", [m for m in MUTANTS if m.name in {"float32 ledger", "half noise"}])
     monkeypatch.setattr(runner, "TRIALS", 10)
     monkeypatch.setattr(runner, "scenarios", lambda: scenarios()[1:3])
@@ -32,7 +31,7 @@ def small(monkeypatch, clock=lambda: 0.0, minutes=0.05):
     monkeypatch.setattr(runner, "measure_gradients", lambda n, seed, error: measure_gradients(200, seed, error))
     monkeypatch.setattr(runner, "one_run", lambda canaries, seed, error: one_run(300, seed, error))
     monkeypatch.setattr(runner, "membership", lambda people, seed, error: membership(300, seed, error))
-    monkeypatch.setattr(runner, "timing", lambda answers, error: [])
+    monkeypatch.setattr(runner, "timing", lambda answers, error: ())
     return runner.run(minutes, seed=1, clock=clock)
 
 
@@ -90,7 +89,7 @@ def test_a_mutant_that_merely_crashes_is_not_caught():
     def broken(*words, **more):
         raise TypeError("odd")
 
-    verdict = probes.judge(Mutant("odd", "nothing", lambda: [(mechanism, "settle", broken)]), 1, 5)
+    verdict = runner.judge(Mutant("odd", "nothing", lambda: [(mechanism, "settle", broken)]), 1, 5)
     assert not verdict.caught
     assert verdict.wrong == "nothing; it crashed: TypeError: odd"
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from indknn_lab.audits.bounds import lower_bounds, lower_rate, one_run_epsilon, one_run_p_value, upper_rate
+from indknn_lab.audits.measure import lower_bounds, lower_rate, one_run_epsilon, one_run_p_value, upper_rate
 
 
 def test_clopper_and_pearson_cover():

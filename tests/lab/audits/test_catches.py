@@ -24,14 +24,12 @@ from indknn.store import Store, database, table_counts
 from indknn.store import store as stores
 from indknn.store.change import Change, Erased
 from indknn.store.journal import Batch, StoreJournal
-from indknn_lab.audits.attacks import floats
-from indknn_lab.audits.attacks.membership import membership
+from indknn_lab.audits.attacks import float_attack, membership, naive, one_run, ours
 from indknn_lab.audits.checks import CHECKS
 from indknn_lab.audits.checks.serving import HISTORIES, nothing_refunded, odometer
 from indknn_lab.audits.measure import claimed_mu, measure, measure_gradients, measure_simulated, scores_of, simulations
 from indknn_lab.audits.mutants import MUTANTS
-from indknn_lab.audits.one_run import one_run
-from indknn_lab.audits.probes import PROBES, failed_checks, failed_probes
+from indknn_lab.audits.runner import PROBES, failed_checks, failed_probes
 from indknn_lab.audits.scenarios import scenarios
 from indknn_lab.audits.served import WAYS
 
@@ -190,8 +188,8 @@ def test_many_canaries_in_one_run():
 
 
 def test_textbook_floats_leak_and_ours_do_not():
-    assert floats.attack("naive", floats.naive(1), 4000, 1e-3).leaks
-    assert not floats.attack("ours", floats.ours(1), 4000, 1e-3).leaks
+    assert float_attack("naive", naive(1), 4000, 1e-3).leaks
+    assert not float_attack("ours", ours(1), 4000, 1e-3).leaks
 
 
 def test_membership_inference_stays_below_its_bound():

@@ -9,7 +9,7 @@ from indknn.core.noise import SecureNoise
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError
 from indknn.settings import Settings
-from indknn_lab.audits.attacks.pacing import Paced
+from indknn_lab.audits.attacks import Paced
 
 
 class Clock:

@@ -8,11 +8,9 @@ import pytest
 from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.types import GRID
-from indknn_lab.audits.measure import simulations
-from indknn_lab.audits.scenarios import AXIS, BASE
-from indknn_lab.audits.simulate import Shot, simulate
+from indknn_lab.audits.measure import Shot, simulate, simulations
+from indknn_lab.audits.scenarios import AXIS, BASE, Add, Ask, Scenario, label_loss, play
 from indknn_lab.audits.tap import tap
-from indknn_lab.audits.worlds import Add, Ask, Scenario, label_loss, play
 
 QUERIES = 12
 

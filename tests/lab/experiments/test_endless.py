@@ -10,13 +10,12 @@ from helpers.commands import run
 from indknn.engine import Engine
 from indknn.errors import InvalidInputError
 from indknn_lab.experiments import reproduce as runner
-from indknn_lab.experiments.data import load
+from indknn_lab.experiments.data import Results, load
 from indknn_lab.experiments.items.endless import EndlessChange, EndlessFigures, EndlessStreams, accuracy
 from indknn_lab.experiments.methods import endless as streams
 from indknn_lab.experiments.methods import method_of
 from indknn_lab.experiments.reproduce import choose, reproduce
 from indknn_lab.experiments.setting import find
-from indknn_lab.experiments.units import Results
 from indknn_lab.plots.report import summary, verdict
 
 quiet = lambda *_: None  # noqa: E731

@@ -9,10 +9,8 @@ from indknn.core.mechanism import Plan
 from indknn.core.noise import SeededNoise
 from indknn.types import GRID
 from indknn_lab.baselines import PrivateKNN
-from indknn_lab.experiments.data import TAU_GRID, KernelNeighbours, NearestLabels, earlier_queries, load
-from indknn_lab.experiments.methods.indknn import answer
-from indknn_lab.experiments.methods.rivals import sampled_votes
-from indknn_lab.experiments.units import seed_for
+from indknn_lab.experiments.data import TAU_GRID, KernelNeighbours, NearestLabels, earlier_queries, load, seed_for
+from indknn_lab.experiments.methods.queries import answer, sampled_votes
 
 T, EPSILON, SIGMA2 = 80, 0.7, 0.3
 

@@ -10,12 +10,12 @@ import pytest
 from helpers import commands
 from indknn.errors import InvalidInputError
 from indknn_lab.experiments import reproduce as runner
+from indknn_lab.experiments.data import Results
 from indknn_lab.experiments.items import ITEMS
 from indknn_lab.experiments.items import ablation as ablation_item
 from indknn_lab.experiments.items.base import Compared, ahead
 from indknn_lab.experiments.reproduce import choose, reproduce
 from indknn_lab.experiments.setting import as_changes, find
-from indknn_lab.experiments.units import Results
 from indknn_lab.plots.report import write_report
 
 quiet = lambda *_: None  # noqa: E731

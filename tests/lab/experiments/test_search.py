@@ -8,7 +8,7 @@ from indknn.errors import InvalidInputError
 from indknn_lab.experiments.data import load, query_sets
 from indknn_lab.experiments.items.base import first_reaching
 from indknn_lab.experiments.methods.base import Axis, search
-from indknn_lab.experiments.methods.indknn import IndKNN
+from indknn_lab.experiments.methods.queries import IndKNN
 from indknn_lab.experiments.setting import find
 
 

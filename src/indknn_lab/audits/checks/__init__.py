@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from indknn_lab.audits.checks import beside, budgets, mechanism, numbers, retention, serving, shared
+from indknn_lab.audits.checks import mechanism, serving, shared, stores
 
 Check = Callable[[], str | None]
 
@@ -17,10 +17,9 @@ _ALL: list[Check] = [
     *(serving.nothing_refunded, serving.global_budget, serving.repeats_stand, serving.durable_first),
     *(serving.gone_is_gone, serving.same_everywhere, shared.one_view, shared.house, shared.steps_last),
     *(shared.public_schedule, shared.first_rows),
-    *(retention.expired_is_out, retention.held_is_out, retention.time_stays, retention.expiry_refunds_nothing),
-    retention.quiet_expiry,
-    *(beside.less_is_less, beside.paid_schema, beside.kept_values, beside.quiet_changes),
-    *(budgets.own_promise, budgets.lowering_is_apart, budgets.paced_votes, budgets.periods_add_up),
-    *(numbers.small_votes, numbers.bounds_hold, numbers.released_intervals),
+    *(stores.expired_is_out, stores.held_is_out, stores.time_stays, stores.expiry_refunds_nothing, stores.quiet_expiry),
+    *(stores.less_is_less, stores.paid_schema, stores.kept_values, stores.quiet_changes),
+    *(stores.own_promise, stores.lowering_is_apart, stores.paced_votes, stores.periods_add_up),
+    *(stores.small_votes, stores.bounds_hold, stores.released_intervals),
 ]
 CHECKS: dict[str, Check] = {check.__name__.replace("_", " "): check for check in _ALL}

@@ -20,9 +20,8 @@ from indknn.models.shared_model import CLIP
 from indknn.records.derived import Arguments
 from indknn.settings import Settings
 from indknn.types import GRID, Cohort, FloatArray, IntArray, OwnerId, Vectors
-from indknn_lab.audits.scenarios import AXIS, BASE, ENDLESS, MODEL, D, around, near
+from indknn_lab.audits.scenarios import AXIS, BASE, ENDLESS, MODEL, D, around, hurried, near
 from indknn_lab.audits.tap import Noised, tap
-from indknn_lab.audits.worlds import hurried
 
 
 def scales() -> str | None:

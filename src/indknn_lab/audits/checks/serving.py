@@ -18,10 +18,9 @@ from indknn.settings import Settings
 from indknn.store.journal import StoreJournal
 from indknn.types import IntArray
 from indknn_lab.audits.patches import patched
-from indknn_lab.audits.scenarios import AXIS, BASE, ENDLESS, MODEL, NUMBERS, NUMBERS_MODEL, D, around, near
+from indknn_lab.audits.scenarios import AXIS, BASE, ENDLESS, MODEL, NUMBERS, NUMBERS_MODEL, D, around, hurried, near
 from indknn_lab.audits.served import WAYS, Question, Served, served
 from indknn_lab.audits.tap import Noised, tap
-from indknn_lab.audits.worlds import hurried
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from indknn.core.noise import SeededNoise
 from indknn.engine import Engine
 from indknn.ledger import SHARED
 from indknn.models.rules import CELLS
-from indknn_lab.audits.scenarios import AXIS, ENDLESS, D, around
+from indknn_lab.audits.scenarios import AXIS, ENDLESS, D, around, hurried
 from indknn_lab.audits.served import Served, served
 from indknn_lab.audits.tap import Noised, tap
-from indknn_lab.audits.worlds import hurried
 
 _SETTINGS = replace(ENDLESS, sigma2=0.1)
 """Votes are so expensive that a few of them use up the budget for one analyst."""

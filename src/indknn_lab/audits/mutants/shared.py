@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,28 +15,22 @@ from indknn.core import statistics, training
 from indknn.core.mechanism import charge_units, largest_squared_shift
 from indknn.core.noise import Noise
 from indknn.core.statistics import Contribution
-from indknn.core.training import STEP_GRID, Weights, rows_of
+from indknn.core.training import STEP_GRID, rows_of
 from indknn.ledger import SHARED, MemoryLedger, Scope
 from indknn.models import feature_map
 from indknn.models.feature_map import FeatureMap
 from indknn.records.shard import Shard
 from indknn.store.journal import StoreJournal
 from indknn.types import GRID, Int8Array, IntArray
-from indknn_lab.audits.patches import Mutant, Replacement
+from indknn_lab.audits.patches import MUTANTS, Mutant, Replacement, mutant, patched
 
 _NO_CLIP, _ENDLESS = 1e6, 1 << 61
 
 
-def _gradient(change: Callable[..., Contribution]) -> Callable[[], list[Replacement]]:
-    """A mutant whose gradient comes from `change`, which gets the correct function and its arguments."""
-
-    def replacements() -> list[Replacement]:
-        original = training.gradient
-        return [(training, "gradient", lambda *arguments: change(original, *arguments))]
-
-    return replacements
+GRADIENT = (training, "gradient")
 
 
+@mutant("gradient unclipped", "gradients are charged as clipped but added whole", GRADIENT, probes=("many records",))
 def _unclipped(original: Any, values: Any, labels: Any, owners: Any, limits: Any, *rest: Any) -> Contribution:
     weights, _, scale, *_ = rest
     given: Contribution = original(values, labels, owners, limits, *rest)
@@ -44,20 +39,22 @@ def _unclipped(original: Any, values: Any, labels: Any, owners: Any, limits: Any
     return replace(given, sums=whole.sums)
 
 
-def _over_budget(original: Any, values: Any, labels: Any, owners: Any, limits: Any, *rest: Any) -> Contribution:
-    """The gradient is not clipped to the remaining budget, but nobody is charged more than that budget."""
-    given: Contribution = original(values, labels, owners, _ENDLESS + 0 * limits, *rest)
-    _, first = np.unique(owners, return_index=True)
-    return replace(given, charges=np.minimum(given.charges, limits[first]))
-
-
+@mutant("half a gradient charged", "the charge is for less than is added", GRADIENT)
 def _charged_in_part(original: Any, *arguments: Any) -> Contribution:
     given: Contribution = original(*arguments)
     return replace(given, charges=given.charges // 2)
 
 
+@mutant("gradient over budget", "gradients are not clipped to what is left", GRADIENT)
+def _over_budget(original: Any, values: Any, labels: Any, owners: Any, limits: Any, *rest: Any) -> Contribution:
+    """Nobody is charged more than what is left all the same."""
+    given: Contribution = original(values, labels, owners, _ENDLESS + 0 * limits, *rest)
+    _, first = np.unique(owners, return_index=True)
+    return replace(given, charges=np.minimum(given.charges, limits[first]))
+
+
+@mutant("gradient per record", "records of one owner are clipped one by one", GRADIENT)
 def _record_by_record(original: Any, values: Any, labels: Any, owners: Any, limits: Any, *rest: Any) -> Contribution:
-    """Each record is clipped and charged as if it were a person."""
     names, who = np.unique(owners, return_inverse=True)
     share = limits // np.bincount(who, minlength=len(names))[who]
     alone: Contribution = original(values, labels, np.arange(len(owners)), share, *rest)
@@ -65,18 +62,10 @@ def _record_by_record(original: Any, values: Any, labels: Any, owners: Any, limi
     return Contribution(alone.sums, names, charges)
 
 
-def _in_floats(
-    original: Any,
-    values: Int8Array,
-    labels: Any,
-    owners: Any,
-    limits: Any,
-    weights: Weights,
-    clip: float,
-    scale: int,
-    threads: int = 1,
-) -> Contribution:
+@mutant("gradient in floats", "sums are rounded together, so bits depend on others", GRADIENT)
+def _in_floats(_: Any, values: Int8Array, labels: Any, owners: Any, limits: Any, *rest: Any) -> Contribution:
     """Softmax, gradient, clip and sum in floating point, as in a linear algebra library. Only the sum is rounded."""
+    weights, clip, scale, *_ = rest
     rows, lengths = rows_of(values)
     unit = (rows / lengths[:, None]).astype(np.float32)
     scores = unit @ (weights.whole * weights.unit).astype(np.float32)
@@ -95,152 +84,83 @@ def _in_floats(
     return Contribution(total.reshape(weights.whole.shape), names, np.minimum(charge_units(squared, scale), limit))
 
 
-def _thin_noise() -> list[Replacement]:
-    original = training.noisy_gradient
-    return [(training, "noisy_gradient", lambda total, scale, noise: original(total, scale // 2, noise))]
+mutant("thin gradient noise", "gradients get half the noise that they are charged for", (training, "noisy_gradient"))(
+    lambda noisy, total, scale, noise: noisy(total, scale // 2, noise)
+)
 
 
-def _reused_noise() -> list[Replacement]:
+def _reused(where: Any, name: str) -> list[Replacement]:
+    """The noise is drawn once for each number of values."""
     kept: dict[int, IntArray] = {}
 
-    def noisy_gradient(total: IntArray, scale: int, noise: Noise) -> IntArray:
+    def noisy(total: IntArray, scale: int, noise: Noise) -> IntArray:
         return total + kept.setdefault(total.size, noise.draw(scale, total.size)).reshape(total.shape)
 
-    return [(training, "noisy_gradient", noisy_gradient)]
+    return [(where, name, noisy)]
 
 
-def _reused_card() -> list[Replacement]:
-    kept: dict[int, IntArray] = {}
-
-    def noisy_tally(counts: IntArray, scale: int, source: Noise) -> IntArray:
-        return counts + kept.setdefault(len(counts), source.draw(scale, len(counts)))
-
-    return [(statistics, "noisy_tally", noisy_tally)]
-
-
-def _bare_card() -> list[Replacement]:
-    return [(statistics, "noisy_tally", lambda counts, scale, source: counts)]
+MUTANTS += [
+    Mutant("reused gradient noise", "the same noise in every step", partial(_reused, training, "noisy_gradient")),
+    Mutant("reused card", "the same noise on every report card", partial(_reused, statistics, "noisy_tally")),
+]
+mutant("bare card", "counts and cards are released without noise", (statistics, "noisy_tally"))(
+    lambda _, counts, *rest: counts
+)
 
 
-def _cells_once() -> list[Replacement]:
-    original = statistics.tally
-
-    def tally(cells: IntArray, owners: IntArray, *rest: Any, **of: Any) -> Contribution:
-        given = original(cells, owners, *rest, **of)
-        return replace(given, sums=np.bincount(cells, minlength=len(given.sums)) * GRID)
-
-    return [(statistics, "tally", tally)]
+@mutant("cells whole", "records are counted whole whatever their owner paid", (statistics, "tally"))
+def _cells_once(original: Any, cells: IntArray, owners: IntArray, *rest: Any, **of: Any) -> Contribution:
+    given: Contribution = original(cells, owners, *rest, **of)
+    return replace(given, sums=np.bincount(cells, minlength=len(given.sums)) * GRID)
 
 
-def _to_the_analyst() -> list[Replacement]:
-    """A shared release is charged in the ledger of one analyst only, although all analysts see it."""
-    pay = Shard._pay
-    return [(Shard, "_pay", lambda self, given, scope: pay(self, given, None))]
+# All analysts see a shared release, and it is charged in the ledger of one of them, or in none.
+mutant("analyst pays for all", "training is charged to one analyst's ledger", (Shard, "_pay"))(
+    lambda pay, self, given, scope: pay(self, given, None)
+)
+mutant("free training", "training is not charged", (Shard, "_pay"))(lambda _, self, given, scope: given.sums)
+mutant("whole budget each", "analysts have all of B beside the shared model", (MemoryLedger, "limit"))(
+    lambda limit, self, scope: limit(self, scope) if scope == SHARED else self.budget
+)
 
 
-def _free_training() -> list[Replacement]:
-    return [(Shard, "_pay", lambda self, given, scope: given.sums)]
+@mutant("house ignored", "what shaped the model is not counted for those who see it", (MemoryLedger, "remaining"))
+def _house_ignored(original: Any, self: MemoryLedger, slots: IntArray, scope: Scope) -> Any:
+    with patched([(self, "joint", False)]):
+        return original(self, slots, scope)
 
 
-def _whole_budget_each() -> list[Replacement]:
-    original = MemoryLedger.limit
-
-    def limit(self: MemoryLedger, scope: Scope) -> int:
-        return original(self, scope) if scope == SHARED else self.budget
-
-    return [(MemoryLedger, "limit", limit)]
-
-
-def _house_ignored() -> list[Replacement]:
-    original = MemoryLedger.remaining
-
-    def remaining(self: MemoryLedger, slots: IntArray, scope: Scope) -> IntArray:
-        told, self.joint = self.joint, False
-        try:
-            return original(self, slots, scope)
-        finally:
-            self.joint = told
-
-    return [(MemoryLedger, "remaining", remaining)]
+@mutant("named queries", "a named analyst's queries shape the shared model", (Predictor, "_train_if_due"))
+def _named_queries(original: Any, self: Predictor, requests: Sequence[Request]) -> None:
+    original(self, requests)
+    if requests[0].analyst is not None and self.model is not None and self.model.due() is None:
+        values = requests[0].queries.values
+        rows = 2 * len(self.model.public) if self.model.public is not None else 1  # enough for them to be used
+        self.start_round(np.resize(values, (max(rows, 1), values.shape[1])))
+        for _ in self.training():
+            pass
 
 
-def _named_queries() -> list[Replacement]:
-    original = Predictor._train_if_due
-
-    def train_if_due(self: Predictor, requests: Sequence[Request]) -> None:
-        original(self, requests)
-        if requests[0].analyst is not None and self.model is not None and self.model.due() is None:
-            values = requests[0].queries.values
-            rows = 2 * len(self.model.public) if self.model.public is not None else 1  # enough for them to be used
-            self.start_round(np.resize(values, (max(rows, 1), values.shape[1])))
-            for _ in self.training():
-                pass
-
-    return [(Predictor, "_train_if_due", train_if_due)]
+@mutant("private centre", "the model's features are centred by the mean of the records", (FeatureMap, "apply"))
+def _private_centre(_: Any, self: FeatureMap, values: Int8Array) -> Int8Array:
+    rows = feature_map._expanded(values, self.frequencies, self.phases)
+    rows -= rows.mean(axis=0) if len(rows) > 1 else 0.0
+    largest = np.maximum(np.abs(rows).max(axis=1, initial=0.0), 1.0)
+    return np.asarray(np.rint(rows / largest[:, None] * 127.0), dtype=np.int8)
 
 
-def _private_centre() -> list[Replacement]:
-    original = feature_map._expanded
-
-    def apply(self: FeatureMap, values: Int8Array) -> Int8Array:
-        rows = original(values, self.frequencies, self.phases)
-        rows -= rows.mean(axis=0) if len(rows) > 1 else 0.0
-        largest = np.maximum(np.abs(rows).max(axis=1, initial=0.0), 1.0)
-        return np.asarray(np.rint(rows / largest[:, None] * 127.0), dtype=np.int8)
-
-    return [(FeatureMap, "apply", apply)]
+@mutant("replayed for nothing", "steps are written down without their charges", (StoreJournal, "note"))
+def _replayed_free(original: Any, self: StoreJournal, analyst: Scope, *rest: Any) -> None:
+    """After a crash everybody has the budget that they had before the step."""
+    if analyst == SHARED and self.ledger.log is not None:
+        self.ledger.log.pop(SHARED, None)
+    original(self, analyst, *rest)
 
 
-def _replayed_free() -> list[Replacement]:
-    """A step is written without its charges, so after a crash everybody has the budget that they had before it."""
-    original = StoreJournal.note
-
-    def note(self: StoreJournal, analyst: Scope, *rest: Any) -> None:
-        if analyst == SHARED and self.ledger.log is not None:
-            self.ledger.log.pop(SHARED, None)
+@mutant("steps repeated", "a restart forgets the steps that were made", (Predictor, "remember"))
+def _repeated_steps(original: Any, self: Predictor, analyst: Scope, *rest: Any) -> None:
+    if analyst != SHARED:
         original(self, analyst, *rest)
 
-    return [(StoreJournal, "note", note)]
 
-
-def _repeated_steps() -> list[Replacement]:
-    """A restart forgets the steps that were done, and does them again."""
-    original = Predictor.remember
-
-    def remember(self: Predictor, analyst: Scope, *rest: Any) -> None:
-        if analyst != SHARED:
-            original(self, analyst, *rest)
-
-    return [(Predictor, "remember", remember)]
-
-
-def _unsecured() -> list[Replacement]:
-    return [(StoreJournal, "secure", lambda self: None)]
-
-
-_MANY = ("many records",)
-MUTANTS = [
-    Mutant("gradient unclipped", "gradients are charged as clipped but added whole", _gradient(_unclipped), _MANY),
-    Mutant("half a gradient charged", "the charge is for less than is added", _gradient(_charged_in_part)),
-    Mutant("gradient over budget", "gradients are not clipped to what is left", _gradient(_over_budget)),
-    Mutant("gradient per record", "records of one owner are clipped one by one", _gradient(_record_by_record)),
-    Mutant("gradient in floats", "sums are rounded together, so bits depend on others", _gradient(_in_floats)),
-    Mutant("thin gradient noise", "gradients get half the noise that they are charged for", _thin_noise),
-    Mutant("reused gradient noise", "the same noise in every step", _reused_noise),
-    Mutant("reused card", "the same noise on every report card", _reused_card),
-    Mutant("bare card", "counts and cards are released without noise", _bare_card),
-    Mutant("cells whole", "records are counted whole whatever their owner paid", _cells_once),
-    Mutant("analyst pays for all", "training is charged to one analyst's ledger", _to_the_analyst),
-    Mutant("free training", "training is not charged", _free_training),
-    Mutant("whole budget each", "analysts have all of B beside the shared model", _whole_budget_each),
-    Mutant("house ignored", "what shaped the model is not counted for those who see it", _house_ignored),
-    Mutant("named queries", "a named analyst's queries shape the shared model", _named_queries),
-    Mutant("private centre", "the model's features are centred by the mean of the records", _private_centre),
-    Mutant("replayed for nothing", "steps are written down without their charges", _replayed_free),
-    Mutant("steps repeated", "a restart forgets the steps that were made", _repeated_steps),
-    Mutant(
-        "steps before the file",
-        "training goes on before a step is durable",
-        lambda: [(StoreJournal, "secure", lambda self: None)],
-    ),
-]
+mutant("steps before the file", "training goes on before a step is durable", (StoreJournal, "secure"))(lambda *_: None)

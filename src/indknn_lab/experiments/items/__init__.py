@@ -3,10 +3,8 @@
 from indknn_lab.experiments.items.ablation import Ablation
 from indknn_lab.experiments.items.base import Item, Outcome
 from indknn_lab.experiments.items.endless import EndlessChange, EndlessFigures, EndlessStreams, Tables
-from indknn_lab.experiments.items.hashing import Figure3a, Figure4, Table3
-from indknn_lab.experiments.items.retraining import Figure3b, Table1
-from indknn_lab.experiments.items.scaling import Figure1b, Size, Table2
-from indknn_lab.experiments.items.tradeoff import Figure1a, Figure2, Hyperparameters
+from indknn_lab.experiments.items.retraining import Figure3a, Figure3b, Figure4, Table1, Table3
+from indknn_lab.experiments.items.tradeoff import Figure1a, Figure1b, Figure2, Hyperparameters, Size, Table2
 
 ENDLESS: tuple[type[Item], ...] = (EndlessFigures, EndlessChange, EndlessStreams, Tables)
 PAPER: tuple[type[Item], ...] = (

@@ -9,10 +9,9 @@ from math import exp, log, nan
 from typing import Any
 
 from indknn_lab.baselines.pricing import epsilon_of, noise_multiplier
+from indknn_lab.experiments.data import Unit
 from indknn_lab.experiments.items.base import Body, Compared, Finding, Item, Table, ahead, points, spread
-from indknn_lab.experiments.items.hashing import SECONDS, TABLES, Table3
-from indknn_lab.experiments.methods.base import NOT_PAID_FOR
-from indknn_lab.experiments.units import Unit
+from indknn_lab.experiments.items.retraining import TABLES, Table3
 
 DATA, T, EPSILON, DELTA = "cifar10", 1000, 1.0, 1e-5
 WIDE = 2.0
@@ -69,7 +68,6 @@ class Ablation(Item):
         }
 
     def body(self) -> Body:
-        """Tables of everything, and a verdict on each claim."""
         plain = self.lines()[_PLAIN][0]
         title = f"{self.setting.title(DATA)}, T = {plain.T}, ε = {plain.epsilon:g}, δ = {plain.delta:g}"
         rows = [[name, spread(self._runs(name)), f"{self._against(name)}", self._chosen(name)] for name in VARIANTS]
@@ -84,13 +82,7 @@ class Ablation(Item):
             self._retraining(),
             *self._few(),
         ]
-        notes = [
-            NOT_PAID_FOR,
-            SECONDS,
-            "τ and σ2 are searched anew for every variant. Noise that does not depend on K has the scale of the mean "
-            "number of neighbours, which nobody pays for, and nobody is counted: this favours it.",
-        ]
-        return Body([], [parts, self._widths(title), self._few_queries()], findings=findings, notes=notes)
+        return Body([], [parts, self._widths(title), self._few_queries()], findings=findings, notes=self.notes())
 
     def _few_queries(self) -> Table:
         """The paper's table of few queries, with its numbers beside ours."""
@@ -120,36 +112,17 @@ class Ablation(Item):
         usual, *others = sorted(_BANDWIDTHS, key=lambda name: name != USUAL)  # the best of them would be best by chance
         compared = {name: Compared.of(self._runs(name), self._runs(usual)) for name in others}
         text = ", ".join(f"{name}: {pair}" for name, pair in compared.items())
-        return Finding.explained(
-            "Different choices of the kernel bandwidth produce similar accuracy.",
-            f"Less {usual}, which Figure 1a uses: {text}.",
-            all(pair.ahead is None for pair in compared.values()),
-            "RBF is a function of the angle, and τ is searched anew, so the same people can be selected with every ν; "
-            "only their weights differ.",
-        )
+        alike = all(pair.ahead is None for pair in compared.values())
+        return Finding.of("ablation.bandwidth", alike, usual=usual, listed=text)
 
     def _one_by_one(self) -> list[Finding]:
         fixed, equal = self._against(_FIXED), self._against(_EQUAL)
         less = {name: self._against(name) for name in (_HALF, _LESS)}
+        listed = ", ".join(f"{name}: {pair}" for name, pair in less.items())
         return [
-            Finding.explained(
-                "Noise with variance proportional to K is crucial for good performance.",
-                f"With noise that does not depend on K: {fixed}.",
-                _opposite(fixed.ahead),
-                "Noise of one scale is searched here too, for the same features: where most queries have about as many "
-                "neighbours, one scale fits them all.",
-            ),
-            Finding.explained(
-                "Kernel weights characterise contributions better than equal weights.",
-                f"With equal weights: {equal}.",
-                _opposite(equal.ahead),
-                "Above τ the weights of most neighbours are much alike, and a weight of 1 is a louder vote.",
-            ),
-            Finding(
-                "A smaller σ1 does not result in significant improvement.",
-                f"{', '.join(f'{name}: {pair}' for name, pair in less.items())}.",
-                all(pair.ahead is not True for pair in less.values()),
-            ),
+            Finding.of("ablation.fixed", _opposite(fixed.ahead), fixed=fixed),
+            Finding.of("ablation.equal", _opposite(equal.ahead), equal=equal),
+            Finding.of("ablation.less", all(pair.ahead is not True for pair in less.values()), listed=listed),
         ]
 
     def _half(self) -> Finding:
@@ -158,14 +131,7 @@ class Ablation(Item):
         records = unit.records or self.setting.sources[DATA][0].private
         result = self.results[unit]
         share = 3.0 * result["neighbours"] / records / unit.sigma1**2
-        return Finding(
-            "σ1 = sqrt(T/6B) uses roughly half of a person's budget, for each person being selected at every query.",
-            f"Whoever is selected at every query would pay 3B for counts, by arithmetic. A query selects "
-            f"{result['neighbours']:,.0f} of {records:,} people here, so the mean person pays {share:.0%} of B for "
-            f"counts, and the median person {result['median_share']:.0%} for everything.",
-            0.25 <= share <= 0.75,
-            "Half of B is what somebody pays who is near one query in six.",
-        )
+        return Finding.of("ablation.half", 0.25 <= share <= 0.75, records=records, share=share, **result)
 
     def _widths(self, title: str) -> Table:
         lines = self.lines()
@@ -184,24 +150,18 @@ class Ablation(Item):
         texts = (f"b = {a} less b = {b}: {pair}" for (a, b), pair in zip(pairwise(WIDTHS), falls, strict=True))
         slower = ", ".join(f"{1e3 * t:.2f} ms with {b}" for t, b in zip(times, WIDTHS, strict=True))
         accurate = ahead([*falls, Compared.of(sets[0], sets[-1])])
-        return Finding.explained(
-            "Fewer bits b of the hashes find neighbours more accurately, at a higher computational cost.",
-            f"{', '.join(texts)}; a query takes {slower}.",
-            accurate and times[0] > times[-1],
-            "Fewer bits find more neighbours. Where enough are found with many bits, the others add nothing.",
-        )
+        agrees = accurate and times[0] > times[-1]
+        return Finding.of("ablation.width", agrees, listed=", ".join(texts), slower=slower)
 
     def _linear(self) -> Finding:
         times = [self.results[unit]["per_query_alone"] for unit in self.lines()["times"][: len(TABLES)]]
         steps = [later - earlier for earlier, later in pairwise(times)]
+        about = {
+            "times": ", ".join(f"{1e3 * t:.2f} ms with {L}" for t, L in zip(times, TABLES, strict=True)),
+            "steps": " and ".join(f"{1e3 * s:.2f}" for s in steps),
+        }
         power = _slope(list(map(float, TABLES)), times)
-        return Finding(
-            "The time of hashing grows roughly linearly with the number of tables.",
-            f"{', '.join(f'{1e3 * t:.2f} ms with {L}' for t, L in zip(times, TABLES, strict=True))} tables; ten more "
-            f"cost {' and '.join(f'{1e3 * s:.2f}' for s in steps)} ms. As a power of L: {power:.2f}.",
-            min(steps) > 0 and max(steps) <= 2.0 * min(steps),
-            "Queries asked one at a time; a part of each does not depend on L.",
-        )
+        return Finding.of("ablation.linear", min(steps) > 0 and max(steps) <= 2.0 * min(steps), power=power, **about)
 
     def _retraining(self) -> Finding:
         rate, epochs = min(256 / self.setting.records(self.setting.sources[DATA][0]), 1.0), 10
@@ -211,35 +171,18 @@ class Ablation(Item):
         trainings = [1.0 + r for r in RETRAININGS]
         power, late = _slope(trainings, costs), _slope(trainings[-2:], costs[-2:])
         listed = ", ".join(f"{e:.2f} after {t:.0f}" for e, t in zip(costs, trainings, strict=True))
-        return Finding(
-            "The privacy loss of NoisySGD with a retraining after every Q queries grows as 1/√Q.",
-            f"ε = {listed} trainings: a power of {power:.2f} of their number, {late:.2f} for the last two.",
-            0.4 <= power <= 0.65,
-            "The root holds while ε is small. Later ε grows faster, because μ²/2 is added to it.",
-        )
+        return Finding.of("ablation.retraining", 0.4 <= power <= 0.65, listed=listed, power=power, late=late)
 
     def _few(self) -> list[Finding]:
         sgd, knn, ours, hashed, reuse = (self.lines()[f"few, {name}"] for name in FEW)
         by = [f"{unit.T} queries" for unit in ours]
         helps, against, over = self.pairs(reuse, ours), self.pairs(ours, sgd), self.pairs(ours, knn)
         hash_sgd = self.pairs(hashed, sgd)
+        few = ahead([against[0], *over]) if against[-1].level else False
         return [
-            Finding(
-                "Reuse of released predictions is more accurate at 400 and at 800 queries (ε = 2).",
-                f"Reuse less Ind-KNN: {_listed(helps, by)}.",
-                ahead(helps),
-            ),
-            Finding(
-                "At ε = 2, Ind-KNN is ahead of Linear NoisySGD with 400 queries, level with 800, and ahead of "
-                "Private-kNN.",
-                f"Ind-KNN less NoisySGD: {_listed(against, by)}; less Private-kNN: {_listed(over, by)}.",
-                ahead([against[0], *over]) if against[-1].level else False,
-            ),
-            Finding(
-                "With 400 queries at ε = 2, hashing with 12 tables matches Linear NoisySGD (83.5 and 83.4%).",
-                f"Hashing less NoisySGD: {_listed(hash_sgd, by)}.",
-                hash_sgd[0].level,
-            ),
+            Finding.of("ablation.reuse", ahead(helps), listed=_listed(helps, by)),
+            Finding.of("ablation.few", few, sgd=_listed(against, by), knn=_listed(over, by)),
+            Finding.of("ablation.hashed", hash_sgd[0].level, listed=_listed(hash_sgd, by)),
         ]
 
 

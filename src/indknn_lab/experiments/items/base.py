@@ -5,9 +5,12 @@ Outcomes are written as JSON. `indknn_lab.plots` reads only these files.
 
 from __future__ import annotations
 
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
 from math import exp, inf, isnan, log, nan, sqrt
 from statistics import mean, median, stdev
 from typing import Any, ClassVar, Literal
@@ -15,8 +18,10 @@ from typing import Any, ClassVar, Literal
 from scipy.stats import t
 
 from indknn_lab.datasets import TABLES
+from indknn_lab.experiments.data import Results, Unit
+from indknn_lab.experiments.methods.base import NOT_PAID_FOR
+from indknn_lab.experiments.methods.endless import REFITS
 from indknn_lab.experiments.setting import Setting
-from indknn_lab.experiments.units import Results, Unit
 
 LABELS = {
     "indknn": "Ind-KNN, cosine",
@@ -51,7 +56,6 @@ class Series:
 
     @classmethod
     def of(cls, label: str, x: Iterable[float], runs: Sequence[Sequence[float]], role: str) -> Series:
-        """Make a curve from several runs at every x."""
         y, low, high = ([of(run) for run in runs] for of in (median, min, max))
         return cls(label, list(x), y, low, high, role)
 
@@ -92,9 +96,18 @@ class Finding:
     judged: bool = True
 
     @classmethod
-    def explained(cls, paper: str, here: str, agrees: bool | None, why_not: str) -> Finding:
-        """A finding with a reason, which is kept unless the two agree."""
-        return cls(paper, here, agrees, "" if agrees else why_not)
+    def of(cls, key: str, agrees: bool | None, **values: Any) -> Finding:
+        """The finding of this name in `findings.toml`, with these values."""
+        item, name = key.split(".")
+        texts = {part: text.format(**values) for part, text in _texts()[item][name].items()}
+        why = texts.get("always") or ("" if agrees else texts.get("why", ""))
+        by: Literal["paper", "goal"] = "goal" if "goal" in texts else "paper"
+        return cls(texts[by], texts["here"], agrees, why, by)
+
+
+@cache
+def _texts() -> dict[str, dict[str, Any]]:
+    return tomllib.loads((files("indknn_lab.experiments.items") / "findings.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -112,7 +125,6 @@ class Compared:
 
     @classmethod
     def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Compared:
-        """Compare the accuracies of two methods, set by set."""
         gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
         return cls(mean(gaps), _student(len(gaps)) * stdev(gaps) / sqrt(len(gaps)) if len(gaps) > 1 else 0.0)
 
@@ -195,7 +207,6 @@ class Item(ABC):
         """The units to measure, by their meaning for the item."""
 
     def units(self) -> list[Unit]:
-        """All units."""
         return [unit for line in self.lines().values() for unit in line]
 
     @abstractmethod
@@ -209,7 +220,6 @@ class Item(ABC):
         return [name for name in wanted if self.setting.has(name)]
 
     def outcome(self) -> Outcome:
-        """What the item finds, and what is missing."""
         lacking, units = self.lacking(), list(dict.fromkeys(self.units())) if self.present else []
         done = sum(self.results.get(unit) is not None for unit in units)
         broken = [self.results.failures[unit] for unit in units if unit in self.results.failures]
@@ -228,17 +238,21 @@ class Item(ABC):
 
     @classmethod
     def failed(cls, error: Exception) -> Outcome:
-        """The outcome of an item that could not be made."""
         text = f"it failed: {type(error).__name__}: {error}"
         return Outcome(name=cls.name, title=cls.title, status="failed", not_run=[text])
 
     def lacking(self) -> list[str]:
-        """What was not run, and why."""
         own, gone = self.setting.own, [name for name in self.needs if name not in self.present]
         if own is not None and self.present:
             place = f"{own} takes the place of {self.needs[0]}"
             return [f"{place}; {', '.join(gone)} need a folder with their files"] if gone else []
         return [f"needs {name}{'.csv.gz' if name in TABLES else '-*.npz'}" for name in gone]
+
+    def notes(self, **values: Any) -> list[str]:
+        """The notes of this item in `findings.toml`, with these values."""
+        notes, values = _texts()["notes"], {"refits": REFITS, "not_paid_for": NOT_PAID_FOR, **values}
+        shared = {name: text.format(**values) for name, text in notes["shared"].items()}
+        return [text.format(**shared, **values) for text in notes["by_item"][self.name]]
 
     def unit(self, role: str, name: str, T: int, epsilon: float, **more: Any) -> Unit:
         """The unit for a role at one epsilon, on one data set."""
@@ -246,7 +260,6 @@ class Item(ABC):
         return replace(self.setting.unit(kind, name, T, epsilon, **more), **variant)
 
     def accuracies(self, unit: Unit, key: str = "accuracies") -> list[float]:
-        """The accuracies on all test sets."""
         return list(self.results[unit][key])
 
     def pairs(self, ours: Iterable[Unit], theirs: Iterable[Unit]) -> list[Compared]:
@@ -255,7 +268,6 @@ class Item(ABC):
         return [Compared.of(self.accuracies(a), self.accuracies(b)) for a, b in pairs]
 
     def medians(self, units: Iterable[Unit]) -> list[float]:
-        """The median accuracy of each unit."""
         return [median(self.accuracies(unit)) for unit in units]
 
     def series(
@@ -268,7 +280,6 @@ class Item(ABC):
 
     @property
     def own(self) -> tuple[str, ...]:
-        """The user's own methods."""
         return tuple(self.setting.roles)
 
     def by_epsilon(self, values: Iterable[Compared]) -> str:

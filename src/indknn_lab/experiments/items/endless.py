@@ -12,11 +12,10 @@ from statistics import median
 from typing import Any, ClassVar
 
 from indknn.errors import InvalidInputError
+from indknn_lab.experiments.data import Part, Result, Trial, Unit
 from indknn_lab.experiments.items.base import Body, Finding, Item, Panel, Series, Table, points, spread
 from indknn_lab.experiments.methods import METHODS
-from indknn_lab.experiments.methods.base import NOT_PAID_FOR
-from indknn_lab.experiments.methods.endless import EVERY, JITTER, KEPT, REFITS, distinct
-from indknn_lab.experiments.units import Part, Result, Trial, Unit
+from indknn_lab.experiments.methods.endless import EVERY, JITTER, KEPT, distinct
 
 _SHOWN = {
     "open": ("Ind-KNN", "ours"),
@@ -33,20 +32,6 @@ _ROLES = {method: role for method, (_, role) in _SHOWN.items()}
 MOST, LONGEST = 10_000, 100_000
 """The number of queries in a usual stream, if there are enough distinct ones, and in a long stream."""
 _QUICK_T, _QUICK_LONGEST = 400, 2500
-TUNED = (
-    "Algorithm 3 was tuned for that T on held-out private records: τ from the vote without privacy and below it, σ2 "
-    "around its default, both grids extended where the best sits on the edge. So were p and k of Private-kNN, and the "
-    "learning rate of NoisySGD, in steps of four, on a tenth of the records. Ind-KNN and its "
-    "shared model have no parameters to tune: their constants come from held-out training records of these data sets "
-    "and others. Ind-KNN and Algorithm 3 use the exact `gdp` filter."
-)
-RETRAINED = (
-    "NoisySGD that is retrained every 100 queries is priced, by privacy loss distributions, for all its trainings "
-    f"together. Where records come and go {REFITS} of them are carried out, each answering for a quarter of the "
-    "stream; where nothing changes, one. Private-kNN pays for every query of the stream in advance."
-)
-
-
 Shown = tuple[list[Panel], list[Table], list[Finding]]
 
 
@@ -84,7 +69,6 @@ class EndlessItem(Item):
     """Methods that are so close to each other that one run cannot separate them. They run with `usual_seeds`."""
     usual_seeds: ClassVar[int] = 5
     ceilings = ("ridge", "kernel")
-    notes: ClassVar[tuple[str, ...]]
 
     @property
     def present(self) -> list[str]:
@@ -102,12 +86,10 @@ class EndlessItem(Item):
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """All private methods, and the user's own methods."""
         return (*self.methods, *self.setting.roles)
 
     @property
     def labels(self) -> dict[str, str]:
-        """The names of all methods."""
         return LABELS | self.setting.roles
 
     @property
@@ -116,7 +98,6 @@ class EndlessItem(Item):
         return min(self.epsilons, key=lambda e: abs(e - 1.0))
 
     def length(self, name: str, method: str) -> int:
-        """How many queries a method is asked."""
         return min(_QUICK_T if self.setting.quick else MOST, self.setting.sources[name][0].public)
 
     def runs(self, part: Part, name: str, method: str, epsilon: float | None) -> list[Unit]:
@@ -138,16 +119,14 @@ class EndlessItem(Item):
         return [*((e, m) for e in self.epsilons for m in self.compared), *((None, m) for m in self.ceilings)]
 
     def lines(self) -> dict[Any, list[Unit]]:
-        """All runs."""
         places = [(part, name) for part in self.parts for name in self.present]
         return {(*at, e, m): self.runs(*at, m, e) for at in places for e, m in self.ways()}
 
     def body(self) -> Body:
-        """What each stream shows."""
         shown = [self.show(part, name) for part in self.parts for name in self.present]
         panels, tables, findings = ([x for many in column for x in many] for column in zip(*shown, strict=True))
         findings = [finding for finding in findings if finding.agrees is not None]  # only about what was run
-        return Body(panels, tables, findings=findings, notes=[NOT_PAID_FOR, *self.notes])
+        return Body(panels, tables, findings=findings, notes=self.notes(most=MOST, kept=KEPT, jitter=JITTER))
 
     @abstractmethod
     def show(self, part: Part, name: str) -> Shown:
@@ -189,10 +168,8 @@ class EndlessFigures(EndlessItem):
     methods = ("open", "model", "votes", "private_knn", "noisy_sgd", "noisy_sgd_retrained")
     close = ("open", "votes", "noisy_sgd")
     allowed, level = 0.005, 0.003
-    notes: ClassVar[tuple[str, ...]] = (TUNED, RETRAINED)
 
     def show(self, part: Part, name: str) -> Shown:
-        """All methods over epsilon."""
         T, x, labels = self.length(name, ""), self.epsilons, self.labels
         title = f"{self.setting.title(name)}, {T:,} queries"
         found = {m: [self.scores(part, name, m, e, 0, T) for e in x] for m in self.compared}
@@ -210,12 +187,9 @@ class EndlessFigures(EndlessItem):
         both = zip(medians["open"], medians["noisy_sgd"], self.epsilons, strict=True)
         pairs = [pair for pair in both if not any(map(isnan, pair))]
         texts = (f"{points(ours)} against {points(sgd)} ({ours - sgd:+.4f}) at ε = {e:g}" for ours, sgd, e in pairs)
-        return Finding(
-            "Ind-KNN is at least level (within .003) with NoisySGD that is trained once.",
-            f"{title}, {'one seed' if seeds == 1 else f'medians of {seeds} seeds'}: {', '.join(texts)}.",
-            min(ours - sgd for ours, sgd, _ in pairs) >= -self.level if pairs else None,
-            by="goal",
-        )
+        level = min(ours - sgd for ours, sgd, _ in pairs) >= -self.level if pairs else None
+        about = {"title": title, "seeds": "one seed" if seeds == 1 else f"medians of {seeds} seeds"}
+        return Finding.of("endless.sgd", level, listed=", ".join(texts), **about)
 
     def _components(self, title: str, medians: dict[str, list[float]]) -> Finding:
         texts, behind = [], []
@@ -225,12 +199,8 @@ class EndlessFigures(EndlessItem):
             best = max(self.components, key=lambda m: medians[m][i])
             behind.append(medians[best][i] - medians["open"][i])
             texts.append(f"{-behind[-1]:+.4f} at ε = {e:g} ({LABELS[best]}: {points(medians[best][i])})")
-        return Finding(
-            "Ind-KNN is never more than half a point below the best of its parts.",
-            f"{title}, Ind-KNN less its best part: {', '.join(texts)}.",
-            max(behind) <= self.allowed if behind else None,
-            by="goal",
-        )
+        close = max(behind) <= self.allowed if behind else None
+        return Finding.of("endless.parts", close, title=title, listed=", ".join(texts))
 
 
 class Tables(EndlessFigures):
@@ -239,12 +209,6 @@ class Tables(EndlessFigures):
     name = "tables"
     title = "Tables through a schema: Ind-KNN, its parts and its rivals"
     needs = ("adult", "letters", "shuttle")
-    notes = (
-        "A schema was inferred from 1,000 rows that are nobody's secret; it made the features of all methods. Up to "
-        f"{MOST:,} other rows ask, the rest is private.",
-        TUNED,
-        RETRAINED,
-    )
 
 
 class EndlessStreams(EndlessItem):
@@ -255,14 +219,6 @@ class EndlessStreams(EndlessItem):
     parts = ("streams",)
     methods = ("open", "votes", "private_knn", "noisy_sgd", "noisy_sgd_retrained")
     allowed = 0.01
-    notes = (
-        TUNED,
-        RETRAINED,
-        f"{KEPT:.0%} of the private records stay private; the others and the test queries ask. They suffice "
-        "for 5x; whatever is asked beyond the last distinct query is one of them again, moved by a random vector of "
-        f"{JITTER:g} of its length, so that it is no repeat, which would be free.",
-        "All answers of Private-kNN have the same noise, so 4,000 of them stand for its whole stream.",
-    )
 
     def once(self, name: str) -> int:
         """1x: the number of queries that Algorithm 3 is tuned for. There are five times as many distinct queries."""
@@ -278,7 +234,6 @@ class EndlessStreams(EndlessItem):
         return max(0 if method == "votes" else most, 5 * self.once(name))
 
     def show(self, part: Part, name: str) -> Shown:
-        """Accuracy along the stream."""
         one, longest, e = self.once(name), self.length(name, "open"), self.middle
         windows = {"1st of 1x": (0, one), "5th of 1x": (4 * one, 5 * one), "last of 1x": (longest - one, longest)}
         windows |= {f"first {m:,}": (0, m) for m in (10_000, 30_000, 100_000) if m <= longest}
@@ -302,12 +257,8 @@ class EndlessStreams(EndlessItem):
             lost.append(first - last)
             beside = "" if isnan(votes) else f" (Algorithm 3: {points(votes)} at 5x)"
             texts.append(f"{points(first)} then {points(last)} at ε = {e:g}{beside}")
-        return Finding(
-            f"Nothing is lost (within a point) at {longest:,} queries.",
-            f"{self.setting.title(name)}, the first {one:,} queries and the last {one:,}: {'; '.join(texts)}.",
-            max(lost) <= self.allowed if lost else None,
-            by="goal",
-        )
+        about = {"title": self.setting.title(name), "longest": longest, "one": one, "listed": "; ".join(texts)}
+        return Finding.of("endless.holds", max(lost) <= self.allowed if lost else None, **about)
 
 
 class EndlessChange(EndlessItem):
@@ -318,18 +269,12 @@ class EndlessChange(EndlessItem):
     parts = ("change", "drift")
     methods = ("open", "noisy_sgd_retrained", "noisy_sgd", "private_knn")
     close, usual_seeds = ("open", "noisy_sgd_retrained", "noisy_sgd"), 3
-    notes = (
-        TUNED,
-        RETRAINED,
-        "The new classes are the last quarter of them. None of their records or queries is there in the first half.",
-    )
 
     def length(self, name: str, method: str) -> int:
         """A multiple of the step between changes, so that the stream can be divided into halves."""
         return max(super().length(name, method) // (2 * EVERY), 1) * 2 * EVERY
 
     def show(self, part: Part, name: str) -> Shown:
-        """The accuracy in both halves, and a curve if classes arrive."""
         T, e, title, drift = self.length(name, ""), self.middle, self.setting.title(name), part == "drift"
         change = "the same, and new classes at half time" if drift else f"one leaves or arrives every {EVERY}"
         heading = f"{title}, {T:,} queries: {change}"
@@ -349,9 +294,4 @@ class EndlessChange(EndlessItem):
                 continue
             leads.append(ours - retrained)
             texts.append(f"{points(ours)} against {points(retrained)} (never retrained: {points(never)}) at ε = {e:g}")
-        return Finding(
-            "With a deletion or an addition every 100 queries: above NoisySGD with retraining at equal epsilon.",
-            f"{title}: {'; '.join(texts)}.",
-            min(leads) > 0 if leads else None,
-            by="goal",
-        )
+        return Finding.of("endless.change", min(leads) > 0 if leads else None, title=title, listed="; ".join(texts))

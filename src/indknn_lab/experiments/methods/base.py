@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from indknn.types import IntArray
-from indknn_lab.experiments.data import Data, QuerySets, query_sets
-from indknn_lab.experiments.units import Result, Unit, seed_for
+from indknn_lab.experiments.data import Data, QuerySets, Result, Unit, query_sets, seed_for
 
 Point = tuple[float, ...]
 
@@ -124,7 +123,6 @@ class Method(ABC):
 
     @cached_property
     def sets(self) -> QuerySets:
-        """The validation queries and the test queries."""
         return query_sets(self.unit.data, len(self.data.truth), self.unit.T, self.unit.effort.sets)
 
     @classmethod
@@ -134,7 +132,7 @@ class Method(ABC):
 
     @classmethod
     def code(cls) -> str:
-        """A digest of the product's behaviour, if this method depends on it. See `units.Trial`."""
+        """A digest of the product's behaviour, if this method depends on it. See `data.Trial`."""
         return ""
 
     @abstractmethod
@@ -169,11 +167,9 @@ class Tuned(Method):
         """The answers to these queries with these parameters."""
 
     def accuracy(self, rows: IntArray, point: Point, seed: int) -> float:
-        """The share of right answers."""
         return share_right(self.answers(rows, point, seed), self.data.truth[rows])
 
     def seed(self, role: str, i: int) -> int:
-        """The seed of one run."""
         return seed_for(self.unit.name, role, i)
 
     def score(self, point: Point) -> float:
@@ -190,7 +186,6 @@ class Tuned(Method):
         return {"accuracies": [self.accuracy(rows, point, self.seed("test", i)) for i, rows in runs]}
 
     def measure(self) -> Result:
-        """Search, then answer the test sets."""
         axes = self.axes()
         found = search(axes, self.score, confirm=self.confirm, max_growths=self.max_growths)
         return {

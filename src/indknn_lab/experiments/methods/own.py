@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from indknn.errors import InvalidInputError
 from indknn.types import IntArray
+from indknn_lab.experiments.data import Result, seed_for
 from indknn_lab.experiments.methods.base import METHODS, Axis, Point, Tuned, search, share_right
 from indknn_lab.experiments.methods.endless import Rows, Stream, StreamMethod
-from indknn_lab.experiments.units import Result, seed_for
 
 
 class OwnMethod(ABC):
@@ -70,7 +70,6 @@ class OwnMethod(ABC):
 
     @classmethod
     def axes(cls) -> list[Axis]:
-        """The grid in the form that the search uses."""
         return [Axis(name, [float(value) for value in values]) for name, values in cls.grid.items()]
 
 

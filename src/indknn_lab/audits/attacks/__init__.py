@@ -1,1 +1,0 @@
-"""Attacks on the answers: membership inference, and leaks through floating point and through timing."""
