@@ -30,7 +30,7 @@ LIMITS: dict[str, tuple[int, int, int]] = {
     "indknn/server": (4269, 12, 51),
     "indknn/store": (5755, 18, 44),
     "indknn/tables": (2346, 8, 42),
-    "indknn_lab": (11963, 82, 59),
+    "indknn_lab": (10992, 58, 56),
 }
 DUPLICATES = 0
 """How many passages of eight lines may stand twice."""
