@@ -48,6 +48,16 @@ def test_a_question_that_was_asked_before_has_the_same_answer_and_is_free():
     assert (model.privacy_spent() == before).all()
 
 
+def test_the_mean_is_of_all_records_also_where_few_of_a_person_may_vote():
+    X, rng = linear(2000)[0], np.random.default_rng(0)
+    names = np.arange(len(X)) % 500
+    model = IndKNNRegressor(8.0, bounds=(0, 100), random_state=rng, mode="votes", tau=0.999, max_records_per_query=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, np.repeat([5.0, 15.0, 85.0, 95.0], 500), owners=names)
+    assert model.predict(linear(9, seed=1)[0]).mean() == pytest.approx(50.0, abs=10.0)
+
+
 def test_numbers_outside_the_bounds_are_cut_and_counted():
     X, y = linear(100)
     y[:3] = (-5.0, 500.0, 101.0)

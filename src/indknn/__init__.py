@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from indknn.core.accounting import budget, epsilon
-from indknn.errors import IndKNNError, InvalidInputError, PrivacyError, PrivacyWarning, UnknownOwnerError, to_install
+from indknn.errors import IndKNNError, InvalidInputError, PrivacyError, PrivacyWarning, UnknownOwnerError, needs
 
 if TYPE_CHECKING:
     from indknn.estimator import IndKNNClassifier
@@ -40,11 +40,8 @@ def open(path: str | Place, **options: Any) -> Store:  # noqa: A001  (as in gzip
 
     The options are those of `indknn.store.Store`. Close the store with `close()`, or use it in a `with` block.
     """
-    try:
-        from indknn.store import Store  # noqa: PLC0415
-    except ModuleNotFoundError as missing:
-        raise IndKNNError(to_install(str(missing.name), "store", "a durable store")) from None
-    return Store(path, **options)
+    store: Store = needs("indknn.store", "store", "a durable store").Store(path, **options)
+    return store
 
 
 def __getattr__(name: str) -> Any:

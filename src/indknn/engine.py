@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.answering.predictor import Predictor
-from indknn.answering.requests import Journal, Request, checked_analyst
+from indknn.answering.requests import Journal, Reply, Request, checked_analyst
 from indknn.answering.trainer import Progress
 from indknn.core import accounting
 from indknn.core.advice import about_copies, tell
 from indknn.core.clock import DAY, HOUR
-from indknn.core.inputs import NEVER, as_epsilons, as_hours, as_owner_list, as_owners, as_record_ids, says_each_row
+from indknn.core.inputs import as_epsilons, as_hours, as_owner_list, as_owners, as_record_ids, says_each_row
 from indknn.core.noise import Noise
 from indknn.core.releases import PublicRows
 from indknn.core.statistics import MAX_RECORDS
@@ -31,10 +31,10 @@ from indknn.models.explanation import Explanation, average_row, explained
 from indknn.models.probabilities import Decision
 from indknn.models.shared_model import ShownModel, distinct
 from indknn.models.shown_numbers import ShownNumbers
-from indknn.records.book import AnyShard, Match
+from indknn.records.any_shard import AnyShard, Match, NewRecords
 from indknn.records.shard import Shard, new_index
 from indknn.settings import PARAMETERS, Settings
-from indknn.types import FloatArray, Int8Array, IntArray, OwnerId, Vectors
+from indknn.types import FloatArray, Given, Int8Array, IntArray, OwnerId
 
 MakeShard: TypeAlias = Callable[[Settings, MemoryLedger], AnyShard]
 """Makes the empty shard of an engine. The shard of a cluster has its records elsewhere."""
@@ -108,23 +108,15 @@ class Engine:
         epsilons: Any = None,
     ) -> IntArray:
         """Add records and return their numbers."""
-        return self.put(*self.settings.prepare(X, y), owners, record_ids, expires=expires, epsilons=epsilons)
+        return self.put(Given(*self.settings.prepare(X, y), owners, record_ids, expires, epsilons))
 
-    def put(
-        self,
-        vectors: Vectors,
-        labels: IntArray,
-        owners: Any = None,
-        record_ids: Any = None,
-        *,
-        expires: Any = None,
-        epsilons: Any = None,
-    ) -> IntArray:
+    def put(self, prepared: Given) -> IntArray:
         """Add prepared records and return their numbers. Without owners, every row is a new person.
 
         A row with the record id of an existing record replaces it, or changes nothing if it is equal. A row that has
         expired is not added and has the number -1. Records that have expired are removed.
         """
+        vectors, labels, owners, record_ids, expires, epsilons = prepared
         given = None if owners is None or says_each_row(owners) else as_owners(owners, length=len(vectors))
         chosen, less = as_record_ids(record_ids, len(vectors)), as_epsilons(epsilons, len(vectors))
         until = as_hours(expires, len(vectors))
@@ -133,9 +125,10 @@ class Engine:
             self.expire()
             names = self.ledger.new_names(len(vectors)) if given is None else given
             asked = wanted(self.settings, self.ledger, names, less)
-            match = self.match(vectors, labels, names, chosen, until)
+            new = NewRecords(vectors, labels, names, chosen, until)
+            match = self.match(new)
             fresh = match.fresh[match.until[match.fresh] > self.shard.hour]
-            match.ids[fresh] = self.shard.add(*match.pick(fresh, vectors, labels, names))
+            match.ids[fresh] = self.shard.add(*match.pick(fresh, new))
             if asked is not None:
                 self.shard.lower(asked)
             if len(match.stale):
@@ -151,36 +144,30 @@ class Engine:
             self.shard.forget(slots)
         return len(slots)
 
-    def match(
-        self,
-        vectors: Vectors,
-        labels: IntArray,
-        owners: Sequence[OwnerId],
-        record_ids: Sequence[str | None] | None,
-        until: IntArray | None = None,
-    ) -> Match:
+    def match(self, new: NewRecords) -> Match:
         """Which of these rows are here already. Refuses more records than the store may hold."""
-        dates, keep = NEVER if until is None else until, self.settings.keep_days
+        keep = self.settings.keep_days
         self.ledger.tick()
         if keep is not None:
-            dates = np.minimum(dates, self.shard.hour + keep * DAY)
-        match = self.shard.match(vectors, labels, owners, record_ids, dates, earliest=keep is not None)
+            new = new._replace(until=np.minimum(new.until, self.shard.hour + keep * DAY))
+        match = self.shard.match(new, earliest=keep is not None)
         if len(self.shard) + len(match.fresh) > MAX_RECORDS:
             raise InvalidInputError(f"there may be at most {MAX_RECORDS:,} records, got {len(match.fresh):,} more")
         return match
 
     def lower(self, owner: OwnerId, epsilon: float) -> None:
         """Promise a person who has records a smaller ε, from now on."""
+        self.renew_if_due()
         with self.shard.lock:
             self.shard.lower(self.less_for(owner, epsilon))
 
     def less_for(self, owner: OwnerId, epsilon: float) -> Wanted:
         """The smaller promise for a person who has records. An error if it is larger, or nobody has that name."""
-        (slot,) = self.ledger.slots_of([owner]).tolist()
-        if slot < 0:
+        self.ledger.tick()
+        if not self.shard.unexpired(self.shard.slots_of_owners([owner])).any():  # whether or not they are erased
             raise InvalidInputError(f"owner {owner!r} has no records here")
         PARAMETERS["epsilon"].check("epsilon", epsilon)
-        asked = wanted(self.settings, self.ledger, [owner], np.array([epsilon], dtype=np.float64))
+        asked = wanted(self.settings, self.ledger, [owner], np.array([epsilon], dtype=np.float64), repr(owner))
         assert asked is not None
         return asked
 
@@ -226,9 +213,12 @@ class Engine:
             self.predictor.start_round()
 
     def renew_if_due(self) -> None:
-        """Begin a new period if one has ended: everybody's budget starts anew, and so does the shared model."""
+        """Begin a new period if one has ended: everybody's budget starts anew, and a round of training begins.
+
+        It is not run here. `Store.renew_if_due` says why.
+        """
         if not self.ledger.renewal:
-            return  # as in `Ledger.periods_due`, without the locks
+            return  # as in `MemoryLedger.periods_due`, without the locks
         with self.predictor.locked():
             if not self.ledger.periods_due:
                 return
@@ -236,10 +226,10 @@ class Engine:
             self.predictor.renew()
             if self.predictor.model is not None and self.predictor.model.started:
                 self.predictor.begin_round()
-        self._finish_round()
 
     def purge(self) -> None:
         """Delete everything that was released. This is a public event that begins a round, see `Store.purge`."""
+        self.renew_if_due()
         self.predictor.purge()
         self._finish_round()
 
@@ -250,23 +240,20 @@ class Engine:
 
     def predict(self, Q: npt.ArrayLike, analyst: Scope = None) -> npt.NDArray[Any]:
         """The label of each query. This spends budget."""
-        queries = self.settings.quantise(Q, "the queries")
-        self.renew_if_due()
-        (reply,) = self.predictor.compute([Request(queries, analyst)])
-        return self.settings.target_.decode(reply.labels)
+        return self.settings.target_.decode(self._answered(Q, analyst).labels)
 
     def predict_both(self, Q: npt.ArrayLike, analyst: Scope = None) -> tuple[npt.NDArray[Any], FloatArray]:
         """The label of each query and the probability of each class. It spends the same as `predict`."""
         self.refuse_numbers("predict_proba")
-        queries = self.settings.quantise(Q, "the queries")
-        self.renew_if_due()
-        (reply,) = self.predictor.compute([Request(queries, analyst, likely=True)])
+        reply = self._answered(Q, analyst, likely=True)
         assert reply.likely is not None
         return self.settings.target_.decode(reply.labels), reply.likely
 
-    def predict_proba(self, Q: npt.ArrayLike, analyst: Scope = None) -> FloatArray:
-        """The probability of each class, from what `predict` releases anyway. It spends the same as `predict`."""
-        return self.predict_both(Q, analyst)[1]
+    def _answered(self, Q: npt.ArrayLike, analyst: Scope, *, likely: bool = False) -> Reply:
+        queries = self.settings.quantise(Q, "the queries")
+        self.renew_if_due()
+        (reply,) = self.predictor.compute([Request(queries, analyst, likely=likely)])
+        return reply
 
     def intervals(self, answers: npt.NDArray[Any], coverage: float, analyst: Scope = None) -> FloatArray:
         """The ends of an interval around each answer, by the report card of the shared model. It spends nothing."""
@@ -347,6 +334,7 @@ class Engine:
 
     def restarted(self, settings: Settings, noise: Noise) -> Engine:
         """An empty engine with other settings for the same people. They keep what they have spent."""
+        self.renew_if_due()
         fresh = new_ledger(settings)
         if self.ledger.used:
             refuse_other_division(self.settings, settings)
@@ -354,6 +342,7 @@ class Engine:
         successor = Engine(settings, noise, self.ledger, make_shard=self.make_shard)  # may refuse: nothing changed yet
         if self.predictor.model is not None and self.settings.n_features == settings.n_features:
             successor._earlier = self.predictor.model.public
+        successor.shard.epoch = self.shard.epoch  # so that its first round is not taken for the first of all
         with self.shard.lock:
             successor.earlier = (*self.earlier, self.settings) if self.ledger.anything_spent() else ()
             self.shard.forget(self.shard.slots())
@@ -385,24 +374,16 @@ class Engine:
         if self.ledger.joint and settings.analysts:
             raise PrivacyError("no analyst can be given less: queries without a name trained the model for everybody")
 
-    def replace_all(
-        self,
-        vectors: Vectors,
-        labels: IntArray,
-        owners: Any,
-        record_ids: Any = None,
-        *,
-        expires: Any = None,
-        epsilons: Any = None,
-    ) -> IntArray:
+    def replace_all(self, prepared: Given) -> IntArray:
         """Replace all records by these and return their numbers. Without owners, people are named by row numbers."""
-        nameless = owners is None or says_each_row(owners)
-        names = as_owners(np.arange(len(vectors)) if nameless else owners, length=len(vectors))
-        chosen = as_record_ids(record_ids, len(vectors))
+        self.renew_if_due()
+        n, nameless = len(prepared.X), prepared.owners is None or says_each_row(prepared.owners)
+        names = as_owners(np.arange(n) if nameless else prepared.owners, length=n)
+        chosen = as_record_ids(prepared.record_ids, n)
         with self.predictor.locked():
-            wanted(self.settings, self.ledger, names, as_epsilons(epsilons, len(vectors)))  # or nothing is changed
+            wanted(self.settings, self.ledger, names, as_epsilons(prepared.epsilons, n))  # or nothing is changed
             self.shard.forget(self.shard.slots())
-            numbers = self.put(vectors, labels, names, chosen, expires=expires, epsilons=epsilons)
+            numbers = self.put(prepared._replace(owners=names, record_ids=chosen))
             if self.predictor.model is not None and self.ledger.used:  # then no query may begin the round (rule 17)
                 self.predictor.begin_round(self._earlier)
                 self._finish_round()

@@ -29,8 +29,8 @@ from indknn.place import Place, unchanged_place
 from indknn.published import document, write_model
 from indknn.settings import PARAMETERS, Settings, TargetName
 from indknn.tables.infer import Outside, about_queries
-from indknn.tables.schema import Given, Schema, read_schema, records_of, to_plain, vectors_of
-from indknn.types import FloatArray, IntArray
+from indknn.tables.schema import Schema, read_schema, records_of, to_plain, vectors_of
+from indknn.types import FloatArray, Given, IntArray
 
 if TYPE_CHECKING:
     from indknn.store import Store
@@ -95,39 +95,36 @@ class IndKNN(BaseEstimator):
         records take no further part. `epsilons` are promises for the owners of single rows that are smaller than
         ``epsilon``, NaN where there is none. X may be a memory map. It is read in blocks.
         """
-        return self._take(None, X, y, owners, record_ids, expires, epsilons)
+        return self._take(None, Given(X, y, owners, record_ids, expires, epsilons))
 
-    def _take(
-        self, classes: tuple[Any, ...] | None, X: Any, y: Any, owners: Any, record_ids: Any, expires: Any, epsilons: Any
-    ) -> Self:
+    def _take(self, classes: tuple[Any, ...] | None, given: Given) -> Self:
         """Add records, the first ones with this label set. None: they take the place of all others."""
         first, instead = not hasattr(self, "_engine"), classes is None
         schema = self._schema(fitted=not (first or instead))
         outside = Outside(schema)
-        given = records_of(schema, Given(X, y, owners, record_ids, expires, epsilons), outside.take)
-        X, y, owners, record_ids, expires, epsilons = given
-        rows, targets = self._checked(X, y)
-        names, ids = self._named(owners, len(rows)), inputs.as_record_ids(record_ids, len(rows))
+        given = records_of(schema, given, outside.take, whole=True)
+        rows, targets = self._checked(given.X, given.y)
+        names, ids = self._named(given.owners, len(rows)), inputs.as_record_ids(given.record_ids, len(rows))
         if first or instead:
             settings = self._settings(rows.shape[1], self._label_set(targets) if classes is None else classes)
         else:
             settings = self._engine.settings
-            validate_data(self, X, reset=False, skip_check_array=True)
+            validate_data(self, given.X, reset=False, skip_check_array=True)
         profile = advice.Profile()
-        records = settings.prepare(rows, targets, profile.see)
+        vectors, labels = settings.prepare(rows, targets, profile.see)
         nameless = names is None or inputs.says_each_row(names)
         people = inputs.Numbered(np.arange(len(rows))) if nameless else names
         ledger = new_ledger(settings) if first else self._memory.ledger
-        wanted(settings, ledger, people, inputs.as_epsilons(epsilons, len(rows)))  # or nothing is changed
-        told = self._about_labels() if first and instead else []
+        wanted(settings, ledger, people, inputs.as_epsilons(given.epsilons, len(rows)))  # or nothing is changed
+        warnings = self._about_labels() if first and instead else []
         if first or instead:
-            self._start(X, settings, named=not (instead and nameless))
+            self._start(given.X, settings, named=not (instead and nameless))
         before = 0 if instead else self._memory.ledger.n_owners
         put = self._engine.replace_all if instead else self._engine.put
-        self._newest = _as_range(put(*records, names, ids, expires=expires, epsilons=epsilons))
+        self._newest = _as_range(put(given._replace(X=vectors, y=labels, owners=names, record_ids=ids)))
         now = self._engine.ledger.n_owners if isinstance(self._engine, Engine) else 0  # a store gives its own warnings
-        told += profile.advice(settings.center_) + advice.about_delta(settings.delta, before, now)
-        advice.tell(told + outside.notes())
+        warnings += profile.advice(settings.center_) + advice.about_delta(settings.delta, before, now)
+        advice.tell(warnings + outside.notes())
         return self
 
     def forget(self, owners: Any = None, *, records: Any = None, record_ids: Any = None) -> int:
@@ -189,13 +186,13 @@ class IndKNN(BaseEstimator):
         """
         self._check_asked(analyst)
         schema = self._schema(fitted=True)
-        told, rows = about_queries(schema, X) if schema else [], vectors_of(X, schema)
+        warnings, rows = about_queries(schema, X) if schema else [], vectors_of(X, schema)
         queries, decision = validate_data(self, rows, reset=False, dtype=np.float64), self._decision(analyst)
         if decision is PLAIN:
             answers = self._engine.predict(queries, analyst)
         else:
             answers, _ = self._memory.decide(decision, *self._engine.predict_both(queries, analyst), analyst)
-        advice.tell(told + (advice.about_answers(answers) if self._target == "class" else []))
+        advice.tell(warnings + (advice.about_answers(answers) if self._target == "class" else []))
         return answers
 
     def explain(self, X: Any, analyst: str | None = None) -> list[Explanation]:
@@ -233,6 +230,7 @@ class IndKNN(BaseEstimator):
     def statement(self, owner: Any) -> dict[str, Any]:
         """What you may show an owner: their own spending, rounded up to 1/50 of B, for each kind of observer."""
         check_is_fitted(self)
+        self._engine.renew_if_due()  # so that it does not show whether anybody came since the last period
         return statement(self._memory, inputs.as_owner_list([owner])[0])
 
     @property
@@ -511,7 +509,7 @@ class IndKNNClassifier(ClassifierMixin, IndKNN):
         if not first and named is not None and set(map(str, named)) != set(map(str, self.classes_.tolist())):
             raise InvalidInputError(f"classes must stay {self.classes_.tolist()}, got {named}")
         labels = tuple(named) if first and named is not None else ()
-        return self._take(labels, X, y, owners, record_ids, expires, epsilons)
+        return self._take(labels, Given(X, y, owners, record_ids, expires, epsilons))
 
     def predict_proba(self, X: npt.ArrayLike, analyst: str | None = None) -> FloatArray:
         """The probability of each class for each row, in the order of `classes_`.

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from indknn.errors import IndKNNError, InvalidInputError
+from indknn.errors import IndKNNError, InvalidInputError, to_install
 
 Items: TypeAlias = npt.NDArray[Any] | Sequence[Any]
 Features: TypeAlias = npt.NDArray[np.float32]
@@ -55,7 +55,7 @@ def needs(module: str, extra: str = "features") -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise IndKNNError(f"this extractor needs {module} ({error}): install indknn[{extra}]") from None
+        raise IndKNNError(f"{to_install(module, extra, 'this extractor')} ({error})") from None
 
 
 def with_prompt(name: str, prompt: str | None) -> str:

@@ -199,8 +199,8 @@ def _check_trail(first: str, rest: Iterator[str], keys: list[PublicKey]) -> Chec
         return Checked(TRAIL, problem or f"it is cut off after entry {trail.length}: the signed head is missing")
     found = _checked(TRAIL, head, keys, head.get("entries"))
     if found.problem is None and (head.get("entries"), head.get("hash")) != (trail.length, trail.hash):
-        told = f"it has {trail.length} entries, and its head was signed for {head.get('entries')}"
-        return Checked(TRAIL, f"{told}, or for another entry {trail.length}", found.store, found.at)
+        length = f"it has {trail.length} entries, and its head was signed for {head.get('entries')}"
+        return Checked(TRAIL, f"{length}, or for another entry {trail.length}", found.store, found.at)
     return found
 
 

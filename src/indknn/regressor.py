@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_X_y
 
 from indknn.estimator import NUMBERS, IndKNN
 from indknn.estimator_parameters import RegressorParameters, declared
-from indknn.types import FloatArray
+from indknn.types import FloatArray, Given
 
 
 class IndKNNRegressor(RegressorMixin, IndKNN):
@@ -48,7 +48,7 @@ class IndKNNRegressor(RegressorMixin, IndKNN):
 
     def partial_fit(self, X: Any, y: Any = None, owners: Any = None, record_ids: Any = None, **more: Any) -> Self:
         """Add records. See `IndKNNClassifier.partial_fit`; `more` may be `expires` and `epsilons`."""
-        return self._take((), X, y, owners, record_ids, **{"expires": None, "epsilons": None, **more})
+        return self._take((), Given(X, y, owners, record_ids, **more))
 
     def predict_interval(self, X: Any, coverage: float = 0.9, analyst: str | None = None) -> FloatArray:
         """An interval for each row of X, lower and upper end, that holds the number in about this share of the cases.

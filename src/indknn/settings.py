@@ -80,7 +80,6 @@ class IndexOptions:
     index_seed: int = parameter("The public seed of the random hyperplanes of lsh and sketch.", 0)
 
     def __post_init__(self) -> None:
-        """Check every value."""
         check_fields(self)
 
     def taken_by(self, index: str) -> dict[str, Any]:
@@ -256,7 +255,8 @@ class Settings:
             )
         self._check_analysts()
         if (self.renew_days is None) != (self.i_understand is None):
-            raise InvalidInputError(f"renew_days needs i_understand={UNDERSTOOD!r}, and nothing else does")
+            text = "renew_days, a guarantee for each period and not for all time, and"
+            raise InvalidInputError(f"{text} i_understand={UNDERSTOOD!r} (--i-understand) go together")
         if self.pace_days is not None and self.renew_days is not None and self.pace_days > self.renew_days:
             raise InvalidInputError(f"pace_days must be at most renew_days, {self.renew_days}, got {self.pace_days}")
 
@@ -266,7 +266,9 @@ class Settings:
                 raise InvalidInputError("bounds are for target='number', and the target is a class")
             return
         if self.bounds is None:
-            raise InvalidInputError("target='number' needs bounds, the lowest and the highest number: bounds=(0, 120)")
+            raise InvalidInputError(
+                "target='number' needs the lowest and the highest number: bounds=(0, 120) or --bounds 0 120"
+            )
         object.__setattr__(self, "bounds", as_bounds(self.bounds))
         if self.classes:
             raise InvalidInputError(f"target='number' has no classes, got {list(self.classes)}")
@@ -279,7 +281,7 @@ class Settings:
             )
         for name, epsilon in self.analysts.items():
             PARAMETERS["epsilon"].check("epsilon", epsilon)
-            if not name:
+            if not (name and name.isprintable()):  # as `checked_analyst`
                 raise InvalidInputError(f"no analyst can be called {name!r}")
             if epsilon > self.epsilon:
                 raise InvalidInputError(
@@ -369,12 +371,8 @@ class Settings:
     @property
     def sigma2_(self) -> float:
         """The noise on the votes, given or derived."""
-        return self.sigma2 or self._vote_size * sigma2_for(self.budget, self.max_queries or PLANNED_QUERIES)
-
-    @property
-    def _vote_size(self) -> float:
-        """How large a usual vote is. That of a class is 1."""
-        return NUMBER_SIZE if self.numeric else 1.0
+        usual = NUMBER_SIZE if self.numeric else 1.0  # how large a vote is
+        return self.sigma2 or usual * sigma2_for(self.budget, self.max_queries or PLANNED_QUERIES)
 
     @property
     def near_share(self) -> float:
@@ -473,7 +471,6 @@ class ServerOptions:
     keep_requests: int = _option("For how many days a request id gets the same answer again.", 30, at_least=1)
 
     def __post_init__(self) -> None:
-        """Check every value."""
         check_fields(self)
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", self.name):
             raise InvalidInputError(f"name must consist of letters, digits, '_', '.' and '-', got {self.name!r}")

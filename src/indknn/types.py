@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ SHARED: Final = "\0shared"
 """The scope of releases that every analyst sees. No analyst can have this name."""
 
 SLOT = (1 << 32) - 1
-"""The part of the number of a record that is its slot (`records/book.py`)."""
+"""The part of the number of a record that is its slot (`records/any_shard.py`)."""
 GRID_BITS = 20
 GRID = 1 << GRID_BITS
 """Kernel values, votes, counts and noise are integers in units of 1/GRID (rule 7)."""
@@ -84,6 +84,20 @@ def joined(parts: Sequence[Vectors]) -> Vectors:
         np.concatenate([part.root_norm for part in parts]),
         np.concatenate([part.scale for part in parts]),
     )
+
+
+class Given(NamedTuple):
+    """Records as a caller gives them: rows, and what belongs to each row. None if a part is not given.
+
+    Rows are vectors, or a table that a schema will encode. Prepared records are `Vectors` and class numbers.
+    """
+
+    X: Any
+    y: Any = None
+    owners: Any = None
+    record_ids: Any = None
+    expires: Any = None
+    epsilons: Any = None
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from indknn.server.telemetry import Log
 from indknn.settings import Settings
 from indknn.store import Store
 from indknn.store.verify import problems
+from indknn.types import Given
 
 FEW, D = 60, 10
 SMALL = Settings(n_features=D, classes=(0, 1, 2), epsilon=4.0)
@@ -176,7 +177,7 @@ def test_replacing_all_records_begins_a_round_about_the_new_ones(tmp_path):
         records = store.settings.prepare(RECORDS[100:180], LABELS[100:180])
         for _ in islice(store.train(), 3):  # a round that is running is given up, as it is about nobody any more
             pass
-        store.replace_all(*records, NAMES[100:180])
+        store.replace_all(Given(*records, NAMES[100:180]))
         assert not list(problems(store))
         finished(store.engine.predictor)
         assert shared(store.engine, NAMES[100:180]).min() > 0
@@ -228,6 +229,20 @@ def test_a_later_round_waits_for_the_operator(tmp_path, asking):
             pass
         finished(again.engine.predictor, rounds=None)
         again.predict(QUERIES[4:6], analyst=asking)  # without a warning
+
+
+def test_a_refit_that_was_interrupted_waits_too(monkeypatch):
+    """The analyst without a name was told something before, so bob's query must not finish the round of the refit."""
+    model = engine()
+    model.predict(QUERIES[:2])
+    again = model.restarted(SETTINGS, SeededNoise(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "_finish_round", lambda self: list(islice(self.predictor.training(), 3)))
+        again.replace_all(Given(*SETTINGS.prepare(RECORDS[:FEW], LABELS[:FEW]), NAMES[:FEW]))
+    due = again.predictor.model.due()
+    with pytest.warns(UserWarning, match="indknn train STORE"):
+        again.predict(QUERIES[2:4], "bob")
+    assert again.predictor.model.due() == due is not None
 
 
 def test_the_only_analyst_finishes_a_later_round(tmp_path):
@@ -307,8 +322,8 @@ def test_whoever_asks_comes_first_while_training_is_ahead_of_its_time(tmp_path, 
         while not (model.mapped and model.step):
             work.piece()
         assert work.ahead()
-        seconds = worker.LEAST_SECONDS + model.work / worker.OPERATIONS
-        clock.now += worker._SPREAD * seconds * 1.01 / (model.step + model.follow)
+        seconds = worker._SPREAD * (worker.LEAST_SECONDS + model.work / worker.OPERATIONS)
+        clock.now += 1.01 * seconds * (worker._FIRST + (1 - worker._FIRST) / (model.step + model.follow))
         assert not work.ahead()
         while model.step < 3:
             work.piece()
@@ -316,6 +331,29 @@ def test_whoever_asks_comes_first_while_training_is_ahead_of_its_time(tmp_path, 
         while work.piece():
             pass
         assert not work.ahead()  # a report card and the moment to show it wait for nobody
+
+
+def test_the_first_step_is_spread_over_its_part_of_the_time(tmp_path, clock, monkeypatch):
+    """It computes the features of every record, and whoever asks in the first seconds would wait for all of that."""
+    monkeypatch.setattr(worker, "PORTION", 2)
+    monkeypatch.setattr(indknn.records.derived.Derived.fill, "__defaults__", (2,))
+    monkeypatch.setattr(indknn.records.derived, "RECORDS", 2)
+    store, work = served(tmp_path, clock)
+    with store:
+        model = store.engine.predictor.model
+        while not model.mapped:
+            work.piece()
+        model.records = float(len(store.engine.shard))  # with so few people it is mostly noise
+        start, seconds = clock.now, worker._SPREAD * (worker.LEAST_SECONDS + model.work / worker.OPERATIONS)
+        begun = []
+        while model.step == 0:
+            while work.ahead():
+                clock.now += seconds / 1000
+            begun.append((clock.now - start) / seconds)
+            work.piece()
+        assert len(begun) > 10
+        assert begun[len(begun) // 2] > worker._FIRST / 5  # at once until now
+        assert begun[-1] <= worker._FIRST * 1.1
 
 
 def test_a_finished_model_waits_for_its_moment(tmp_path, clock):
@@ -439,7 +477,7 @@ def test_what_all_see_does_not_depend_on_what_one_analyst_was_told(epsilon):
             model.predict(QUERIES[:asked], "ann")
         model.noise = model.predictor.noise = SeededNoise(5)
         again = model.restarted(Settings(n_features=D, classes=(0, 1, 2), epsilon=epsilon), SeededNoise(5))
-        again.replace_all(*again.settings.prepare(RECORDS, LABELS), NAMES)
+        again.replace_all(Given(*again.settings.prepare(RECORDS, LABELS), NAMES))
         train(again)
         assert model.ledger.spent(NAMES, "ann").any() == bool(asked)
         seen.append((again.predictor.model.weights.whole.tolist(), shared(again).tolist()))

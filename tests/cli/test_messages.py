@@ -15,9 +15,9 @@ from indknn import IndKNNClassifier
 from indknn.errors import InvalidInputError, PrivacyWarning, meant
 from indknn.settings import Settings
 from indknn.store import Store
-from indknn.store.intake import Item
 from indknn.tables import Category, Number, Schema
 from indknn.tables.schema import from_plain, to_plain
+from indknn.types import Given
 from server.serving import INFER, application, make_store
 
 X, Y = blobs(90, 2, 4)
@@ -114,6 +114,29 @@ class TestDidYouMean:
         told = run("export", "audit", store, "-o", tmp_path / "no" / "a.jsonl", code=3).stderr
         assert "does not exist" in told
         assert "Errno" not in told
+
+
+class TestPlaces:
+    def test_a_folder_that_is_not_there_is_named(self, store, tmp_path):
+        gone = tmp_path / "gone"
+        assert f"there is no folder {gone}\n" in run("init", gone / "a.store", code=3).stderr
+        told = run("verify", store, "--witness", gone / "w", code=3).stderr
+        assert f"its witness {gone / 'w'} was not: No such file or directory\n" in told
+
+    def test_a_wrong_epsilon_is_said_before_any_table_and_names_the_person(self, store, tmp_path):
+        assert run("budget", "--epsilon", "0", code=2).stdout == ""
+        (tmp_path / "r.csv").write_text("a,b,y,owner\n1,2,0,ann\n1,3,1,bob\n")
+        run("add", store, tmp_path / "r.csv", code=0)
+        told = refused("owner", store, "ann", "--lower", "3")
+        assert "epsilon of 'ann' must be at least 0.0001 and at most the store's, 1: it may only be lower" in told
+
+    def test_an_unknown_analyst_gets_no_explanation_either(self, store, tmp_path):
+        """Some analysts must not see the shared model. A misspelt name must not show it to them."""
+        (tmp_path / "q.csv").write_text("a,b\n1,2\n")
+        run("analysts", "add", store, "alice", code=0)
+        assert "there is no analyst 'alcie'; did you mean 'alice'?" in refused(
+            "explain", store, tmp_path / "q.csv", "--analyst", "alcie"
+        )
 
 
 class TestFiles:
@@ -230,11 +253,26 @@ class TestNotes:
             with pytest.warns(UserWarning, match=cut), pytest.warns(UserWarning, match=other):
                 made.add(odd)
             rows = odd[["age", "job"]].to_dict("records")
-            added = made.upsert(rows, [Item("no", f"q{i}") for i in range(4)])
+            added = made.upsert(Given(rows, ["no"] * 4, [f"q{i}" for i in range(4)]), [None] * 4)
             assert {str(one) for one in added.advice} >= {cut, other}
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 made.add(table(who=list("efgh")))
+
+    def test_odd_values_of_single_queries_are_counted_too(self, tmp_path):
+        model = IndKNNClassifier(schema=SCHEMA, random_state=0).fit(table(who=list("abcd")))
+        odd = table(age=[20, 1e23, 30, 50], job=["cook", "pilot", "cook", "cook"])[["age", "job"]]
+        cut = "values beyond the public bounds count as the nearest bound: 1 in 'age'"
+        other = "values that the schema does not list count as one other value: 1 in 'job'"
+        with pytest.warns(UserWarning, match=cut), pytest.warns(UserWarning, match=other):
+            model.predict(odd)
+        path, settings = tmp_path / "a", Settings(SCHEMA.n_features, SCHEMA.classes, schema=to_plain(SCHEMA))
+        with Store.create(path, settings) as made:
+            made.add(table(who=list("abcd")))
+        odd.to_csv(tmp_path / "q.csv", index=False)
+        told = run("predict", path, tmp_path / "q.csv", "-o", tmp_path / "o.csv", code=0).stderr
+        assert cut in told
+        assert other in told
 
 
 class TestTablesThatAreNotPlainNumbers:
@@ -281,6 +319,11 @@ class TestSchemaInfer:
         assert said not in (found := run("schema", "infer", sample, "--label", label, *given, *more, code=0).stdout)
         assert ("[0.0, 60.0]" if given else "[cook, baker, smith]") in found
 
+    def test_a_sample_of_one_row_says_why_no_column_is_left(self, tmp_path):
+        (tmp_path / "one.csv").write_text("age,job,ill\n31,cook,no\n")
+        told = refused("schema", "infer", tmp_path / "one.csv", "--label", "ill")
+        assert "no column of the sample can be a feature: age: ignored, because it is constant in the sample" in told
+
     def test_a_label_that_is_not_there_and_bounds_of_classes(self, sample):
         assert "did you mean 'days'?" in refused("schema", "infer", sample, "--label", "day")
         assert "--bounds are for --target number" in refused(
@@ -296,5 +339,5 @@ def test_one_is_one_record_of_one_person_and_lines_end_as_elsewhere(tmp_path):
     assert "1 record of 1 person, 0 forgotten" in run("status", store, code=0).output
     assert "owner ann: 1 record\n" in run("owner", store, "ann", code=0).output
     (tmp_path / "new.csv").write_text("a,b\n1,2\n")
-    run("predict", store, tmp_path / "new.csv", "-o", answers, code=0)
+    assert "1 answer in " in run("predict", store, tmp_path / "new.csv", "-o", answers, code=0).output
     assert b"\r" not in answers.read_bytes()

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from indknn.cluster import ray_hosts
-from indknn.cluster.ray_hosts import Session, connected, refuse_exposed, resolved
+from indknn.cluster.ray_hosts import RayConnection, connected, refuse_exposed, resolved
 from indknn.errors import PrivacyError, ShardError
 
 
@@ -104,7 +104,7 @@ def test_a_shard_that_does_not_start_is_followed_by_a_new_connection(ray, monkey
     """The head may have been started anew. Stores of one process share the connection, and lose it together."""
     ended = []
     monkeypatch.setattr(ray_hosts, "end_shards", ended.append)
-    one, other = Session("here", "one", 1.0), Session("here", "other", 1.0)
+    one, other = RayConnection("here", "one", 1.0), RayConnection("here", "other", 1.0)
     for session in (one, other):
         session.start(0, 5.0)
     assert (ray.connected, ray.shut, ended) == (2, 0, ["one", "other"])
@@ -123,7 +123,7 @@ def test_a_lost_shard_is_awaited_for_longer_each_time_and_all_shards_together(ra
     monkeypatch.setattr(ray_hosts, "end_shards", lambda name: 0)
     now = [1000.0]
     monkeypatch.setattr(ray_hosts, "monotonic", lambda: now[0])
-    session = Session("here", "one", 1.0)
+    session = RayConnection("here", "one", 1.0)
 
     def waits(*, starts):
         """How long two shards are awaited that are begun together. Time passes only while the first one is awaited."""

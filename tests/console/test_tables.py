@@ -120,6 +120,27 @@ def test_a_file_with_a_wrong_column_is_refused_in_a_sentence(ward, visit, tmp_pa
     latin.write_bytes("age;ward\n41;Chirurgié".encode("latin-1"))
     page.get_by_label("A CSV file with one query per row").set_input_files(latin)
     expect(page.locator("#ask-file-error")).to_have_text("latin.csv is not text in UTF-8. Save it as CSV UTF-8.")
+    expect(text).to_have_value("")  # what the file before it held would be asked, and cost
+
+
+def test_a_file_that_cannot_be_read_leaves_no_records_of_the_file_before_it(ward, visit, tmp_path):
+    page = visit(ward.url).sign_in(ward.keys["curator"], "records")
+    choose, add = page.get_by_label("A CSV or JSON file"), page.get_by_role("button", name="Add", exact=True)
+    wide = tmp_path / "wide.csv"
+    wide.write_text("\n".join([HEAD, line(1, "wide")]), encoding="utf-16")
+    choose.set_input_files(wide)
+    expect(page.locator("#records-preview")).to_contain_text("Ready: 1 record of 1 owner")
+    for name, content, told in [
+        ("odd.csv", b"\xe9\xff", "odd.csv is not text in UTF-8. Save it as CSV UTF-8."),
+        ("no.csv", b"", "no.csv is empty."),
+    ]:
+        page.locator("#records-text").fill(f"{HEAD}\n{line(1, 'kept')}")
+        expect(add).to_be_enabled()
+        (tmp_path / name).write_bytes(content)
+        choose.set_input_files(tmp_path / name)
+        expect(page.locator("#records-error")).to_have_text(told)
+        expect(page.locator("#records-text")).to_have_value("")
+        expect(add).to_be_disabled()
 
 
 def test_the_file_of_indknn_add_is_taken(ward, visit, tmp_path):

@@ -61,7 +61,7 @@ def test_records_from_csv(house, visit, tmp_path):
     expect(add).to_be_disabled()
 
     page.locator("#records-text").fill(CSV.replace("0.9,0.1,0,0", "0.9,x,0,0"))
-    expect(page.locator("#records-error")).to_have_text('"x" in row 2, column b is not a number.')
+    expect(page.locator("#records-error")).to_have_text('"x" in row 0, column b is not a number.')
     file = tmp_path / "three.csv"
     file.write_text(CSV.replace(",d,", ",").replace(",0,healthy", ",healthy").replace(",0,ill", ",ill"))
     page.get_by_label("A CSV or JSON file").set_input_files(file)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.ledgers import took_part
 from indknn.errors import LedgerError, UnknownOwnerError
 
 NAMES = ["ann", "bob", "0", "7", "-3", "007", "ünï", str(10**30), "each-row:3", "\udc80"]
@@ -60,7 +61,7 @@ class LedgerContract:
     def test_strangers_are_named(self):
         ledger = self.make(100)
         ledger.enrol(["ann"])
-        for call in (ledger.slots_of, lambda o: ledger.spent(o, None), ledger.total_spent, ledger.queries):
+        for call in (ledger.slots_of, lambda o: ledger.spent(o, None), ledger.total_spent):
             with pytest.raises(UnknownOwnerError, match="unknown owner 'zoe'"):
                 call(["ann", "zoe"])
 
@@ -93,13 +94,13 @@ class LedgerContract:
         ledger.charge(slots, units(1, 1), None)
         ledger.charge(slots[:1], units(1), None)
         ledger.charge(slots[:1], units(1), None, joining=False)  # a part of a release that another charge counts
-        assert ledger.queries(["ann", "bob"]).tolist() == [2, 1]
+        assert took_part(ledger, ["ann", "bob"]) == [2, 1]
         ledger.retire(slots[:1])
-        assert ledger.queries(["bob", "ann"]).tolist() == [1, 2]
+        assert took_part(ledger, ["bob", "ann"]) == [1, 2]
         newcomer = ledger.enrol(["eve"])  # takes the freed slot, not what was counted there
-        assert ledger.queries(["eve"]).tolist() == [0]
+        assert took_part(ledger, ["eve"]) == [0]
         ledger.charge(np.concatenate([newcomer, ledger.enrol(["ann"])]), units(0, 1), None)
-        assert ledger.queries(["ann", "eve"]).tolist() == [3, 1]
+        assert took_part(ledger, ["ann", "eve"]) == [3, 1]
 
     def test_names_for_the_nameless_were_never_anybodys(self):
         ledger = self.make(100)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from indknn.core.mechanism import MIN_K
 from indknn.core.quantise import quantise
 from indknn.errors import InvalidInputError
+from indknn.records.any_shard import NewRecords
 from indknn.settings import Settings
 from indknn.types import GRID, Cohort
 
@@ -53,15 +54,16 @@ class ShardContract:
     def test_equal_records_and_ids_are_found(self):
         shard = self.make(SETTINGS)
         (X, y), names = rows(4), ["a", "a", "b", "c"]
-        first = shard.match(X, y, names, ["1", None, "2", None])
-        ids = shard.add(*first.pick(first.fresh, X, y, names))
-        again = shard.match(X, y, names, ["1", None, "3", None])
+        new = NewRecords(X, y, names, ["1", None, "2", None])
+        first = shard.match(new)
+        ids = shard.add(*first.pick(first.fresh, new))
+        again = shard.match(new._replace(record_ids=["1", None, "3", None]))
         assert again.ids.tolist() == [ids[0], -1, -1, -1]
         assert (again.stale.tolist(), again.copies) == ([], 2)
-        other = shard.match(X, (y + 1) % 3, names, ["1", None, "2", None])
+        other = shard.match(new._replace(labels=(y + 1) % 3))
         assert other.stale.tolist() == [0, 2]
         with pytest.raises(InvalidInputError, match="another owner"):
-            shard.match(X, y, ["b", "b", "b", "b"], ["1", None, None, None])
+            shard.match(NewRecords(X, y, ["b", "b", "b", "b"], ["1", None, None, None]))
 
     def test_a_query_is_asked_then_its_votes_are_taken_and_paid_for(self):
         shard = self.make(SETTINGS)

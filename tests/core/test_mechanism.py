@@ -234,6 +234,16 @@ def test_a_bad_plan_is_refused(values, words):
         Plan(**{"tau": 0.5, "sigma1": 1.0, "sigma2": 1.0, "n_classes": 2, **values})
 
 
+def test_a_plan_with_other_noise_is_as_if_it_was_made_so():
+    plan = Plan(0.5, 1.0, 1.0, 2)
+    assert plan.scale1
+    assert plan.with_sigma2(0.3) == Plan(0.5, 1.0, 0.3, 2)
+    assert plan.sigma2 == 1.0
+    for wrong in (0.0, -1.0, float("nan"), float("inf"), 2.0**21):
+        with pytest.raises(InvalidInputError, match="sigma2"):
+            plan.with_sigma2(wrong)
+
+
 @given(st.floats(1e-3, 1e6), st.integers(MIN_K * GRID, 1 << 60))
 def test_drawn_scales_are_rounded_up(sigma, K):
     plan = Plan(0.5, sigma, sigma, 2)

@@ -10,11 +10,16 @@ from hypothesis import strategies as st
 from contracts.ledger import LedgerContract, units
 from indknn.core import mechanism
 from indknn.core.accounting import MAX_UNITS, UNIT
+from indknn.core.inputs import NEVER
+from indknn.core.kernels import Cosine
 from indknn.core.mechanism import COLUMNS, Plan
 from indknn.core.quantise import as_int64, integer_dots, quantise
 from indknn.errors import LedgerError
 from indknn.ledger import SHARED, MemoryLedger, memory
 from indknn.ledger.promises import Wanted
+from indknn.records import shard as records
+from indknn.records.indexes import ExactIndex, scan
+from indknn.records.indexes.scan import Found
 from indknn.records.shard import Shard, new_index
 from indknn.settings import Settings
 from indknn.store.journal import BLOCK, Debits
@@ -153,7 +158,7 @@ def answered(seed, per_owner, contrast, poor):
     ledger.lower(Wanted(["p20", "p21"], np.array([0.5, 0.1]), units(UNIT // 80, 7), np.ones(2, dtype=bool)))
     shard = Shard(new_index(Settings(n_features=2, classes=(0, 1))), ledger)
     rows = quantise(rng.standard_normal((40, 2)))
-    shard.place(rows, rng.integers(4, size=40), np.arange(40) // per_owner, 0)
+    shard.place(rows, rng.integers(4, size=40), np.arange(40) // per_owner, (0, NEVER))
     plan, told = Plan(0.5, 30.0, float(rng.uniform(0.05, 2)), 4, contrast=contrast), []
     for _ in range(4):
         near = np.sort(rng.permutation(40)[: rng.integers(40)])
@@ -187,3 +192,43 @@ def test_one_row_has_exact_products_without_a_copy_of_the_others(d):
     tracemalloc.stop()
     assert most < 2 * d + 8 * len(rows) + 4096
     assert not mechanism._votes.dots(left[0].tobytes(), rows, np.zeros(7))
+
+
+@given(st.integers(0, 2**32), st.integers(0, 600), st.sampled_from([3, 300]), st.integers(1, GRID))
+def test_records_are_near_by_the_same_cosine_as_with_numpy(seed, n, d, tau):
+    rng = np.random.default_rng(seed)
+    records, query = (quantise(rng.standard_normal((size, d))) for size in (max(n, 1), 1))
+    index = ExactIndex(Cosine(), d)
+    index.add(records)
+    slots = np.flatnonzero(rng.random(len(records)) < 0.7)
+    found = Found(slots, integer_dots(query.values, records.values[slots])[0].astype(np.int32))
+    fast = index._decide(found, query, 0, tau)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scan, "_votes", None)
+        slow = index._decide(found, query, 0, tau)
+    assert fast.slots.tolist() == slow.slots.tolist()
+    assert fast.kappa.tolist() == slow.kappa.tolist()
+    assert fast.kappa.dtype == slow.kappa.dtype
+    with pytest.raises(ValueError, match="every slot"):
+        index._decide(Found(np.array([len(index.slots.roots)]), found.dots[:1]), query, 0, tau)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 300), st.sampled_from([3, 200, 40_000]), st.booleans())
+def test_ballots_are_gathered_as_with_numpy(seed, n, n_classes, dated):
+    rng = np.random.default_rng(seed)
+    settings = Settings(2, tuple(range(n_classes)), tau=0.5, max_queries=5)
+    shard = Shard(new_index(settings), MemoryLedger(settings.budget))
+    until = rng.integers(shard.hour - 5, shard.hour + 5, size=n) if dated else NEVER
+    owners = [f"o{i}" for i in rng.integers(n, size=n)]
+    shard.add(quantise(rng.standard_normal((n, 2))), rng.integers(n_classes, size=n), owners, until=until)
+    near = Selection(np.flatnonzero(rng.random(n) < 0.7), rng.integers(GRID, size=n))
+    near = Selection(near.slots, near.kappa[: len(near.slots)])
+    fast = shard._ballots(near, settings.plan(0.5))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "_votes", None)
+        slow = shard._ballots(near, settings.plan(0.5))
+    for here, there in zip(fast, slow, strict=True):
+        assert here.dtype == there.dtype
+        assert here.tolist() == there.tolist()
+    with pytest.raises(ValueError, match="every slot"):
+        shard._ballots(Selection(np.array([len(shard._owner)]), np.array([1])), settings.plan(0.5))

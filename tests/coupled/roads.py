@@ -11,6 +11,7 @@ from threading import Event
 import numpy as np
 
 from helpers.asking import declared
+from helpers.ledgers import took_part
 from indknn.cluster import Cluster
 from indknn.cluster.links import Inline
 from indknn.core.releases import encode
@@ -24,10 +25,10 @@ from indknn.server.telemetry import Metrics
 from indknn.server.worker import Worker
 from indknn.store import Store
 from indknn.store.database import read_answers
-from indknn.store.intake import Item
 from indknn.store.reports import answers_by_analyst, stream
 from indknn.store.table_counts import pay_for_counts
 from indknn.store.verify import problems
+from indknn.types import Given
 from indknn_lab.audits.served import finish_training
 
 ROADS = ("engine", "store", "server", "cluster")
@@ -77,16 +78,16 @@ class Road:
     def upsert(self, rows, ids):
         """`ids` are the records that the rows replace, None for rows that are new."""
         if self.stored:
-            dated = zip(rows, ids, _dates(rows), strict=True)
-            items = [Item(label, owner, i, None, day) for (owner, _, label, *_), i, day in dated]
-            return self._in_turn(lambda: self.model.upsert(_features(rows), items)).numbers
+            owners, labels = [owner for owner, *_ in rows], [label for _, _, label, *_ in rows]
+            given = Given(_features(rows), labels, owners, expires=_dates(rows))
+            return self._in_turn(lambda: self.model.upsert(given, ids)).numbers
         made = self.add(rows)
         self.model.forget_records([i for i in ids if i is not None])
         return made
 
     def replace_all(self, rows):
         prepared = self.engine.settings.prepare(_features(rows), _labels(rows))
-        return self._in_turn(lambda: self.model.replace_all(*prepared, _owners(rows), expires=_dates(rows)))
+        return self._in_turn(lambda: self.model.replace_all(Given(*prepared, _owners(rows), expires=_dates(rows))))
 
     def fit(self, rows, settings):
         """What `fit` of an estimator does: in memory it starts anew, under other settings if need be.
@@ -162,7 +163,7 @@ class Road:
         spent = {scope: ledger.spent(names, scope).tolist() for scope in ledger.scopes} if names else {}
         self.engine.ledger.tick()
         here = np.bincount(shard.owners_of(shard.slots()[shard.unexpired(shard.slots())]), minlength=1).tolist()
-        queries, slots = ledger.queries(names).tolist(), ledger.find(names).tolist()
+        queries, slots = took_part(ledger, names), ledger.find(names).tolist()
         records = [here[slot] if 0 <= slot < len(here) else 0 for slot in slots]
         return {
             name: ({scope: units[i] for scope, units in spent.items() if units[i]}, queries[i], records[i])

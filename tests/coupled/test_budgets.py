@@ -7,7 +7,20 @@ import numpy as np
 import pytest
 
 from coupled import worlds
-from coupled.histories import ANALYSTS, MODES, TARGET, Forget, History, Later, Moment, Records, Row, random_history
+from coupled.histories import (
+    ANALYSTS,
+    MODES,
+    TARGET,
+    Ask,
+    Forget,
+    History,
+    Later,
+    Moment,
+    Query,
+    Records,
+    Row,
+    random_history,
+)
 from coupled.mutants import COMES, CROWD, asks
 from coupled.roads import ROADS, Road
 from coupled.tape import ALL, Divergence
@@ -163,6 +176,33 @@ def test_a_written_history(road):
     )
     tape = worlds.couple(History(0, road, SETTINGS, events))
     assert tape.cost[SHARED] > 0
+
+
+class Unwatched(Budgets):
+    """Nobody looks at the clock between two events."""
+
+    def _later(self, event):
+        World._later(self, event)
+
+
+def at_ann(one, event, only, part=worlds._part):
+    """What ann sees when she asks. What had happened in memory before, and when, shows to nobody."""
+    return part(one, event, only) if isinstance(event, Ask) and event.requests[0].analyst == "ann" else {}
+
+
+BOB = tuple(Ask((Query(((1.0, 0.1 + i / 50),), "bob", adaptive=True, unless=i % 2 if i else None),)) for i in range(9))
+
+
+@pytest.mark.parametrize("between", [Forget(("p1",)), Lower("p1", 0.3), Moment("purge"), Records("fit", CROWD.rows)])
+@pytest.mark.parametrize("road", [road for road in ROADS if road != "server"])
+def test_without_a_server_nobody_sees_who_came_first_after_a_period(road, between):
+    """That the target came, or that bob asked, does not decide who is still there when the shared model is trained."""
+    between = replace(between, settings=SETTINGS) if isinstance(between, Records) else between
+    rest = (between, *asks(1.0, 0.4, n=3))
+    with patched([(worlds, "World", Unwatched), (worlds, "_part", at_ann)]):
+        worlds.couple(History(0, road, SETTINGS, (CROWD, *asks(1.0, 0.1, n=3), *[QUARTER] * 4, COMES, *rest)))
+        asked = (CROWD, *asks(1.0, 0.1, n=3), *BOB, *[QUARTER] * 4, *BOB[1:3], *rest)
+        worlds.couple(History(1, road, SETTINGS, asked), "ann")
 
 
 @pytest.mark.parametrize(

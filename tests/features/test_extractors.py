@@ -33,7 +33,7 @@ def test_nothing_heavy_is_imported_with_the_package():
 
 
 def test_a_missing_library_is_one_line():
-    with pytest.raises(IndKNNError, match=r"needs no_such_library .*install indknn\[features\]"):
+    with pytest.raises(IndKNNError, match=r"needs 'no_such_library': pip install 'indknn\[features\]'"):
         needs("no_such_library")
 
 

@@ -145,6 +145,9 @@ def timed_history(model, mode, now):
     told = [model.predict(Q[:30]), model.predict(Q[30:60], "ann")]
     for turn in range(6):
         now[0] = START + (15 * turn + 15) * DAY
+        model.renew_if_due()  # the operator has the round run that a period begins
+        for _ in model.go_on() if isinstance(model, Store) else model.predictor.training():
+            pass
         told += [model.predict(Q[60 + 20 * turn : 80 + 20 * turn]), model.predict(Q[:10], "ann")]
         if turn == 1:
             model.lower(owners[1], 0.5)

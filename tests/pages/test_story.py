@@ -8,6 +8,9 @@ import pytest
 from markdown_it import MarkdownIt
 
 from indknn import IndKNNClassifier
+from indknn.answering.predictor import SCHEDULE_FIRST
+from indknn.core.calibrate import COUNT_EVERY
+from indknn.models import feature_map, shared_model
 
 ROOT = Path(__file__).parents[2]
 FIRST = ("README.md", "docs/index.md", "docs/quickstart.md")
@@ -53,6 +56,61 @@ def test_no_page_says_of_the_default_what_holds_for_votes_alone(page):
     assert not [said for said in UNTRUE if re.search(said, text, re.I)]
     for said in re.finditer(VOTES_ALONE, text):
         assert "votes" in text[said.start() - 250 : said.start()], 'say that this is mode="votes"'
+
+
+def percent(share):
+    return f"{100 * share:.3g}%"
+
+
+def test_the_page_about_the_default_has_its_constants():
+    text = " ".join((ROOT / "docs" / "endless.md").read_text().split())
+    for said in (
+        f"gradient of the model, {shared_model.STEPS} to a round",
+        f"all but {percent(shared_model.RESERVE)} of the shared part",
+        f"{percent(shared_model.COUNT_PRICE)} of the shared part; {percent(shared_model.RECOUNT_PRICE)} later",
+        f"{percent(shared_model.CARD_PRICE)} of the shared part",
+        f"for 1 of {COUNT_EVERY} questions",
+        f"after {SCHEDULE_FIRST} queries",
+        f"Up to {shared_model.MOST_ROWS:,} of them are kept, and fewer than {feature_map.LEAST_ROWS} are hardly used",
+        f"With {feature_map.FEW_FEATURES} features or fewer it gets {feature_map.FOURIER} random Fourier features",
+    ):
+        assert said in text, said
+
+
+def test_what_is_said_of_numbers_is_in_their_table():
+    """docs/comparison.md says so in words; the table is written by a benchmark."""
+    table = (ROOT / "docs/guides/numbers.md").read_text().split("<!-- regression:")[1].split("\n\n")[1]
+    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    private = [i for i, name in enumerate(header) if name in {"AdaSSP", "NoisySGD", "private mean"}]
+    assert len(private) == 3
+    assert len(rows) == 5
+    assert header[1] == "indknn"
+    for row in rows:
+        at_one = [float(cell.split()[1]) for cell in row[1:7]]  # of three epsilons
+        assert at_one[0] >= max(at_one[i - 1] for i in private) - 0.01, row[0]
+
+
+def test_the_lead_over_private_knn_is_that_of_the_results():
+    table = (ROOT / "docs/results.md").read_text().split("<!-- results: paper -->")[1].split("<!-- end")[0]
+    leads = {}
+    for line in table.splitlines():
+        if line.startswith("| ") and "T = " in line:
+            name, ours, theirs, *_ = [cell.strip() for cell in line.strip("|").split("|")]
+            pairs = zip(ours.split(" / "), theirs.split(" / "), strict=True)
+            leads[name] = [100 * (float(one) - float(other)) for one, other in pairs]
+    (documents,) = [lead for name, lead in leads.items() if name.startswith("DBpedia")]
+    others = [one for name, lead in leads.items() if not name.startswith("DBpedia") for one in lead]
+    said = " ".join((ROOT / "docs/comparison.md").read_text().split())
+    assert f"by {min(others):.0f} to {max(others):.0f} points on CIFAR-10, Fashion-MNIST and AG News" in said
+    assert f"by {min(documents):.0f} to {max(documents):.0f} points on DBpedia" in said
+
+
+def test_pages_that_count_the_rules_count_all_of_them():
+    rules = len(re.findall(r"^### Rule \d+:", (ROOT / "docs" / "privacy.md").read_text(), re.M))
+    assert rules == 18
+    for page in PAGES:
+        counted = re.findall(r"(\w+) rules that the code\s+keeps", page.read_text())
+        assert set(counted) <= {"eighteen"}, page
 
 
 def test_one_query_charges_everybody_for_the_model_and_at_most_its_share():

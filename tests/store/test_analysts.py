@@ -1,6 +1,7 @@
 """Analysts are declared before they ask: a misspelt name is refused, and gets no second budget."""
 
 import json
+from dataclasses import replace
 
 import apsw
 import numpy as np
@@ -49,6 +50,17 @@ def test_a_misspelt_analyst_is_refused_with_the_nearest_name_and_nobody_pays(pat
     with indknn.open(path) as again:
         assert again.predict(X[300:], "alice").tolist() == told
         assert not list(problems(again))
+
+
+@pytest.mark.parametrize("name", ["\x01=bob", "\x01", "\x01*", "al\x00ice", "al\nice"])
+def test_no_name_is_that_of_a_ledger_of_earlier_periods(tmp_path, name):
+    """What is spent under such a name is in no sum: beside it, everybody else could spend the global budget again."""
+    model = IndKNNClassifier(global_epsilon=1.0, mode="votes", tau=0.3, classes=[0, 1, 2]).fit(X[:300], Y[:300], NAMES)
+    with pytest.raises(InvalidInputError, match="no analyst can be called"):
+        model.predict(X[300:], analyst=name)
+    assert not model.privacy_spent().any()
+    with pytest.raises(InvalidInputError, match="no analyst can be called"):
+        Store.create(tmp_path / "b.store", replace(PLAIN, analysts={name: 0.5}))
 
 
 def test_declaring_again_gives_nothing_back(path):

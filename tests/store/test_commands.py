@@ -164,6 +164,16 @@ def test_what_operators_get_wrong(folder, store):
     assert not (folder / "new.store").exists()
 
 
+def test_a_store_with_a_witness_takes_analysts_and_smaller_promises(folder, store):
+    witness = ("--witness", folder / "w")
+    ok("verify", store, *witness)
+    ok("analysts", "add", store, "bob", *witness)
+    ok("keys", "create", store, "--role", "analyst", "--name", "carol", "--epsilon", "0.5", *witness)
+    said = ok("analysts", "list", store, *witness)
+    assert "bob " in said
+    assert "carol                   epsilon = 0.5" in said
+
+
 def test_the_witness_from_the_command_line(folder, store):
     witness = folder / "w"
     ok("predict", store, folder / "queries.npz", "-o", folder / "a.npz", "--witness", witness)

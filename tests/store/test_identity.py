@@ -19,6 +19,7 @@ from indknn.engine import Engine
 from indknn.settings import Settings
 from indknn.store import Store, chain
 from indknn.store.verify import problems
+from indknn.types import Given
 from server.serving import application, create, keys_path
 
 X, Y = blobs(400, 3, 5, seed=3)
@@ -172,8 +173,8 @@ def test_a_store_takes_rows_without_owners_only_while_nobody_is_or_was_in_it(sto
     for call in (
         lambda: store.add(X[:3], Y[:3]),
         lambda: store.add_batches([(X[:3], Y[:3], None)]),
-        lambda: store.put(*prepared, None),
-        lambda: store.replace_all(*prepared, None),
+        lambda: store.put(Given(*prepared)),
+        lambda: store.replace_all(Given(*prepared)),
     ):
         with pytest.raises(InvalidInputError, match="a store needs the owner of every row"):
             call()
@@ -186,14 +187,14 @@ def test_a_store_takes_rows_without_owners_only_while_nobody_is_or_was_in_it(sto
     with pytest.raises(PrivacyError, match="may be the same: name the owners"):
         store.add(X[:1], Y[:1], "each-row")
     with pytest.raises(PrivacyError, match="name the owners"):
-        store.put(*prepared, "each-row")
-    store.replace_all(*prepared, "each-row")  # nobody has spent anything
+        store.put(Given(*prepared, "each-row"))
+    store.replace_all(Given(*prepared, "each-row"))  # nobody has spent anything
     assert store.engine.ledger.owners() == ["each-row:5", "each-row:6", "each-row:7"]
     store.predict(X[100:110])
     store.forget(store.engine.ledger.owners())
     for call in (store.put, store.replace_all):
         with pytest.raises(PrivacyError, match="name the owners"):
-            call(*prepared, "each-row")
+            call(Given(*prepared, "each-row"))
     assert not list(problems(store))
 
 

@@ -57,6 +57,13 @@ def ask(store, analyst="alice", shift=0.0):
     return [store.predict(part + shift, analyst).tolist() for part in np.array_split(X[600:760], 4)]
 
 
+def run_round(store):
+    """The operator has the round run that a new period began, as a server does by itself."""
+    store.renew_if_due()
+    for _ in store.go_on():
+        pass
+
+
 @pytest.mark.parametrize("values", [PLAIN, MODEL], ids=["votes", "model"])
 def test_votes_use_no_more_than_their_part_of_the_time(tmp_path, time, values):
     with filled(tmp_path / "a.store", {**values, "pace_days": 100}) as store:
@@ -112,7 +119,10 @@ def test_in_a_new_period_everybody_starts_anew(tmp_path, time, values):
         assert not list(problems(store))
         if model is None:
             assert store.spent().max() == 0
-        else:  # a round began, and everybody paid for it
+        else:  # a round began, and when it is run, everybody pays for it
+            assert model.due() == "count"
+            assert store.engine.ledger.column(SHARED).max() == 0
+            run_round(store)
             assert rounds == model.rounds == 1
             assert model.since == 2
             assert store.engine.ledger.column(SHARED).max() > 0
@@ -137,6 +147,7 @@ def test_in_a_new_period_everybody_starts_anew(tmp_path, time, values):
         assert not list(problems(store))
         back = [store.engine.ledger.column(scope) for scope in store.engine.ledger.all_scopes]
         assert sum(map(np.sum, back)) >= sum(map(sum, columns))
+        run_round(store)
         assert ask(store, shift=0.002)
         assert not list(problems(store))
 
@@ -146,7 +157,7 @@ def test_every_printed_epsilon_says_for_how_many_periods(tmp_path, time):
     with filled(path, {**MODEL, **RENEWED}) as store:
         ask(store)
         time.seconds += 200 * DAY
-        store.renew_if_due()
+        run_round(store)
         assert stream(store, "alice").left == 1.0
         ask(store, shift=0.001)
         promised = guarantee(store.settings, periods=store.engine.ledger.period + 1)
@@ -178,7 +189,7 @@ def test_every_printed_epsilon_says_for_how_many_periods(tmp_path, time):
 def test_the_operator_confirms_in_words(tmp_path):
     words = run("init", tmp_path / "a.store", "--renew", "365d", "--classes", "a,b")
     assert words.exit_code == 2
-    assert "renew_days needs i_understand='epsilon per period'" in words.stderr
+    assert "and i_understand='epsilon per period' (--i-understand) go together" in words.stderr
     confirmed = ("--i-understand", "epsilon per period")
     told = run("init", tmp_path / "a.store", "--renew-days", "365", *confirmed, "--classes", "a,b", code=0).stdout
     assert "epsilon = 1 is for each period of 365 days" in told
@@ -195,6 +206,7 @@ def test_many_shards_are_as_one(tmp_path, time):
             found = []
             for days in (10, 10, 100):
                 time.seconds += days * DAY
+                run_round(store)
                 found += [ask(store, shift=0.0001 * days), store.spent().tolist()]
             assert not list(problems(store))
             told.append(found)
@@ -214,9 +226,13 @@ def test_no_query_decides_who_is_in_the_round_of_a_new_period(tmp_path, time, ki
     time.seconds += 101 * DAY
     for asks in (asked_first, not asked_first):
         if asks:
-            made.predict(X[600:601], "alice")
+            with pytest.warns(UserWarning, match="indknn train STORE"):
+                made.predict(X[600:601], "alice")
         else:
             made.add(X[60:61], Y[60:61], ["zoe"])
+    assert made.spent(["p2"], "bob")[0] == 0.0
+    for _ in made.train():
+        pass
     assert made.spent(["zoe"], "bob").tolist() == [0.0]
     assert made.spent(["p2"], "bob")[0] > 0.0
     if kind == "store":

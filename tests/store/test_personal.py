@@ -158,7 +158,20 @@ def test_lowering_is_durable_signed_and_on_the_trail_without_name_or_value(store
     with pytest.raises(UnknownOwnerError):
         store.lower("nobody", 0.5)
     store.lower("p3", 0.5)  # equal is fine
-    assert list(entries(store.db))[-1].position == newest.position
+
+
+def test_a_receipt_of_lowering_does_not_show_when_others_came_or_asked(store, monkeypatch):
+    """A person who sends the same promise again sees the time of that, not the time of the newest entry."""
+    store.lower("p3", 0.5)
+    monkeypatch.setattr("indknn.store.chain.now", lambda: "2100-01-01T00:00:00Z")
+    store.forget(["p4"])
+    ask(store, "alice")
+    theirs = list(entries(store.db))[-1]
+    monkeypatch.setattr("indknn.store.chain.now", lambda: "2100-01-02T00:00:00Z")
+    receipt, own = store.lower("p3", 0.5), list(entries(store.db))[-1]
+    assert theirs.at < receipt["at"] == own.at == "2100-01-02T00:00:00Z"
+    assert (own.kind, own.facts["owners"], own.hash.hex()) == ("lower", 0, receipt["audit_hash"])
+    assert not list(problems(store))
 
 
 def test_below_what_is_spent_it_is_what_is_spent(store):

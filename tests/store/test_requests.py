@@ -6,9 +6,9 @@ import pytest
 from indknn.errors import RequestConflictError
 from indknn.settings import Settings
 from indknn.store import Store
-from indknn.store.intake import Item
 from indknn.store.journal import Upload, today
 from indknn.store.verify import problems
+from indknn.types import Given
 
 SETTINGS = Settings(
     n_features=3, classes=("a", "b"), tau=0.3, epsilon=4.0, max_queries=100, reuse="none", free_repeats=False
@@ -19,7 +19,7 @@ X = np.eye(3)
 def upload(store, once, owner="ann"):
     with store.reading() as db:
         known = once.numbers(db)
-    return known if known is not None else store.upsert(X[:1], [Item("a", owner)], once=once).numbers
+    return known if known is not None else store.upsert(Given(X[:1], ["a"], [owner]), [None], once=once).numbers
 
 
 @pytest.fixture
@@ -68,10 +68,10 @@ def test_an_upload_is_done_once(path):
 
 
 def test_an_upload_that_changes_nothing_is_remembered_too(path):
-    item, once = [Item("a", "ann", record_id="v")], Upload("again", b"x")
+    rows, once = Given(X[:1], ["a"], ["ann"], ["v"]), Upload("again", b"x")
     with Store(path) as store:
-        before = store.upsert(X[:1], item).numbers
-        assert store.upsert(X[:1], item, once=once).numbers.tolist() == before.tolist()
+        before = store.upsert(rows, [None]).numbers
+        assert store.upsert(rows, [None], once=once).numbers.tolist() == before.tolist()
         assert not list(problems(store))
     with Store(path) as store:
         assert upload(store, once).tolist() == before.tolist()

@@ -23,6 +23,7 @@ from indknn.store.change import Change
 from indknn.store.filehome import head_path
 from indknn.store.reports import status
 from indknn.store.verify import problems
+from indknn.types import Given
 
 X, Y = blobs(700, 3, 8)
 RECORDS, QUERIES = X[:600], X[600:]
@@ -430,9 +431,9 @@ def test_replacing_all_records_is_all_or_nothing(store, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Change, "note_added", lambda *_: (_ for _ in ()).throw(MemoryError))
         with pytest.raises(MemoryError):
-            store.replace_all(*prepared, OWNERS[:50])
+            store.replace_all(Given(*prepared, OWNERS[:50]))
     assert everything(store) == before  # read anew from the file
-    ids = store.replace_all(*prepared, OWNERS[:50])
+    ids = store.replace_all(Given(*prepared, OWNERS[:50]))
     assert len(store.engine.shard) == len(ids) == 50
     assert (store.spent(["person-1"]) == spent).all()
     assert not list(problems(store))
@@ -445,7 +446,6 @@ def test_replacing_all_records_is_all_or_nothing(store, monkeypatch):
 def test_a_write_that_fails_beside_a_change_does_not_bring_anybody_back(tmp_path, monkeypatch, how):
     """Another thread's commit fails between looking people up and changing them: memory is read anew, not half so."""
     from indknn.records.shard import Shard
-    from indknn.store.intake import Item
 
     settings = Settings(n_features=2, classes=("a", "b"), tau=0.3, max_queries=100, reuse="none")
     with Store.create(tmp_path / "a", settings) as store:
@@ -468,7 +468,7 @@ def test_a_write_that_fails_beside_a_change_does_not_bring_anybody_back(tmp_path
         if how == "forget":
             store.forget(["ann"])
         else:
-            store.upsert(np.array([[0.6, 0.8]]), [Item("b", "ann", ids[0])])
+            store.upsert(Given(np.array([[0.6, 0.8]]), ["b"], ["ann"]), [ids[0]])
         monkeypatch.undo()
         in_memory = sorted(store._state.engine.ledger.owners())
         threads[0].join()

@@ -17,10 +17,10 @@ from helpers.commands import run
 from indknn import IndKNNClassifier, InvalidInputError
 from indknn.settings import Settings
 from indknn.store import Store, chain
-from indknn.store.intake import Item
 from indknn.store.verify import problems
 from indknn.tables import infer, read_schema
 from indknn.tables.schema import schema_text, to_plain
+from indknn.types import Given
 from server.serving import INFER, application
 
 RNG = np.random.default_rng(11)
@@ -225,9 +225,19 @@ def test_options_for_columns_are_not_for_a_schema(tmp_path, made):
     assert result.exit_code == 2
     assert "--label is not for this store: its schema names the columns" in result.output
     no_owner = write(tmp_path / "none.csv", TABLE.drop(columns="who"))
-    assert "has no owners" in run("add", made, no_owner).output
+    told = run("add", made, no_owner).output
+    assert f"has no owners: an array owners, or a column named by --owner; the schema calls it {SCHEMA.owner!r}" in told
     extra = write(tmp_path / "extra.csv", TABLE.assign(note="x"))
     assert "column 'note' is not in the schema" in run("add", made, extra).output
+
+
+def test_a_list_of_who_left_names_its_own_column(tmp_path, made):
+    """The list need not come from where the records come from. --owner was asked for, and then refused."""
+    run("add", made, write(tmp_path / "records.csv", TABLE))
+    (tmp_path / "left.csv").write_text(f"name\n{TABLE[SCHEMA.owner].iloc[0]}\n")
+    assert "name it by --owner" in run("forget", made, "--file", tmp_path / "left.csv").output
+    said = run("forget", made, "--file", tmp_path / "left.csv", "--owner", "name").output
+    assert "forgotten: 1 person" in said
 
 
 def test_a_schema_without_classes_takes_those_of_the_first_records(tmp_path):
@@ -241,6 +251,20 @@ def test_a_schema_without_classes_takes_those_of_the_first_records(tmp_path):
     with Store(tmp_path / "d.store") as opened:
         assert opened.settings.class_array.tolist() == ["no", "yes"]
         assert opened.settings.n_features == SCHEMA.n_features
+
+
+def test_a_table_without_the_owner_that_the_schema_names_is_not_one_person_per_row():
+    model = IndKNNClassifier(epsilon=8.0, schema=SCHEMA, random_state=0)
+    nobody = TABLE.drop(columns=SCHEMA.owner)
+    with pytest.raises(
+        InvalidInputError, match=f"no owners; the schema calls it '{SCHEMA.owner}': add the column, or give owners="
+    ):
+        model.fit(nobody)
+    with pytest.raises(InvalidInputError, match=f"no y; the schema calls it '{SCHEMA.label}'"):
+        model.fit(TABLE.drop(columns=SCHEMA.label))
+    assert len(model.fit(nobody, owners="each-row").privacy_spent()) == len(nobody)
+    alone = IndKNNClassifier(schema=SCHEMA, random_state=0).fit(nobody, owners=["one"] * len(nobody))
+    assert len(alone.privacy_spent()) == 1
 
 
 def test_queries_in_another_unit_are_told_of(tmp_path, made):
@@ -272,7 +296,7 @@ def test_the_ids_of_queries_are_no_features_anywhere(store, tmp_path, column):
             answer = client("POST", INFER, json={"rows": asked.to_dict("records")}).json()
             assert {one["name"]: one["data"] for one in answer["outputs"]} == {"label": expected, "id": ["a", "b", "c"]}
         with pytest.raises(InvalidInputError, match="column 'id' is not in the schema"):
-            made.upsert([{**QUERIES.iloc[0], "id": "a"}], [Item("yes", "p1")])  # is that the record id?
+            made.upsert(Given([{**QUERIES.iloc[0], "id": "a"}], ["yes"], ["p1"]), [None])  # is that the record id?
     result = run("explain", path, write(tmp_path / "q.csv", asked))
     assert result.exit_code == 0, result.output
     assert "row 2: " in result.output

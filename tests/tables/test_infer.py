@@ -154,7 +154,7 @@ def test_knots_rise_whatever_the_counts():
 
 
 def test_a_sample_that_cannot_be_used():
-    with pytest.raises(InvalidInputError, match="column 'z' is missing: the table has only row, age"):
+    with pytest.raises(InvalidInputError, match="no column 'z': the table has only row, age"):
         infer(SAMPLE, label="z")
     with pytest.raises(InvalidInputError, match="at least one row"):
         infer({"a": []})

@@ -37,7 +37,7 @@ from indknn.models.local_mean import LocalMean
 from indknn.models.probabilities import from_votes
 from indknn.models.shared_model import MOST_ROWS, Scores, distinct
 from indknn.models.shown_numbers import ShownNumbers
-from indknn.records.book import MAX_EPOCH, AnyShard, Near
+from indknn.records.any_shard import MAX_EPOCH, AnyShard, Near
 from indknn.records.indexes import ExactIndex
 from indknn.records.indexes.scan import MAX_QUERIES
 from indknn.records.shard import new_index
@@ -51,8 +51,8 @@ MOST_EARLY = 1
 """How many extra checks for newcomers there may be between two of these, because queries have become unlike earlier
 ones. Every check costs people a little, so an analyst must not be able to cause many."""
 UNFINISHED = (
-    "training of the shared model was interrupted, and a query must not finish it, because other analysts could see "
-    "that somebody asked: `indknn train STORE`, or warm_up() of an estimator, finishes it"
+    "training of the shared model was interrupted, or is due because a period has begun, and a query must not finish "
+    "it, because other analysts could see that somebody asked: `indknn train STORE`, or warm_up() of an estimator, does"
 )
 _TOGETHER = 1024  # queries whose scores are looked up at once
 _BLOCK = 64  # queries about which the adviser decides at once
@@ -278,7 +278,8 @@ class Predictor:
         local, (paced, steps) = self._transcript(analyst).local, self.shard.ledger.fraction
         while local is not None and (share := local.due(paced / steps)) is not None:
             cost, K = share * self.settings.seen_by(analyst).budget, MIN_K * GRID
-            now = replace(plan, sigma2=NUMBER_SIZE / sqrt(2.0 * cost * MIN_K), centre=local.centre)
+            sigma2, cap = NUMBER_SIZE / sqrt(2.0 * cost * MIN_K), None  # all records of a person count as one
+            now = replace(plan, sigma2=sigma2, centre=local.centre, max_records_per_query=cap)
             admitted = self.shard.ask(self.shard.scan(query, EVERYBODY), [(now, analyst)], counted=False)
             (sums,) = self.shard.votes(admitted, [K], [now])
             release = NoisyVotes(now.scale2(K), mechanism.noisy_votes(sums, K, now, self.noise))
@@ -291,7 +292,7 @@ class Predictor:
         """The plan with the noise on votes that follows from the counts so far, unless σ2 was given."""
         crowd = self._transcript(analyst).crowd
         sigma2 = plan.sigma2 if crowd is None else min(crowd.sigma2(K / GRID), MAX_SIGMA2)
-        return plan if sigma2 == plan.sigma2 else replace(plan, sigma2=sigma2)
+        return plan if sigma2 == plan.sigma2 else plan.with_sigma2(sigma2)
 
     # By models: the default mode. The model answers where it is sure, and people vote on the other queries.
 
@@ -348,7 +349,7 @@ class Predictor:
             for i in range(first, later[-1]):
                 release, question = _BY_MODEL, questions[-1]
                 if i in asked:
-                    scale = replace(plan, sigma2=question.sigma2).scale2(question.K)
+                    scale = plan.with_sigma2(question.sigma2).scale2(question.K)
                     release = Votes(question.K, scale, 0, question.share, question.kappa, silent)
                 twin.note(_rows(block, [i]), release)
                 if i + 1 in later:
@@ -362,7 +363,7 @@ class Predictor:
         self, near: list[Near], questions: list[Question], plan: Plan, adviser: Adviser, analyst: Scope
     ) -> Iterator[Votes]:
         """Algorithm 3 up to the noisy votes. K is estimated from public queries. A few answers release a real count."""
-        plans, Ks, count = [replace(plan, sigma2=q.sigma2) for q in questions], [q.K for q in questions], 0
+        plans, Ks, count = [plan.with_sigma2(q.sigma2) for q in questions], [q.K for q in questions], 0
         counted = questions[0].counted
         admitted = self.shard.ask(near, [(now, analyst) for now in plans], counted=counted)
         if counted:

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 from indknn.core.releases import Release
 from indknn.errors import InvalidInputError
 from indknn.ledger import SHARED, Scope
-from indknn.records.book import Near
+from indknn.records.any_shard import Near
 from indknn.types import FloatArray, IntArray, Vectors, joined
 
 Scan: TypeAlias = Callable[[Vectors, int], Iterator[Near]]
@@ -19,7 +19,8 @@ Scan: TypeAlias = Callable[[Vectors, int], Iterator[Near]]
 def checked_analyst(name: Scope) -> Scope:
     """Refuse what cannot be the name of an analyst. None is the analyst without a name, so an empty text is refused.
 
-    Spaces around a name are refused too: nobody sees them, and they would make another analyst with a new budget.
+    Spaces around a name are refused too: nobody sees them, and they would make another analyst with a new budget. So
+    are characters that cannot be printed: the ledger has names with them for what was spent in earlier periods.
 
     >>> checked_analyst("alice"), checked_analyst(None)
     ('alice', None)
@@ -30,6 +31,8 @@ def checked_analyst(name: Scope) -> Scope:
         raise InvalidInputError(f"no analyst can be called {name!r}; leave the name out to ask without one")
     if name is not None and name != name.strip():
         raise InvalidInputError(f"no analyst can be called {name!r}: take the spaces around the name away")
+    if name is not None and not name.isprintable():
+        raise InvalidInputError(f"no analyst can be called {name!r}: it has characters that cannot be printed")
     return name
 
 

@@ -21,7 +21,7 @@ from indknn.ledger import SHARED
 from indknn.models import SharedModel
 from indknn.models.feature_map import FeatureMap
 from indknn.models.shared_model import STEPS, Due
-from indknn.records.book import AnyShard, Filled
+from indknn.records.any_shard import AnyShard, Filled
 from indknn.records.derived import Arguments
 from indknn.types import Cohort, FloatArray
 

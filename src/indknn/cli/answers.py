@@ -22,6 +22,7 @@ from indknn.cli.options import (
     STORE,
     WITNESS,
     columns,
+    many,
     on_terminal,
     show,
     stages_on_terminal,
@@ -176,7 +177,7 @@ def predict(
                 answers += told.labels
                 bar("queries", len(answers), None)
     tell([] if opened.settings.numeric else about_answers(answers))
-    show({"answered": len(answers), "out": str(out)}, in_json, f"{len(answers):,} answers in {out}")
+    show({"answered": len(answers), "out": str(out)}, in_json, f"{many(len(answers), 'answer')} in {out}")
 
 
 def _check_place(out: Path, file: Path) -> None:
@@ -207,8 +208,7 @@ def _watch_training(store: Store, bar: Callable[[str, int, int | None], None]) -
 
 
 def _check_queries(queries: QueryColumns, file: Path) -> None:
-    """Read all queries once. A wrong value is refused with its row and column. Columns that do not fit the schema cause
-    warnings."""
+    """Read all queries once. A wrong value is refused with its row and column, and a warning tells of odd ones."""
     if queries.schema is None or file.suffix in VECTORS:
         return
     outside = Outside(queries.schema)

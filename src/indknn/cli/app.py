@@ -131,7 +131,7 @@ def budget_command(epsilon: float, delta: float, queries: int) -> None:
     Example:
       indknn budget --epsilon 1 --delta 1e-6
     """
+    budgets = {accountant: accounting.budget(epsilon, delta, accountant) for accountant in ("gdp", "rdp")}
     click.echo(f"{'filter':<8}{'B':>12}{'price of being counted once':>30}")
-    for accountant in ("gdp", "rdp"):
-        B = accounting.budget(epsilon, delta, accountant)
+    for accountant, B in budgets.items():
         click.echo(f"{accountant:<8}{B:>12.6g}{f'{3 * B / max(queries, 6):.3g}':>30}")

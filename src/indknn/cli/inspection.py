@@ -32,7 +32,7 @@ from indknn.models.forecast import Forecast, forecast
 from indknn.models.shown_numbers import NumberCard
 from indknn.place import Address, Place, private_file
 from indknn.published import write_model
-from indknn.records.columns import STEPS
+from indknn.records.by_slot import STEPS
 from indknn.store import Store
 from indknn.store.chain import entries, signed_trail
 from indknn.store.keyfile import keys_path, read_key_file

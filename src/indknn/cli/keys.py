@@ -40,8 +40,11 @@ def keys() -> None:
 @click.option("--rate", type=float, help="At most this many queries per second.")
 @click.option("--max-queries", type=int, help="At most this many answers for this analyst in all.")
 @click.option("--epsilon", type=float, help="A smaller epsilon than the store's, for everything this analyst is told.")
+@WITNESS
 @JSON
-def create(store: Place, role: str, name: str, epsilon: float | None, in_json: bool, **limits: Any) -> None:
+def create(
+    store: Place, role: str, name: str, epsilon: float | None, witness: Any, in_json: bool, **limits: Any
+) -> None:
     """Make a key. It is printed once and not stored: the file holds only a keyed hash.
 
     \b
@@ -53,7 +56,7 @@ def create(store: Place, role: str, name: str, epsilon: float | None, in_json: b
     _refuse_missing(store)
     if epsilon is not None:  # first, because a key must not exist if its limit could not be written
         keyfile.check_may_ask(role)
-        declare(store, name, epsilon)
+        declare(store, name, epsilon, witness)
     key, text = keyfile.create(keyfile.keys_path(store), role, name, **limits)
     keyfile.remember_keys(place_of(store), key)
     _show_new(key, text, in_json)
@@ -169,8 +172,9 @@ def analysts() -> None:
 @STORE
 @click.argument("name")
 @click.option("--epsilon", type=float, help="A smaller epsilon than the store's, for everything this analyst is told.")
+@WITNESS
 @JSON
-def add(store: Place, name: str, epsilon: float | None, in_json: bool) -> None:
+def add(store: Place, name: str, epsilon: float | None, witness: Path | None, in_json: bool) -> None:
     """Let an analyst ask, from now on. Each new name is a new budget with every person.
 
     A name has no spaces around it. To add a name again changes nothing, and gives nothing back. No name can be removed,
@@ -181,15 +185,15 @@ def add(store: Place, name: str, epsilon: float | None, in_json: bool) -> None:
       indknn analysts add patients.store alice
       indknn analysts add patients.store bob --epsilon .25
     """
-    new = declare(store, name, epsilon)
+    new = declare(store, name, epsilon, witness)
     words = f"{name} may ask {store} from now on" if new else f"{name} could ask {store} before; nothing is given back"
     show({"analyst": name, "new": new, "epsilon": epsilon}, in_json, words)
 
 
-def declare(store: Place, name: str, epsilon: float | None) -> bool:
+def declare(store: Place, name: str, epsilon: float | None, witness: Path | None = None) -> bool:
     """Declare an analyst of a store that nobody has open. Returns whether this is a new one."""
     try:
-        with Store(store) as opened:
+        with Store(store, witness=witness) as opened:
             new, settings = opened.add_analyst(name, epsilon), opened.settings
     except StoreLockedError as error:
         raise StoreLockedError(f"{error}; while a server has it, make a key in its console or API") from None

@@ -275,8 +275,8 @@ def _people_in(file: Path, owner: str, schema: Schema | None) -> list[Any]:
         lines = file.read_text(encoding="utf-8-sig").split("\n")  # not splitlines: a name may hold other ends of lines
         people: list[Any] = [name for line in lines if (name := line.removesuffix("\r"))]
     elif is_table_file(file):
-        named = owner if schema is None else with_named_columns(schema).owner or owner
-        table = read_table(file)
+        said = click.get_current_context().get_parameter_source("owner") is click.core.ParameterSource.COMMANDLINE
+        named, table = owner if said or schema is None else schema.owner or owner, read_table(file)
         if named not in table:
             raise InvalidInputError(f"{file}: no column {named!r}, only {', '.join(table)}; name it by --owner")
         people = table[named]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from indknn.cluster.host import Debit, Form, Limits, QueryBatch, Sums
+from indknn.cluster.host import Debit, Form, QueryBatch, Sums, limits_of
 from indknn.cluster.links import Links
 from indknn.core.mechanism import Plan
 from indknn.errors import LedgerError, ShardError
@@ -107,7 +107,7 @@ class Coordinator:
         The ledger is charged at once, whatever becomes of the hosts. For the journal, the charge belongs to the answer,
         which comes later.
         """
-        sums = self._charging("count", len(near), Limits.of(self.ledger), _batch(near, questions))
+        sums = self._charging("count", len(near), limits_of(self.ledger), _batch(near, questions))
         totals: list[int] = np.sum([part.rows for part in sums], axis=0).tolist()
         waiting = [Waiting(sent, scope) for sent, (_, scope) in zip(near, questions, strict=True)]
         for i, (query, total) in enumerate(zip(waiting, totals, strict=True)):
@@ -127,7 +127,7 @@ class Coordinator:
         if waiting[0].paid is None:
             scopes = [query.scope for query in waiting]
             batch = _batch([query.sent for query in waiting], list(zip(plans, scopes, strict=True)))
-            sums = self._charging("vote", len(waiting), Limits.of(self.ledger), batch, list(Ks))
+            sums = self._charging("vote", len(waiting), limits_of(self.ledger), batch, list(Ks))
         else:
             sums = self.call_all("settle", list(Ks), list(plans))
         rows = np.sum([part.rows for part in sums], axis=0)
@@ -148,7 +148,7 @@ class Coordinator:
 
     def add_up(self, what: str, arguments: tuple[Any, ...], scope: Scope) -> IntArray:
         """A sum over the records of all hosts, charged."""
-        sums = self._charging("add_up", 1, Limits.of(self.ledger), what, arguments, scope)
+        sums = self._charging("add_up", 1, limits_of(self.ledger), what, arguments, scope)
         self.ledger.charge(*self._debits(sums, 0), scope)
         self._unpaid = 0
         return np.asarray(np.sum([part.rows for part in sums], axis=0), dtype=np.int64)

@@ -24,14 +24,20 @@ from indknn.ledger.promises import PROMISE
 from indknn.records.derived import Derived, Rule
 from indknn.records.indexes import make_index
 from indknn.records.shard import Admitted, Shard
-from indknn.types import Cohort, FloatArray, Int8Array, IntArray, Vectors
+from indknn.types import Cohort, IntArray, Times, Vectors
 
 Debit = tuple[IntArray, IntArray]
 """Slots of owners, and the units that they paid."""
 _NOBODY: IntArray = np.zeros(0, dtype=np.int64)
-_RECORDS = ("expect", "place", "date", "promise", "renew", "drop", "balances", "bodies", "status")
-CALLS = frozenset((*_RECORDS, "vote", "count", "settle", "show", "derive", "fill", "add_up"))
+_OF_SHARD, _OF_LEDGER = ("expect", "redate", "bodies_at", "show"), ("set_promises",)
+_OWN = ("place", "renew", "drop", "balances", "status", "vote", "count", "settle", "derive", "fill", "add_up")
+CALLS = frozenset((*_OF_SHARD, *_OF_LEDGER, *_OWN))
+"""What a coordinator may call: methods of the shard here, of its ledger, or of the host."""
 SUMS = ("gradient", "tally", "headcount")
+Limits = dict[str, Any]
+"""What bounds everybody's spending, and the time: the attributes of a ledger that are sent with each call that charges.
+"""
+_LIMITS = ("budget", "global_budget", "shared_budget", "budgets", "joint", "minute", "fraction")
 
 
 @dataclass(frozen=True)
@@ -46,30 +52,9 @@ class Form:
     options: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The limits of everybody's spending. They are sent with every call that charges."""
-
-    budget: int
-    global_budget: int | None
-    shared_budget: int
-    budgets: dict[Scope, int]
-    joint: bool
-    minute: int
-    """The time."""
-    fraction: tuple[int, int]
-
-    @staticmethod
-    def of(ledger: MemoryLedger) -> Limits:
-        """The limits now."""
-        budgets = ledger.budget, ledger.global_budget, ledger.shared_budget, dict(ledger.budgets)
-        return Limits(*budgets, ledger.joint, ledger.minute, ledger.fraction)
-
-    def hold_in(self, ledger: MemoryLedger) -> None:
-        """Use these limits in this ledger from now on."""
-        ledger.budget, ledger.global_budget, ledger.shared_budget = self.budget, self.global_budget, self.shared_budget
-        ledger.budgets, ledger.joint, ledger.minute = self.budgets, self.joint, self.minute
-        ledger.fraction = self.fraction
+def limits_of(ledger: MemoryLedger) -> Limits:
+    """The limits now."""
+    return {name: getattr(ledger, name) for name in _LIMITS}
 
 
 @dataclass(frozen=True)
@@ -137,7 +122,8 @@ class Host:
             raise ShardError("this shard was started again, and has another coordinator or other records now")
         if name not in CALLS:
             raise ShardError(f"a shard does not know the call {name!r}")
-        return getattr(self, name)(*arguments)
+        there = self._shard if name in _OF_SHARD else self._ledger if name in _OF_LEDGER else self
+        return getattr(there, name)(*arguments)
 
     # Records and balances
 
@@ -146,8 +132,7 @@ class Host:
         vectors: Vectors,
         labels: IntArray,
         owners: IntArray,
-        epochs: IntArray,
-        until: IntArray,
+        times: Times,
         balances: dict[Scope, IntArray],
         promises: npt.NDArray[np.void] | None,
     ) -> IntArray:
@@ -161,24 +146,12 @@ class Host:
             self._ledger.set_spent(people, scope, units)
         if promises is not None:
             self._ledger.set_promises(people, promises)
-        return self._shard.place(vectors, labels, owners, epochs, until)
-
-    def date(self, slots: IntArray, until: IntArray, epochs: IntArray) -> None:
-        """Set until when these records take part, and how many rounds had begun before they did."""
-        self._shard.redate(slots, until, epochs)
+        return self._shard.place(vectors, labels, owners, times)
 
     def renew(self, terms: Limits) -> None:
         """Everybody's budget starts anew."""
-        terms.hold_in(self._ledger)
+        vars(self._ledger).update(terms)
         self._ledger.close_period()
-
-    def promise(self, people: IntArray, promises: npt.NDArray[np.void]) -> None:
-        """These people have these promises from now on."""
-        self._ledger.set_promises(people, promises)
-
-    def expect(self, records: int) -> None:
-        """Reserve room for this many records."""
-        self._shard.expect(records)
 
     def drop(self, slots: IntArray) -> None:
         """Erase records, and the balances of owners who have none left. The coordinator keeps those."""
@@ -193,10 +166,6 @@ class Host:
         self._ledger.log = {}
         people = np.unique(self._shard.owners_of(self._shard.slots()))
         return {scope: (people, self._ledger.spent_by(people, scope)) for scope in self._ledger.scopes}
-
-    def bodies(self, slots: IntArray) -> tuple[Int8Array, FloatArray]:
-        """The features and scales of records."""
-        return self._shard.bodies_at(slots)
 
     def status(self) -> dict[str, int]:
         """The status, for monitoring."""
@@ -226,16 +195,12 @@ class Host:
 
     def _admit(self, terms: Limits, batch: QueryBatch, *, counted: bool) -> list[Debit]:
         """Admit people to each query. Returns what they paid for being counted."""
-        terms.hold_in(self._ledger)
+        vars(self._ledger).update(terms)
         self._admitted, paid = [], []
         for found, (plan, scope) in zip(self._shard.scan(batch.queries, batch.tau), batch.questions, strict=True):
             self._admitted.append(self._shard.admit(found, plan, scope, counted=counted))
             paid.append(self._paid(scope))
         return paid
-
-    def show(self, rule: Rule) -> None:
-        """Set the rule of ballots about residuals."""
-        self._shard.show(rule)
 
     # Training
 
@@ -251,7 +216,7 @@ class Host:
         """A sum over the records here that take part: the gradient, the tally or the headcount of the shard."""
         if what not in SUMS:
             raise ShardError(f"a shard does not know the sum {what!r}")
-        terms.hold_in(self._ledger)
+        vars(self._ledger).update(terms)
         rows = () if what == "headcount" else (self._derived,)
         total = getattr(self._shard, what)(*rows, *arguments, scope)
         return Sums(total, PackedDebits.of([self._paid(scope)]))

@@ -19,7 +19,7 @@ from typing import Any
 from indknn.cluster.host import Host
 from indknn.cluster.links import PATIENCE, checked_number
 from indknn.cluster.shard import Cluster
-from indknn.errors import IndKNNError, PrivacyError, ShardError, to_install
+from indknn.errors import PrivacyError, ShardError, needs
 
 NAMESPACE = "indknn"
 _INLINE = str(128 << 20)
@@ -49,11 +49,11 @@ def ray_cluster(
     same name from an earlier coordinator are ended. By then this process must own the store. Each shard reserves `cpus`
     cores.
     """
-    session = Session(address, name, cpus)
+    session = RayConnection(address, name, cpus)
     return Cluster(lambda number: session.start(number, patience), checked_number(shards), threads=max(int(cpus), 1))
 
 
-class Session:
+class RayConnection:
     """Ray as this process is connected to it, for the shards of one store.
 
     If a shard cannot be started, Ray's head may have been started anew, and knows nobody of before. Then the next shard
@@ -69,14 +69,14 @@ class Session:
 
     def _connect(self) -> None:
         self.ray = connected(self._address)
-        self._connection, self._ended = Session.connections, False
+        self._connection, self._ended = RayConnection.connections, False
 
     def _connect_again(self) -> None:
         """If this connection was lost, or another store in this process has replaced it."""
-        if self.lost and self._connection == Session.connections:
+        if self.lost and self._connection == RayConnection.connections:
             self.ray.shutdown()
-            Session.connections += 1
-        if self._connection != Session.connections:
+            RayConnection.connections += 1
+        if self._connection != RayConnection.connections:
             self._connect()
         self.lost = False
 
@@ -112,10 +112,7 @@ def connected(address: str | None) -> Any:
     else:
         refuse_exposed(address)
         os.environ.update(QUIET)
-    try:
-        import ray  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise IndKNNError(to_install("ray", "cluster", "a shard on Ray")) from None
+    ray = needs("ray", "cluster", "a shard on Ray")
     if not ray.is_initialized():
         how: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "error"}
         if address is None:
@@ -191,7 +188,7 @@ def shards_named(name: str) -> list[str]:
 class Actor:
     """A host that is a Ray actor."""
 
-    def __init__(self, session: Session, actor: Any, number: int, patience: float):
+    def __init__(self, session: RayConnection, actor: Any, number: int, patience: float):
         self._session, self._ray = session, session.ray
         self._actor, self._number, self._patience = actor, number, patience
         self._given: Any = None

@@ -1,6 +1,6 @@
-"""A cluster, and the shard that it is to an engine or a store: the books are here, and the features on hosts.
+"""A cluster, and the shard that it is to an engine or a store: the register is here, and the features on hosts.
 
-The books say who has which slot, and where each record is. Hosts keep what is large: features and labels. What they
+The register says who has which slot, and where each record is. Hosts keep what is large: features and labels. What they
 are asked, and who pays for it, is the business of the coordinator.
 """
 
@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 
 from indknn.cluster.coordinator import Coordinator, Kept, Sent, Waiting
-from indknn.cluster.host import Form, Limits
+from indknn.cluster.host import Form, limits_of
 from indknn.cluster.links import PATIENCE, Links, Process, checked_number
-from indknn.core.inputs import NEVER
 from indknn.core.mechanism import Plan
 from indknn.ledger import MemoryLedger, Scope
 from indknn.ledger.promises import Wanted
-from indknn.records.book import AnyShard
+from indknn.records.any_shard import AnyShard
 from indknn.records.derived import Arguments, Rule
 from indknn.records.indexes.scan import MAX_QUERIES, NO_SCALES, FreeSlots, cores
 from indknn.settings import Settings
-from indknn.types import Cohort, FloatArray, Int8Array, IntArray, OneOrEach, OwnerId, Times, Vectors
+from indknn.types import Cohort, FloatArray, Int8Array, IntArray, OwnerId, Times, Vectors
 
 _ROWS = 1 << 14
 """How many records are sent in one message."""
@@ -50,7 +49,7 @@ def local_cluster(shards: int) -> Cluster:
 
 
 class ClusterShard(AnyShard):
-    """The books of all records of a cluster. `coordinator` calls the hosts that have the features."""
+    """The register of all records of a cluster. `coordinator` calls the hosts that have the features."""
 
     block = MAX_QUERIES
 
@@ -76,13 +75,11 @@ class ClusterShard(AnyShard):
 
     # Records
 
-    def place(
-        self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, epochs: OneOrEach, until: OneOrEach = NEVER
-    ) -> IntArray:
+    def place(self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, times: Times) -> IntArray:
         """Store the records on the hosts of their owners. Returns the slot of each record."""
         self._coordinator.settle_up()
         slots = self._slots.take(len(vectors))
-        self._enter(slots, labels, owner_slots, epochs, until)
+        self._enter(slots, labels, owner_slots, times)
         self._send_records(slots, vectors, labels)
         return slots
 
@@ -91,7 +88,7 @@ class ClusterShard(AnyShard):
     ) -> None:
         """Restore the records of an earlier process. The ledger must be read before."""
         slots, used = self._slots.take(len(vectors)), np.flatnonzero(owners >= 0)
-        self._enter(slots, labels, owners, *times, generations)
+        self._enter(slots, labels, owners, times, generations)
         self._send_records(slots[used], vectors[used], labels[used])
 
     def free(self, slots: IntArray) -> None:
@@ -122,26 +119,27 @@ class ClusterShard(AnyShard):
         for scope in self.ledger.scopes if len(people) else ():
             if (units := self.ledger.column(scope)[people]).any():
                 spent[scope] = units
-        return vectors, labels, owners // self._n, self.epochs_of(slots), self.dates.until(slots), spent, promises
+        times = self.epochs_of(slots), self.dates.until(slots)
+        return vectors, labels, owners // self._n, times, spent, promises
 
     def _dated(self, slots: IntArray) -> None:
         if len(slots):
             hosts = self._by_host(slots)
             dates = [(self._place[own], self.dates.until(own), self.epochs_of(own)) for own in hosts]
-            self._coordinator.call("date", dates)
+            self._coordinator.call("redate", dates)
 
     def renew(self) -> None:
         """Everybody's budget starts anew, here and on the hosts."""
         self._coordinator.settle_up()
         super().renew()
-        self._coordinator.call_all("renew", Limits.of(self.ledger))
+        self._coordinator.call_all("renew", limits_of(self.ledger))
 
     def lower(self, wanted: Wanted) -> IntArray:
         """Give these people smaller promises, here and on their hosts. Returns their owner slots."""
         self._coordinator.settle_up()
         slots = super().lower(wanted)
         mine = [slots[slots % self._n == k] for k in range(self._n)]
-        self._coordinator.call("promise", [(people // self._n, self.ledger.promises[people]) for people in mine])
+        self._coordinator.call("set_promises", [(people // self._n, self.ledger.promises[people]) for people in mine])
         return slots
 
     def forget(self, slots: IntArray) -> dict[int, OwnerId]:
@@ -165,7 +163,7 @@ class ClusterShard(AnyShard):
         if not len(slots):
             return values, scales
         hosts = self.owners_of(slots) % self._n
-        parts = self._coordinator.call("bodies", [(self._place[own],) for own in self._by_host(slots)])
+        parts = self._coordinator.call("bodies_at", [(self._place[own],) for own in self._by_host(slots)])
         for k, part in enumerate(parts):
             values[hosts == k], scales[hosts == k] = part
         return values, scales if self._with_scale else NO_SCALES

@@ -40,16 +40,6 @@ static void squared_norms(const Settling *s, const int64_t *vote, double *norms,
     }
 }
 
-/* The same for somebody with one entry. */
-static double squared_norm(const Settling *s, int64_t vote)
-{
-    const double v = (double)vote, norm = v * v;
-    if (!s->contrast)
-        return norm;
-    const double left = norm - v * v / (double)s->classes, rounded = norm > 0.0 ? (double)(s->classes / 2) : 0.0;
-    return (left > 0.0 ? left : 0.0) + norm * 0x1p-46 + rounded;
-}
-
 /* What a squared shift is charged: rounded up, at most `most`. */
 static int64_t charge_units(double squared, double per_square, double most)
 {
@@ -86,24 +76,68 @@ static int64_t shrunk(int64_t vote, double shrink)
     return shrink < 1.0 ? (int64_t)((double)vote * shrink) : vote;
 }
 
-/* The clipped vote of somebody with one entry and so much left, and what it costs; 0 and 0 if they cannot pay. */
-static int64_t settle_one(const Settling *s, int64_t whole, int64_t remaining, int64_t *charge)
+enum { SOME = 256 };
+typedef struct { int64_t left[SOME]; double room[SOME], vote[SOME], units[SOME]; } Ones;
+
+/* The clipped votes of n people with one entry each, and what they cost: `shrink_of`, `limit_of`, `squared_norm` and
+   `charge_units` in loops that a compiler can vectorise. Every person takes the same steps, whatever they have left. */
+static inline void clip_body(const Settling *s, int n, Ones *o)
 {
-    const int64_t vote = shrunk(whole, shrink_of(limit_of(s, remaining), squared_norm(s, whole)));
-    *charge = charge_units(squared_norm(s, vote), s->per_square, s->most);
-    if (*charge <= remaining)
-        return vote;
-    *charge = 0;
-    return 0;
+    const double classes = (double)s->classes, apart = 2.0 * sqrt(classes), rounded = (double)(s->classes / 2);
+    const double per_square = s->per_square, per_unit = s->per_unit, slack = s->slack, most = s->most;
+    const int contrast = s->contrast;
+    for (int i = 0; i < n; i++) {
+        const double v = o->vote[i], square = v * v, limit = o->room[i] * per_unit / slack;
+        const double left = square - v * v / classes, apart_left = sqrt(limit) - apart;
+        const double positive = left > 0.0 ? left : 0.0, half = square > 0.0 ? rounded : 0.0;
+        const double norm = contrast ? positive + square * 0x1p-46 + half : square;
+        const double closer = apart_left > 0.0 ? apart_left : 0.0, bound = contrast ? closer * closer : limit;
+        const double size = norm > 1.0 ? norm : 1.0, ratio = bound / size, least = ratio < 1.0 ? ratio : 1.0;
+        o->vote[i] = trunc(v * sqrt(bound >= size ? 1.0 : least));
+    }
+    for (int i = 0; i < n; i++) {
+        const double v = o->vote[i], square = v * v, left = square - v * v / classes;
+        const double positive = left > 0.0 ? left : 0.0, half = square > 0.0 ? rounded : 0.0;
+        const double units = (contrast ? positive + square * 0x1p-46 + half : square) * per_square;
+        o->units[i] = units < most ? ceil(units) : most;
+    }
 }
 
-/* One entry each: the usual store, in a single pass. */
+static void clip_plain(const Settling *s, int n, Ones *o) { clip_body(s, n, o); }
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define WIDE __builtin_cpu_supports("avx2")
+__attribute__((target("avx2"))) static void clip_avx2(const Settling *s, int n, Ones *o) { clip_body(s, n, o); }
+#else
+#define WIDE 0
+#define clip_avx2 clip_plain
+#endif
+
+/* One entry each, which is the usual store: those from `first` on, of whom `o->left` says what they have left. */
+static void settle_some(const Settling *s, Py_ssize_t first, int n, Ones *o)
+{
+    const int64_t *label = (const int64_t *)s->label.buf + first, *whole = (const int64_t *)s->vote.buf + first;
+    int64_t *votes = s->votes.buf, *charges = (int64_t *)s->charges.buf + first;
+    for (int i = 0; i < n; i++) {
+        o->room[i] = (double)(o->left[i] > 1 ? o->left[i] - 1 : 0);
+        o->vote[i] = (double)whole[i];
+    }
+    (WIDE ? clip_avx2 : clip_plain)(s, n, o);
+    for (int i = 0; i < n; i++) {
+        const int64_t charge = (int64_t)o->units[i], pays = charge <= o->left[i];
+        charges[i] = pays * charge;
+        votes[label[i]] += pays * (int64_t)o->vote[i];
+    }
+}
+
 static void settle_ones(const Settling *s)
 {
-    const int64_t *label = s->label.buf, *whole = s->vote.buf, *remaining = s->remaining.buf;
-    int64_t *votes = s->votes.buf, *charges = s->charges.buf;
-    for (Py_ssize_t i = 0; i < s->entries; i++)
-        votes[label[i]] += settle_one(s, whole[i], remaining[i], &charges[i]);
+    Ones o;
+    for (Py_ssize_t first = 0; first < s->entries; first += SOME) {
+        const int n = s->entries - first < SOME ? (int)(s->entries - first) : SOME;
+        memcpy(o.left, (const int64_t *)s->remaining.buf + first, (size_t)n * sizeof *o.left);
+        settle_some(s, first, n, &o);
+    }
 }
 
 static int settle_all(const Settling *s)
@@ -351,18 +385,24 @@ static PyObject *vote(PyObject *self, PyObject *args)
                           &queries, &s.contrast, &s.per_square, &s.per_unit, &s.slack, &most))
         return NULL;
     const Py_ssize_t n = s.entries = c.slots.len / 8;
-    const int64_t *slot = c.slots.buf, *label = s.label.buf, *whole = s.vote.buf;
-    int64_t *own = c.own.buf, *votes = s.votes.buf, *charges = s.charges.buf;
+    const int64_t *slot = c.slots.buf, *label = s.label.buf, *charges = s.charges.buf;
+    int64_t *own = c.own.buf;
     s.classes = s.votes.len / 8;
     s.most = (double)most;
     int fits = s.label.len == c.slots.len && s.vote.len == c.slots.len && s.charges.len == c.slots.len &&
                queries.len * 2 == c.own.len && known(&c);
     for (Py_ssize_t i = 0; fits && i < n; i++)
         fits = label[i] >= 0 && label[i] < s.classes;
-    for (Py_ssize_t i = 0; fits && i < n; i++) {
-        votes[label[i]] += settle_one(&s, whole[i], left_of(&c, slot[i]), &charges[i]);
-        own[slot[i]] += charges[i];
-        ((int32_t *)queries.buf)[slot[i]]++;
+    Ones o;
+    for (Py_ssize_t first = 0; fits && first < n; first += SOME) {
+        const int some = n - first < SOME ? (int)(n - first) : SOME;
+        for (int i = 0; i < some; i++)
+            o.left[i] = left_of(&c, slot[first + i]);
+        settle_some(&s, first, some, &o);
+        for (Py_ssize_t i = first; i < first + some; i++) {
+            own[slot[i]] += charges[i];
+            ((int32_t *)queries.buf)[slot[i]]++;
+        }
     }
     release(&c);
     Py_buffer *all[] = {&s.label, &s.vote, &s.votes, &s.charges, &queries};
@@ -455,9 +495,7 @@ __attribute__((target("avx2"))) static void dots_avx2(const int8_t *q, const int
 {
     dots_of(q, row, n, d, out);
 }
-#define WIDE __builtin_cpu_supports("avx2")
 #else
-#define WIDE 0
 #define dots_avx2 dots_of
 #endif
 
@@ -475,6 +513,134 @@ static PyObject *dots(PyObject *self, PyObject *args)
     PyBuffer_Release(&rows);
     PyBuffer_Release(&out);
     return PyBool_FromLong(fits);
+}
+
+typedef struct { const int32_t *squared; const float *roots; double root_q; } Lengths; /* `squared` may be NULL */
+
+/* |x| as `Slots.root_norm` has it, and the cosine as `kernels.Cosine.values` has it. */
+static inline void cosines_body(const Lengths *l, const int64_t *slot, const int32_t *dot, int n, double grid,
+                                double *kappa)
+{
+    double root[SOME];
+    for (int i = 0; i < n; i++)
+        root[i] = l->squared ? (double)l->squared[slot[i]] : (double)l->roots[slot[i]];
+    if (!l->squared)
+        for (int i = 0; i < n; i++)
+            root[i] = rint(root[i] * root[i]);
+    for (int i = 0; i < n; i++) {
+        const double on_grid = rint((double)dot[i] / (sqrt(root[i]) * l->root_q) * grid);
+        const double positive = on_grid > 0.0 ? on_grid : 0.0;
+        kappa[i] = positive < grid ? positive : grid;
+    }
+}
+
+static void cosines_plain(const Lengths *l, const int64_t *slot, const int32_t *dot, int n, double grid, double *kappa)
+{
+    cosines_body(l, slot, dot, n, grid, kappa);
+}
+
+#if defined(__GNUC__) && defined(__x86_64__)
+__attribute__((target("avx2"))) static void cosines_avx2(const Lengths *l, const int64_t *slot, const int32_t *dot,
+                                                         int n, double grid, double *kappa)
+{
+    cosines_body(l, slot, dot, n, grid, kappa);
+}
+#else
+#define cosines_avx2 cosines_plain
+#endif
+
+/* The records whose cosine reaches tau on the grid, among those with these slots and dot products. */
+static PyObject *cosines(PyObject *self, PyObject *args)
+{
+    Py_buffer slots, dots, squared, roots;
+    double root_q, grid, kappa[SOME];
+    long long tau;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*y*y*ddL:cosines", &slots, &dots, &squared, &roots, &root_q, &grid, &tau))
+        return NULL;
+    const Py_ssize_t n = slots.len / 8, known = roots.len / 4;
+    const int64_t *slot = slots.buf;
+    const int32_t *dot = dots.buf;
+    int fits = dots.len == n * 4 && (!squared.len || squared.len == roots.len);
+    for (Py_ssize_t i = 0; fits && i < n; i++)
+        fits = slot[i] >= 0 && slot[i] < known;
+    PyObject *near = fits ? PyBytes_FromStringAndSize(NULL, n * 8) : NULL;
+    PyObject *values = fits ? PyBytes_FromStringAndSize(NULL, n * 8) : NULL;
+    Py_ssize_t found = 0;
+    if (near && values) {
+        int64_t *to = (int64_t *)PyBytes_AS_STRING(near), *value = (int64_t *)PyBytes_AS_STRING(values);
+        const Lengths lengths = {squared.len ? squared.buf : NULL, roots.buf, root_q};
+        for (Py_ssize_t first = 0; first < n; first += SOME) {
+            const int some = n - first < SOME ? (int)(n - first) : SOME;
+            (WIDE ? cosines_avx2 : cosines_plain)(&lengths, slot + first, dot + first, some, grid, kappa);
+            for (int i = 0; i < some; i++) {
+                to[found] = slot[first + i];
+                value[found] = (int64_t)kappa[i];
+                found += value[found] >= tau;
+            }
+        }
+    }
+    PyBuffer_Release(&slots);
+    PyBuffer_Release(&dots);
+    PyBuffer_Release(&squared);
+    PyBuffer_Release(&roots);
+    if (!fits)
+        PyErr_SetString(PyExc_ValueError, "every slot must be there, with a dot product");
+    if (near && values)
+        return Py_BuildValue("NNn", near, values, found);
+    Py_XDECREF(near);
+    Py_XDECREF(values);
+    return NULL;
+}
+
+/* A number of 1, 2 or 4 bytes; see `records.columns.Column`. */
+static inline int64_t number_at(const Py_buffer *column, Py_ssize_t width, int64_t slot)
+{
+    if (width == 1)
+        return ((const int8_t *)column->buf)[slot];
+    return width == 2 ? ((const int16_t *)column->buf)[slot] : ((const int32_t *)column->buf)[slot];
+}
+
+/* Whose the records in these slots are and what they say, without those whose date has passed. No dates: nobody's. */
+static PyObject *ballots(PyObject *self, PyObject *args)
+{
+    Py_buffer slots, kappa, owners, labels, until;
+    Py_ssize_t label_width, until_width, found = 0;
+    long long hour;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*y*y*ny*nL:ballots", &slots, &kappa, &owners, &labels, &label_width, &until,
+                          &until_width, &hour))
+        return NULL;
+    const Py_ssize_t n = slots.len / 8, dated = until.len / until_width, labelled = labels.len / label_width;
+    const int64_t *slot = slots.buf, *value = kappa.buf;
+    Py_ssize_t known = owners.len / 4 < labelled ? owners.len / 4 : labelled;
+    known = until.len && dated < known ? dated : known;
+    int fits = kappa.len == slots.len;
+    for (Py_ssize_t i = 0; fits && i < n; i++)
+        fits = slot[i] >= 0 && slot[i] < known;
+    PyObject *parts[3] = {NULL, NULL, NULL};
+    for (int k = 0; fits && k < 3; k++)
+        fits = (parts[k] = PyBytes_FromStringAndSize(NULL, n * 8)) != NULL;
+    if (fits) {
+        int64_t *owner = (int64_t *)PyBytes_AS_STRING(parts[0]), *label = (int64_t *)PyBytes_AS_STRING(parts[1]);
+        int64_t *vote = (int64_t *)PyBytes_AS_STRING(parts[2]);
+        for (Py_ssize_t i = 0; i < n; i++) {
+            owner[found] = ((const int32_t *)owners.buf)[slot[i]];
+            label[found] = number_at(&labels, label_width, slot[i]);
+            vote[found] = value[i];
+            found += !until.len || number_at(&until, until_width, slot[i]) > hour;
+        }
+    }
+    Py_buffer *all[] = {&slots, &kappa, &owners, &labels, &until};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        PyBuffer_Release(all[i]);
+    if (fits)
+        return Py_BuildValue("NNNn", parts[0], parts[1], parts[2], found);
+    for (int k = 0; k < 3; k++)
+        Py_XDECREF(parts[k]);
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "every slot must be in all columns");
+    return NULL;
 }
 
 static PyMethodDef METHODS[] = {
@@ -497,6 +663,12 @@ static PyMethodDef METHODS[] = {
      "per_square, per_unit, slack, most) -> bool\n\nAdds clipped votes of one entry each to votes, sets charges and charges them."},
     {"pack", pack, METH_VARARGS,
      "pack(slots, units, block) -> (body, total, blocks)\n\nOf ascending slots; total is -1 if it is above 2^62."},
+    {"ballots", ballots, METH_VARARGS,
+     "ballots(slots, kappa, owners, labels, width, until, width, hour) -> (owners, labels, kappa, n)\n\n"
+     "The first n of these int64 bytes are about records whose date has not passed."},
+    {"cosines", cosines, METH_VARARGS,
+     "cosines(slots, dots, squared, roots, root_q, grid, tau) -> (slots, kappa, n)\n\n"
+     "The first n of these int64 bytes are the records whose cosine reaches tau."},
     {"dots", dots, METH_VARARGS, "dots(query, rows, out) -> bool\n\nSets dot products of int8 vectors, if the sizes fit."},
     {NULL, NULL, 0, NULL}};
 

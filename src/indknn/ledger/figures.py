@@ -34,7 +34,7 @@ from indknn.types import SHARED, Accountant, FloatArray, IntArray, OwnerId, Scop
 ONE = "one analyst"
 TOGETHER = "all analysts together"
 MODEL = "whoever sees the shared model alone"
-_KEYS = ("one_analyst", "together")
+_OBSERVERS = {"one_analyst": ONE, "together": TOGETHER}
 _BINS = 10
 _NO_BOUND = (
     "No epsilon is promised: people spent budget here both with and without a global epsilon. Use a new object, and "
@@ -286,10 +286,6 @@ def _own(settings: Settings, bound: Promise, own: tuple[float, int, int, int] | 
     return replace(bound, budget=budget, epsilon=epsilon if as_asked else epsilon_of(budget, bound.delta, bound.filter))
 
 
-def _smaller(budget: float, units: int) -> float:
-    return min(budget, float(accounting.from_units(units)))
-
-
 def own_words(found: Mapping[str, Any], renew_days: int | None) -> str:
     """A person's own promise in words, from their account with one analyst, or with all if that is what is bounded."""
     each = "" if renew_days is None else f", in each period of {renew_days} days"
@@ -303,6 +299,7 @@ def statement(engine: Served, owner: OwnerId) -> dict[str, Any]:
     """
     ledger, settings, earlier = engine.ledger, engine.settings, engine.earlier
     with ledger.lock:
+        ledger.tick()  # otherwise the number of records would show whether anybody asked since some expired
         records = engine.shard.slots_of_owners([owner])
         records = records[engine.shard.unexpired(records)]
         spent = by_observer(ledger, ledger.spent_by_scope(owner))
@@ -311,20 +308,19 @@ def statement(engine: Served, owner: OwnerId) -> dict[str, Any]:
             over = by_observer(ledger, {scope: ledger.spent([owner], earlier_scope(scope)) for scope in ledger.scopes})
         ((epsilon, whole, _, *rest),) = ledger.promises_of([owner]).tolist()
     own = (epsilon, whole, *rest) if whole else None
-    told = partial(account, settings, rounded=True, earlier=earlier, own=own)
-    one, together = (asdict(told(who, int(units[0]))) for who, units in spent.items())
-    periods = ledger.period + 1
+    shown = partial(account, settings, rounded=True, earlier=earlier, own=own)
+    accounts = {key: asdict(shown(who, int(spent[who][0]))) for key, who in _OBSERVERS.items()}
+    one, periods = accounts["one_analyst"], ledger.period + 1
     over_all = {
-        key: asdict(told(who, int(units[0]), periods=periods, closed=int(over[who][0])))
-        for key, (who, units) in zip(_KEYS, spent.items(), strict=True)
+        key: asdict(shown(who, int(spent[who][0]), periods=periods, closed=int(over[who][0])))
+        for key, who in _OBSERVERS.items()
         if over
     }
     rounding = f"spent is rounded up to a whole 1/{STEPS} of B = {settings.budget:.6g}"
     return {
         "owner": str(owner),
         "records": len(records),
-        "one_analyst": one,
-        "together": together,
+        **accounts,
         "rounding": rounding,
         **({} if own is None or one["epsilon"] is None else {"promise": own_words(one, settings.renew_days)}),
         "words": ("" if own is None else "To everybody here: ")
@@ -349,7 +345,7 @@ def added_up(statements: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """
     renewed = {name: one["over_all_periods"] for name, one in statements.items() if one["over_all_periods"]}
     accounts = {}
-    for who, observer in (("one_analyst", ONE), ("together", TOGETHER)):
+    for who, observer in _OBSERVERS.items():
         each = [{**renewed.get(name, one)[who], "left": one[who]["left"]} for name, one in statements.items()]
         delta, kinds = min(one["delta"] for one in each), {one["filter"] for one in each}
         filter_: Accountant = "gdp" if kinds == {"gdp"} else "rdp"
@@ -380,10 +376,10 @@ def exact(engine: Ledgers) -> Iterator[dict[str, Any]]:
     for i, name in enumerate(names):
         epsilon, whole, *_ = promises[i]
         both = {}
-        for key, who in (("one_analyst", ONE), ("together", TOGETHER)):
+        for key, who in _OBSERVERS.items():
             spent, budget = found[who][i], budgets[who]
             if whole and budget is not None:
-                budget = max(_smaller(budget, whole), spent)
+                budget = max(min(budget, float(accounting.from_units(whole))), spent)
             both[key] = {"observer": who, "spent": spent, "budget": budget}
         own = {scope or "": units[i] for scope, units in table.items() if units[i] and scope != SHARED}
         yield {
@@ -411,7 +407,7 @@ def status(engine: Ledgers, answers: int) -> dict[str, Any]:
         own = ledger.promises["whole"][taken] if len(ledger.promises) else np.zeros(len(taken), np.int64)
     here, gone = by_observer(ledger, table), by_observer(ledger, graves)
     most = {who: int(max(here[who].max(initial=0), gone[who].max(initial=0))) for who in here}
-    one, together = (asdict(account(settings, who, units, rounded=False)) for who, units in most.items())
+    accounts = {key: asdict(account(settings, who, most[who], rounded=False)) for key, who in _OBSERVERS.items()}
     periods = ledger.period + 1
     whole = accounting.to_units(promise(settings, ONE).budget or 0.0)
     share = here[ONE] / np.where(own > 0, np.minimum(own, whole), max(whole, 1))
@@ -423,8 +419,7 @@ def status(engine: Ledgers, answers: int) -> dict[str, Any]:
         "guarantee": guarantee(settings, periods=periods),
         "time": over_time(settings, ledger),
         **_in_all(settings, periods, _most_in_all(settings, ledger, periods)),
-        "one_analyst": one,
-        "together": together,
+        **accounts,
         "whose": "of whoever has spent most, forgotten or not",
         "spent_share_histogram": np.histogram(share, bins=_BINS, range=(0.0, 1.0))[0].tolist(),
         "spent_share_median": float(np.median(share)) if len(share) else 0.0,
@@ -440,8 +435,8 @@ def _most_in_all(settings: Settings, ledger: MemoryLedger, periods: int) -> dict
     with ledger.lock:
         table = {scope: ledger.column_in_all(scope) for scope in ledger.scopes}
     most = {who: int(units.max(initial=0)) for who, units in by_observer(ledger, table).items()}
-    accounts = (account(settings, who, units, rounded=False, periods=periods) for who, units in most.items())
-    return dict(zip(_KEYS, map(asdict, accounts), strict=True))
+    of = partial(account, settings, rounded=False, periods=periods)
+    return {key: asdict(of(who, most[who])) for key, who in _OBSERVERS.items()}
 
 
 def _least_price(settings: Settings, limits: IntArray, analyst: Scope) -> IntArray | int:

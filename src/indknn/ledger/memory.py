@@ -435,9 +435,9 @@ class MemoryLedger:
             wanted, slots = wanted.only(slots >= 0), slots[slots >= 0]
         own = np.zeros(len(slots), dtype=PROMISE) if not len(self._promises) else self._promises[slots]
         budget = np.minimum(wanted.units, self.budget)
-        told = np.where(own["whole"] > 0, np.minimum(own["whole"], self.budget) - own["part"], self.limit(None))
+        votes = np.where(own["whole"] > 0, np.minimum(own["whole"], self.budget) - own["part"], self.limit(None))
         fresh = wanted.new if self.used else np.ones(len(slots), dtype=bool)
-        part = np.where(fresh, parts_of(wanted.units, self.budget, self.shared_budget), budget - told)
+        part = np.where(fresh, parts_of(wanted.units, self.budget, self.shared_budget), budget - votes)
         over = self.observed({scope: self._sum_of([earlier_scope(scope)], slots) for scope in self.scopes})[0]
         own["over"] = np.where(own["whole"] > 0, own["over"], rounded_up(over, self.budget))
         own["epsilon"], own["whole"] = wanted.epsilons, wanted.units
@@ -466,24 +466,13 @@ class MemoryLedger:
         return np.where(own["whole"] > 0, np.minimum(part, units), whole)
 
     def set_spent(self, slots: IntArray, scope: Scope, units: IntArray) -> None:
-        """Set what these slots have spent. Used in a cluster, where the coordinator keeps the books of this ledger."""
+        """Set what these slots have spent. Used in a cluster, where the coordinator decides what this ledger says."""
         self._grow(int(slots.max(initial=-1)) + 1)
         self._in(scope)[slots] = units
 
     def spent_by(self, slots: IntArray, scope: Scope) -> IntArray:
         """What these slots have spent in this scope."""
         return self._in(scope)[slots]
-
-    def queries(self, owners: Sequence[OwnerId]) -> IntArray:
-        """In how many queries each has taken part."""
-        slots = self.slots_of(owners)
-        return np.array(
-            [
-                self._queries[slot] if slot >= 0 else self._tombstones[self.digest(owner)].queries
-                for slot, owner in zip(slots.tolist(), owners, strict=True)
-            ],
-            dtype=np.int64,
-        )
 
     def spent(self, owners: Sequence[OwnerId], scope: Scope) -> IntArray:
         """What each has spent in this scope."""

@@ -48,7 +48,7 @@ class Wanted:
 
 
 def wanted(
-    settings: Settings, ledger: MemoryLedger, names: Sequence[OwnerId], epsilons: FloatArray | None
+    settings: Settings, ledger: MemoryLedger, names: Sequence[OwnerId], epsilons: FloatArray | None, row: str = "row {}"
 ) -> Wanted | None:
     """The promises that these rows ask for, one ε per row, NaN for none. None if there is none at all.
 
@@ -61,8 +61,8 @@ def wanted(
     for i in np.flatnonzero(~np.isnan(epsilons)).tolist():
         name, epsilon = names[i], float(epsilons[i])
         if not accounting.MIN_EPSILON <= epsilon <= most:
-            least = f"at least {accounting.MIN_EPSILON:g} and at most the store's, {most:g}"
-            raise InvalidInputError(f"epsilon of row {i} must be {least}: it may only be lower, got {epsilon:g}")
+            least = f"at least {accounting.MIN_EPSILON:g} and at most the store's, {most:g}: it may only be lower"
+            raise InvalidInputError(f"epsilon of {row.format(i)} must be {least}, got {epsilon:g}")
         refuse_two(name, given.setdefault(name, epsilon), epsilon)
     if not given:
         return None

@@ -15,16 +15,16 @@ import numpy as np
 
 from indknn.core import mechanism, statistics
 from indknn.core.clock import HOUR
-from indknn.core.inputs import NEVER
 from indknn.core.mechanism import Plan
+from indknn.core.quantise import _votes, as_int64
 from indknn.core.statistics import Contribution
 from indknn.core.targets import about_centre
 from indknn.ledger import MemoryLedger, Scope
-from indknn.records.book import AnyShard
+from indknn.records.any_shard import AnyShard
 from indknn.records.derived import Arguments, Derived, GradientSlices, Rule
 from indknn.records.indexes import ExactIndex, make_index
 from indknn.settings import Settings
-from indknn.types import EVERYBODY, GRID, Cohort, FloatArray, Int8Array, IntArray, OneOrEach, Selection, Times, Vectors
+from indknn.types import EVERYBODY, GRID, Cohort, FloatArray, Int8Array, IntArray, Selection, Times, Vectors
 
 
 def new_index(settings: Settings) -> ExactIndex:
@@ -66,12 +66,10 @@ class Shard(AnyShard):
         """The quantised features of these records, and their scales if the kernel uses them."""
         return self.values_of(slots), self.index.slots.scales(slots)
 
-    def place(
-        self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, epochs: OneOrEach, until: OneOrEach = NEVER
-    ) -> IntArray:
+    def place(self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, times: Times) -> IntArray:
         """Store records of people who have slots already. Returns the slot of each record."""
         slots = self.index.add(vectors)
-        self._enter(slots, labels, owner_slots, epochs, until)
+        self._enter(slots, labels, owner_slots, times)
         return slots
 
     def drop(self, slots: IntArray) -> list[int]:
@@ -83,7 +81,7 @@ class Shard(AnyShard):
         self, vectors: Vectors, labels: IntArray, owners: IntArray, generations: IntArray, times: Times
     ) -> None:
         """Restore the next records of an earlier process, slot by slot. Owner -1 marks a slot that will be freed."""
-        self._enter(self.index.add(vectors), labels, owners, *times, generations)
+        self._enter(self.index.add(vectors), labels, owners, times, generations)
 
     def expect(self, records: int) -> None:
         """Reserve room for this many records, so that nothing is moved while they are added."""
@@ -112,15 +110,7 @@ class Shard(AnyShard):
 
         If K is known without a count (`counted` False), everybody near is admitted and nobody pays here.
         """
-        here = self.dates.taking_part(selection.slots, self.ledger.minute // HOUR)
-        slots, kappa = selection.slots[here], selection.kappa[here]
-        if plan.ballot == "residual":  # each record says what the shown model gets wrong about it
-            assert self._residuals is not None, "no model was shown"
-            said = np.asarray(self._residuals.of(slots), dtype=np.int64)
-        else:  # its class, or its number
-            said = self._label[slots].astype(np.int64)
-            said = said if plan.ballot == "class" else about_centre(said, plan.centre)
-        group = mechanism.group(self._owner[slots].astype(np.int64), said, kappa, plan)
+        group = mechanism.group(*self._ballots(selection, plan), plan)
         total = 0
         if counted:
             columns = self.ledger.columns(group.owners, scope)
@@ -132,6 +122,24 @@ class Shard(AnyShard):
                 self.ledger.charged(count.group.owners, count.charges, scope)
             group, total = count.group, count.total
         return Admitted(total, group, scope)
+
+    def _ballots(self, selection: Selection, plan: Plan) -> tuple[IntArray, IntArray, IntArray]:
+        """Whose the records are that take part, what they say, and their kernel values."""
+        hour = self.ledger.minute // HOUR
+        if _votes is not None and plan.ballot == "class" and self._label.used:
+            near = as_int64(selection.slots), as_int64(selection.kappa)
+            *parts, n = _votes.ballots(*near, self._owner, *self._label.raw, *self.dates.raw, hour)
+            owners, said, kappa = (np.frombuffer(part, np.int64, n) for part in parts)
+            return owners, said, kappa
+        here = self.dates.taking_part(selection.slots, hour)
+        slots, kappa = selection.slots[here], selection.kappa[here]
+        if plan.ballot == "residual":  # each record says what the shown model gets wrong about it
+            assert self._residuals is not None, "no model was shown"
+            said = np.asarray(self._residuals.of(slots), dtype=np.int64)
+        else:  # its class, or its number
+            said = self._label[slots].astype(np.int64)
+            said = said if plan.ballot == "class" else about_centre(said, plan.centre)
+        return self._owner[slots].astype(np.int64), said, kappa
 
     def show(self, rule: Rule) -> None:
         """From now on, ballots about residuals are about the values of this rule. They are computed when needed."""
@@ -183,9 +191,7 @@ class Shard(AnyShard):
 
     def tally(self, cells: Derived, n_cells: int, scale: int, price: int, scope: Scope) -> IntArray:
         """How many records of the cohort are in each cell. Everybody is charged at most `price`."""
-        slots = self.taking_part(cells.cohort)
-        owners = self.owners_of(slots)
-        limits = np.minimum(self.ledger.remaining(owners, scope), self.ledger.scaled(owners, price))
+        slots, owners, limits = self._who_pays(cells.cohort, price, scope)
         return self._pay(statistics.tally(cells.of(slots), owners, limits, n_cells, scale), scope)
 
     def headcount(
@@ -197,12 +203,16 @@ class Shard(AnyShard):
         counts are by label, `span` labels in a cell, unless there are only two cells. One more cell is about the number
         of records.
         """
-        slots = self.taking_part(cohort)
-        owners = self.owners_of(slots)
-        limits = np.minimum(self.ledger.remaining(owners, scope), self.ledger.scaled(owners, price))
+        slots, owners, limits = self._who_pays(cohort, price, scope)
         labels = np.minimum(self.labels_of(slots) // span, n_cells // 2 - 1)
         cells = labels + (self.epochs_of(slots) >= since) * (n_cells // 2)
         return self._pay(statistics.headcount(cells, owners, limits, n_cells, scale, cohort.most), scope)
+
+    def _who_pays(self, cohort: Cohort, price: int, scope: Scope) -> tuple[IntArray, IntArray, IntArray]:
+        """The slots of all records of a cohort, whose they are, and what each owner may pay."""
+        slots = self.taking_part(cohort)
+        owners = self.owners_of(slots)
+        return slots, owners, np.minimum(self.ledger.remaining(owners, scope), self.ledger.scaled(owners, price))
 
     def taking_part(self, cohort: Cohort) -> IntArray:
         """The slots of the records that a shared release is about."""
@@ -216,14 +226,15 @@ class Shard(AnyShard):
     def _too_many(self, slots: IntArray, most: int) -> IntArray:
         """The numbers of the records beyond the first `most` of each owner.
 
-        The order is that of a hash of the records. So it depends on nobody else, as the order of slots would.
+        The order is that of a hash of the records and their dates. So it depends on nobody else, as the order of slots
+        would, and neither does how many are left when some of equal records expire.
         """
         spare: list[IntArray] = []
         owners = self._owner[slots]
         for owner in np.flatnonzero(np.bincount(owners) > most).tolist():
             own = slots[owners == owner]
-            seen = zip(self._bodies_at(own), self._epoch[own].tolist(), strict=True)
-            hashes = [hashlib.blake2b(body + b"%d" % epoch, digest_size=16).digest() for body, epoch in seen]
+            seen = zip(self._bodies_at(own), self._epoch[own].tolist(), self.dates.until(own).tolist(), strict=True)
+            hashes = [hashlib.blake2b(body + b"%d %d" % tuple(when), digest_size=16).digest() for body, *when in seen]
             spare.append(self.ids_at(own[np.argsort(np.array(hashes), kind="stable")[most:]]))
         return np.concatenate([np.zeros(0, dtype=np.int64), *spare])
 

@@ -346,13 +346,13 @@ def _upsert(store: Store, batch: Batch, once: Once | None) -> dict[str, Any]:
         if known is not None:
             nothing = {"added": 0, "replaced": 0, "unchanged": len(known), "expired": 0, "already_here": 0}
             return {"ids": known.tolist(), **_counts(store), **nothing, "warnings": [], "repeated": True}
-    X = batch.X
-    if isinstance(X, list):
+    given = batch.given
+    if isinstance(given.X, list):
         if store.schema is None:
             raise Problem(422, "this store has no schema, so a record must have features instead of values")
-        X = store.schema.encode(X)
+        given = given._replace(X=store.schema.encode(given.X))
     try:
-        added = store.upsert(X, batch.items, each_row=batch.each_row, once=once)
+        added = store.upsert(given, batch.numbers, each_row=batch.each_row, once=once)
     except PrivacyError as error:
         raise Problem(409, str(error), "who_is_who") from None
     done = {"added": added.added, "replaced": added.replaced, "unchanged": added.unchanged}

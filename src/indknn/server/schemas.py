@@ -30,9 +30,8 @@ from indknn.server.infer import VERSION
 from indknn.server.problems import Problem, first_fault
 from indknn.server.service import Service
 from indknn.server.wire import INTERVALS, LABEL, NUMBERS, PROBABILITIES
-from indknn.store.intake import Item
 from indknn.store.keyfile import ROLES
-from indknn.types import FloatArray
+from indknn.types import Given
 
 _NAME = Annotated[StrictStr, Field(max_length=1024)]
 _SHORT_NAME = Annotated[StrictStr, Field(min_length=1, max_length=128)]
@@ -129,10 +128,10 @@ class NewKey(Wanted):
 
 @dataclass(frozen=True)
 class Batch:
-    """Records in the form that the store takes: an array instead of lists of numbers, or rows of a table."""
+    """Records as the store takes them: an array or rows of a table, and the numbers of records that they replace."""
 
-    X: FloatArray | list[dict[str, Any]]
-    items: list[Item]
+    given: Given
+    numbers: list[int | None]
     each_row: bool
 
 
@@ -147,8 +146,8 @@ def read_upload(body: bytes | bytearray, max_records: int) -> Batch:
     if len(widths) > 1:
         raise Problem(422, f"all records must have the same number of features, got {sorted(widths)}")
     X = values if None not in values else np.array(features, dtype=np.float64)
-    items = [Item(r.label, r.owner, r.id, r.record_id, r.expires, r.epsilon) for r in upload.records]
-    return Batch(X, items, upload.each_row)
+    rows = [(r.label, r.owner, r.record_id, r.expires, r.epsilon) for r in upload.records]
+    return Batch(Given(X, *map(list, zip(*rows, strict=True))), [r.id for r in upload.records], upload.each_row)
 
 
 def read_deletion(body: bytes | bytearray, max_records: int) -> Deletion:

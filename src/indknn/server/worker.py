@@ -26,6 +26,7 @@ from indknn.core import clock
 from indknn.errors import InvalidInputError, StoreError
 from indknn.ledger import Scope
 from indknn.models import SharedModel
+from indknn.records.derived import PORTION
 from indknn.server.problems import Problem, log_error
 from indknn.server.telemetry import Log, Metrics
 from indknn.settings import Settings
@@ -42,6 +43,7 @@ _LONG_REST = 60.0  # seconds after erasing has failed
 _SOME = 0.01  # seconds that a request may have to wait because of training
 _PATIENCE = 0.02  # seconds without a request, after which training need not wait for one
 _SPREAD = 0.75  # of the time until a model is shown: its steps are spread over this much of it
+_FIRST = 0.3  # of that time: for the first step, which also computes the features of every record
 _LOOK = 0.1  # seconds between two looks whether there is anything to do, or the map of the features is made
 CLOCK_SECONDS = 10.0
 """How often a server looks at the clock if budgets are renewed. A machine that slept, or whose clock was set, is
@@ -99,6 +101,7 @@ class Training:
         self._again = -math.inf  # after a failure, nothing is tried before this
         self._latest = -math.inf  # when the latest piece ended
         self._pieces: Iterator[Progress] | None = None
+        self._made = 0  # pieces of the first step
         store.train_in_background()
 
     @property
@@ -123,7 +126,8 @@ class Training:
                     self._next = now + self._every
                 if struck if model.started else store.engine.predictor.public is not None:
                     self._pieces = store.train(self.overdue)
-            while self._pieces is not None and next(self._pieces, None) is not None:
+            while self._pieces is not None and (done := next(self._pieces, None)) is not None:
+                self._made = 0 if done.made or not done.follow else self._made + 1
                 if time.monotonic() >= end:
                     return True
         except Exception as error:  # the store reads itself again; the release being made is lost, and nobody was told
@@ -137,18 +141,21 @@ class Training:
     def ahead(self) -> bool:
         """Whether whoever asks comes first, because the steps so far are enough for the time that has passed.
 
-        A model is not shown before its moment, so there is no use in an early end. This follows from what was released
-        and from the clock (rule 17).
+        A model is not shown before its moment, so there is no use in an early end. This follows from what was released,
+        from the clock and from how much was done (rule 17).
         """
         with suppress(StoreError):
             model, now = self._model, time.monotonic()
             if model is None or model.due() != "step":
                 return False
             if not model.mapped:
+                self._made = 0
                 return now < self._latest + _LOOK
             begun = self._store.engine.predictor.begun
             passed = (now - begun) / (_SPREAD * (self._moment() - begun))
-            return model.step > passed * (model.step + model.follow)
+            steps = model.step / (model.step + model.follow)
+            first = min(self._made * PORTION / (2.0 * model.records + PORTION), 1.0)
+            return _FIRST * (first if model.step == 0 else 1.0) + (1.0 - _FIRST) * steps > passed
         return False
 
     def log(self) -> None:

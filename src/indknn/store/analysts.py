@@ -33,7 +33,7 @@ from indknn.ledger.figures import epsilon_of
 from indknn.place import Place
 from indknn.settings import Settings
 from indknn.store import chain, database
-from indknn.store.chain import Connection
+from indknn.store.chain import StoreConnection
 from indknn.store.database import read_analysts
 from indknn.store.home import State, home_of
 
@@ -47,7 +47,7 @@ def check_name(name: str) -> None:
         raise InvalidInputError(f"{wanted}, got {name!r}")
 
 
-def declare(db: Connection, analyst: str) -> set[str]:
+def declare(db: StoreConnection, analyst: str) -> set[str]:
     """Let the store know this analyst, who may ask from now on. Inside a transaction. Returns all whom it knows so.
 
     The audit trail has no names, so it says how many there are.
@@ -106,7 +106,7 @@ def settings_with_limit(state: State, analyst: str, epsilon: float) -> Settings 
     return now
 
 
-def has_paid_schema(db: Connection) -> bool:
+def has_paid_schema(db: StoreConnection) -> bool:
     """Whether people ever paid for counts of their tables. This can only happen before the first records."""
     early = takewhile(lambda entry: entry.kind != "add", chain.entries(db))
     return any(entry.kind == "answers" and "schema" in entry.facts for entry in early)
@@ -126,12 +126,12 @@ def read_limits(place: Place) -> dict[str, float] | None:
         return None
 
 
-def is_published(db: Connection) -> bool:
+def is_published(db: StoreConnection) -> bool:
     """Whether the shared model of this open store was ever given out to be published."""
     return database.get_meta(db, "published") is not None
 
 
-def mark_published(db: Connection) -> None:
+def mark_published(db: StoreConnection) -> None:
     """Let the store remember that its model was published. Inside a transaction."""
     database.set_meta(db, "published", 1)
     chain.append(db, "publish")

@@ -82,8 +82,8 @@ def restore(source: str | Path, target: str | Path, witness: Path | None = None)
         moved = _move_aside(path, ["", "-wal"] if reached else ["", "-wal", "-head"])
         draft.rename(path)
         sync_file(path.parent)
-        told = str(keys) if keys.exists() else None
-        return {**facts, "backup": str(source), "store": str(path), "keys": told, "kept_keys": kept, "moved": moved}
+        facts |= {"backup": str(source), "store": str(path), "keys": str(keys) if keys.exists() else None}
+        return {**facts, "kept_keys": kept, "moved": moved}
     finally:
         lock.release()
 

@@ -52,7 +52,7 @@ _INSERT, _UPSERT, _DELETE = (
 _SELECT = {table.name: f"SELECT {table.names} FROM {table.name}" for table in SUMMED}
 
 
-class Connection(Protocol):
+class StoreConnection(Protocol):
     """An open store. `with` is a transaction: either everything in it is written, durably, or nothing.
 
     Only `insert`, `upsert`, `delete` and `clear` write rows, inside a transaction, and the books are told of them.
@@ -115,7 +115,7 @@ class Books:
         self._hashers = {name: hashlib.blake2b(key=key, digest_size=32, person=name.encode()) for name in self._sums}
         self._digester = hashlib.blake2b(key=key, digest_size=32, person=b"books")
 
-    def read(self, db: Connection) -> str:
+    def read(self, db: StoreConnection) -> str:
         """Compute the sums from the rows in the store, and return their digest."""
         for name, hasher in self._hashers.items():
             self._sums[name] = sum(_hashed(hasher, row) for row in db.scan(_SELECT[name])) % _MODULUS
@@ -239,7 +239,7 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def append(db: Connection, kind: str, **facts: Any) -> Entry:
+def append(db: StoreConnection, kind: str, **facts: Any) -> Entry:
     """Add an entry, as the last statement of the transaction that it describes.
 
     It holds a digest of all rows. Times never go backwards, even if the clock does.
@@ -252,14 +252,14 @@ def append(db: Connection, kind: str, **facts: Any) -> Entry:
     return entry
 
 
-def entries(db: Connection, first: int = 1) -> Iterator[Entry]:
+def entries(db: StoreConnection, first: int = 1) -> Iterator[Entry]:
     """The entries from a position on."""
     query = "SELECT position, at, kind, body, hash FROM audit WHERE position >= ? ORDER BY position"
     for row in db.execute(query, (first,)):
         yield Entry(*row)
 
 
-def last(db: Connection) -> Entry:
+def last(db: StoreConnection) -> Entry:
     """The newest entry."""
     row: Any = db.execute("SELECT * FROM audit ORDER BY position DESC LIMIT 1").fetchone()
     return Entry(*row)
@@ -282,7 +282,7 @@ class Witness:
             with private_file(self.path) as file:
                 file.write(body)
         except OSError as error:
-            raise StoreError(f"the store was written, but its witness {self.path} was not: {error}") from error
+            raise StoreError(f"the store was written, but its witness {self.path} was not: {error.strerror}") from error
 
     def read(self) -> dict[str, Any] | None:
         """The entry that was seen last. None before the first."""
@@ -315,7 +315,7 @@ class Guard:
         if self._witness is not None:
             self._witness.write(self._store_id, entry.position, entry.hash)
 
-    def check(self, db: Connection, store_id: str) -> None:
+    def check(self, db: StoreConnection, store_id: str) -> None:
         """Refuse a file that does not contain what its witness saw, or whose witness is missing."""
         self._store_id = store_id
         known = get_meta(db, "witnessed") is not None
@@ -340,7 +340,7 @@ class Guard:
                 newest = append(db, "witness")
             self.saw(newest)
 
-    def _compare(self, db: Connection, seen: dict[str, object]) -> None:
+    def _compare(self, db: StoreConnection, seen: dict[str, object]) -> None:
         if seen["store"] != self._store_id:
             raise StaleStoreError(f"the witness is of store {seen['store']}, but {self._path} is {self._store_id}")
         found = db.execute("SELECT hash FROM audit WHERE position = ?", (int(str(seen["position"])),)).get
@@ -355,44 +355,36 @@ class Guard:
 
 # The keys with which receipts and copies of the audit trail are signed
 
-_SECRET, _KEYS = "signing_secret", "signing_keys"
+SECRET, _KEYS = "signing_secret", "signing_keys"
 
 
-def new_signer(db: Connection, at: str) -> Signer:
+def new_signer(db: StoreConnection, at: str) -> Signer:
     """Make a new key inside a transaction. The one before it stays published. The caller notes it in the trail."""
     signer = Signer(secrets.token_bytes(32))
     before = [replace(key, until=key.until or at) for key in read_public_keys(db)]
-    set_meta(db, _SECRET, signer.secret)
+    set_meta(db, SECRET, signer.secret)
     set_meta(db, _KEYS, json.dumps([asdict(key) for key in (*before, PublicKey(signer.public, at))]))
     return signer
 
 
-def renew_signer(db: Connection) -> Signer:
+def renew_signer(db: StoreConnection) -> Signer:
     """Replace the key, and note it in the audit trail. Inside a transaction."""
     signer = new_signer(db, max(now(), last(db).at))
     append(db, "signing", key=signer.public)
     return signer
 
 
-def read_signer(db: Connection) -> Signer:
-    """The key in use."""
-    secret = get_meta(db, _SECRET)
-    if secret is None:
-        raise StoreError("this store was made by an earlier version, without a key to sign with")
-    return Signer(bytes(secret))
-
-
-def read_public_keys(db: Connection) -> list[PublicKey]:
+def read_public_keys(db: StoreConnection) -> list[PublicKey]:
     """All public keys, the oldest first."""
     return [PublicKey(**key) for key in json.loads(get_meta(db, _KEYS) or "[]")]
 
 
-def published(db: Connection) -> dict[str, Any]:
+def published(db: StoreConnection) -> dict[str, Any]:
     """The public keys as everybody may see them."""
     return as_published(str(get_meta(db, "store")), read_public_keys(db))
 
 
-def signed_trail(db: Connection, signer: Signer) -> Iterator[dict[str, Any]]:
+def signed_trail(db: StoreConnection, signer: Signer) -> Iterator[dict[str, Any]]:
     """All entries of the audit trail, and at the end the signed head."""
     end = last(db)
     for entry in entries(db):
@@ -401,7 +393,7 @@ def signed_trail(db: Connection, signer: Signer) -> Iterator[dict[str, Any]]:
     yield signed_head(db, signer, end)
 
 
-def signed_head(db: Connection, signer: Signer, end: Entry) -> dict[str, Any]:
+def signed_head(db: StoreConnection, signer: Signer, end: Entry) -> dict[str, Any]:
     """How far the audit trail is: the position and hash of its last entry, signed."""
     facts = {"signed": TRAIL, "store": str(get_meta(db, "store")), "at": end.at, "entries": end.position}
     return signer.signed({**facts, "hash": end.hash.hex()})

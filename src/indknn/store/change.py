@@ -16,22 +16,21 @@ import numpy.typing as npt
 
 from indknn.core.advice import about_labels, about_parameters
 from indknn.core.clock import HOUR
-from indknn.core.inputs import DUE, EACH_ROW_PREFIX, as_classes, as_labels, says_each_row
-from indknn.core.releases import PublicRows, Release, TableCounts
+from indknn.core.inputs import DUE, as_classes, as_labels, says_each_row
+from indknn.core.releases import PublicRows, Release
 from indknn.errors import IndKNNError, InvalidInputError
 from indknn.ledger.memory import Tombstone
-from indknn.ledger.promises import Wanted, wanted
+from indknn.ledger.promises import Wanted
 from indknn.proof import Entry
-from indknn.records.book import Match
+from indknn.records.by_slot import KeyArray
 from indknn.settings import Settings
 from indknn.store import chain, database, journal
-from indknn.store.analysts import declare
 from indknn.store.home import State
-from indknn.store.intake import NewRows, Ready
+from indknn.store.intake import Ready
 from indknn.store.journal import BLOCK, Upload, today
 from indknn.store.keyfile import forget_names
 from indknn.tables.schema import Schema, to_plain
-from indknn.types import SLOT, IntArray, OwnerId, Vectors
+from indknn.types import SLOT, Given, IntArray, OwnerId, Vectors
 
 _DATED = ("requests", "additions")
 
@@ -150,9 +149,8 @@ class Change:
     def change_schema(self, schema: Schema) -> None:
         """Use this schema instead of the present one, while nothing has come of that."""
         db, settings = self.state.db, self.state.engine.settings
-        used = "SELECT 1 FROM answers WHERE label >= 0 OR substr(release, 1, 1) <> ? LIMIT 1"  # counts are no use of it
         late = db.execute("SELECT 1 FROM audit WHERE kind = ? LIMIT 1", ("add",)).get is not None
-        if late or db.execute(used, (TableCounts.kind,)).get is not None:
+        if late or database.answered(db):
             raise InvalidInputError("a schema can be changed only before the first records and answers of its store")
         if schema.n_features != settings.n_features and database.get_meta(db, "public") is not None:
             raise InvalidInputError("this store has public rows, which were encoded with all columns of the schema")
@@ -168,10 +166,6 @@ class Change:
         database.set_meta(state.db, "settings", json.dumps(settings.stored(draft=state.draft)))
         chain.append(state.db, "settings", n_features=width, classes=list(classes), schema=True)
         state.begin_with(settings, database.read_public(state.db))
-
-    def declare_analyst(self, analyst: str) -> None:
-        """From now on this analyst may ask."""
-        self.state.analysts = declare(self.state.db, analyst)
 
     def limit_analyst(self, settings: Settings, analyst: str) -> None:
         """Use these settings from now on. They give this analyst a smaller ε (`analysts.py`)."""
@@ -197,12 +191,11 @@ class Change:
     def put(self, ready: Ready) -> IntArray:
         """Add records and return their numbers. People who come back start with what they had spent.
 
-        Without owners, each row is a new person. Rows replace the records that have their record ids, and those in the
+        Rows replace the records that have their record ids, and those in the
         `replaced` slots. New records are added first, so that nobody is without records in between.
         """
-        engine, vectors, labels = self.state.engine, ready.vectors, ready.labels
-        names = engine.ledger.new_names(len(labels), EACH_ROW_PREFIX) if ready.owners is None else ready.owners
-        match = ready.match or engine.match(vectors, labels, names, ready.record_ids, ready.until)
+        engine = self.state.engine
+        match = ready.match or engine.match(ready.rows)
         kept = match.ids[match.ids >= 0] & SLOT
         if (
             len(named := np.union1d(kept, match.stale))
@@ -210,18 +203,15 @@ class Change:
         ):
             raise InvalidInputError("a record id must not be given twice")
         fresh = match.fresh
-        self.unchanged += len(labels) - len(fresh)
+        self.unchanged += len(match.ids) - len(fresh)
         late = match.until[fresh] <= engine.shard.hour
         self.expired += int(late.sum())
         fresh = fresh[~late]
         self.replaced += int(np.isin(fresh, np.concatenate([match.replacing, ready.replacing])).sum())
-        asked = ready.wanted
-        if asked is None and ready.epsilons is not None:
-            asked = wanted(engine.settings, engine.ledger, names, ready.epsilons)
         if len(fresh):
-            match.ids[fresh] = self._add(match, fresh, vectors, labels, names)
-        if asked is not None:
-            self.lower(asked)
+            match.ids[fresh] = self._add(match.pick(fresh, ready.rows))
+        if ready.wanted is not None:
+            self.lower(ready.wanted)
         stale = np.setdiff1d(np.union1d(match.stale, ready.replaced), kept) if len(ready.replaced) else match.stale
         if len(stale):
             self.erase(stale)
@@ -229,11 +219,8 @@ class Change:
         self.slots.append(match.ids[match.ids >= 0] & SLOT)
         return match.ids
 
-    def _add(
-        self, match: Match, fresh: IntArray, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]
-    ) -> IntArray:
+    def _add(self, rows: tuple[Vectors, IntArray, Sequence[OwnerId], KeyArray, IntArray]) -> IntArray:
         db, shard, ledger = self.state.db, self.state.engine.shard, self.state.engine.ledger
-        rows = match.pick(fresh, vectors, labels, owners)
         ids = shard.add(*rows)
         newcomers = ledger.take_arrivals()
         slots = ledger.find(newcomers.names).tolist()
@@ -247,15 +234,20 @@ class Change:
         self.added += len(ids)
         return ids
 
-    def lower(self, asked: Wanted) -> None:
-        """Give people who are here smaller promises. The audit trail says for how many, and nothing else."""
+    def lower(self, asked: Wanted, *, receipt: bool = False) -> None:
+        """Give people who are here smaller promises. The audit trail says for how many, and nothing else.
+
+        With `receipt` it also says so if nothing changed. The receipt has the time and the hash of the newest entry,
+        which would otherwise show a person when something happened to others (rule 14).
+        """
         before = self.state.engine.ledger.promises_of(asked.names)["epsilon"]
         asked = asked.only(asked.epsilons != before)
         if len(asked.names):
             slots = self.state.engine.shard.lower(asked)
             blocks = self.state.engine.ledger.promise_blocks(slots, BLOCK)
             journal.write_promise_blocks(self.state.db, blocks)
-            chain.append(self.state.db, "lower", owners=len(slots))
+        if len(asked.names) or receipt:
+            chain.append(self.state.db, "lower", owners=len(asked.names))
 
     def note_added(self, upload: Upload | None = None, numbers: IntArray | None = None) -> None:
         """Write how many records were added, if any, into the audit trail. Remember an upload that may be repeated."""
@@ -396,11 +388,6 @@ class Synced:
     missing: int
     nameless: int
 
-    @property
-    def changes(self) -> bool:
-        """Whether the records differ from the table."""
-        return bool(self.added or self.replaced or self.missing)
-
 
 class DeclinedError(IndKNNError):
     """Somebody was shown the counts and said no, so the transaction must not be committed."""
@@ -414,11 +401,11 @@ class Step:
     def __init__(self, delete_missing: bool, agreed: Callable[[Synced], bool] | None):
         self._delete, self._agreed = delete_missing, agreed
 
-    def checked(self, rows: NewRows) -> NewRows:
+    def checked(self, rows: Given) -> Given:
         """These rows, if every one has a record id and a named owner."""
-        if rows.given.record_ids is None:
+        if rows.record_ids is None:
             raise InvalidInputError("sync needs the record id of every row, to tell which rows are here already")
-        if says_each_row(rows.given.owners):
+        if says_each_row(rows.owners):
             raise InvalidInputError("sync needs the name of every owner, to tell who is here already")
         return rows
 

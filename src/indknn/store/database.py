@@ -17,16 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from indknn.core.quantise import root_norms
-from indknn.core.releases import PublicRows, Release, decode, encode
+from indknn.core.releases import PublicRows, Release, TableCounts, decode, encode
 from indknn.errors import StoreError
 from indknn.ledger import SHARED, Scope
 from indknn.ledger.memory import Tombstone
 from indknn.ledger.promises import PROMISE
-from indknn.records.book import AnyShard
+from indknn.records.any_shard import AnyShard
 from indknn.types import IntArray, OwnerId, Vectors
 
 if TYPE_CHECKING:
-    from indknn.store.chain import Connection
+    from indknn.store.chain import StoreConnection
 
 
 VERSION = 1
@@ -172,31 +172,36 @@ PURGED = -2
 """The label of a purged answer. A sum over records has -1."""
 
 
-def get_meta(db: Connection, name: str) -> Any:
+def get_meta(db: StoreConnection, name: str) -> Any:
     """A value by name. None if there is none."""
     return db.execute("SELECT value FROM meta WHERE name = ?", (name,)).get
 
 
-def set_meta(db: Connection, name: str, value: Any) -> None:
+def set_meta(db: StoreConnection, name: str, value: Any) -> None:
     """Set a value by name."""
     db.upsert("meta", [(name, value)])
 
 
-def read_analysts(db: Connection) -> set[str]:
+def answered(db: StoreConnection) -> bool:
+    """Whether anything was released about records. Counts of a table are no use of them."""
+    used = "SELECT 1 FROM answers WHERE label >= 0 OR substr(release, 1, 1) <> ? LIMIT 1"
+    return db.execute(used, (TableCounts.kind,)).get is not None
+
+
+def read_analysts(db: StoreConnection) -> set[str]:
     """The analysts who were declared."""
     return set(json.loads(get_meta(db, "analysts") or "[]"))
 
 
-def read_public(db: Connection) -> PublicRows | None:
+def read_public(db: StoreConnection) -> PublicRows | None:
     """The declared public rows, if there are any."""
     body = get_meta(db, "public")
     return None if body is None else PublicRows.read(body)
 
 
-def write_records(db: Connection, shard: AnyShard, slots: IntArray, vectors: Vectors) -> None:
-    """Write the records that were just put into these slots, some at a time, to save memory."""
-    for low in range(0, len(slots), _ROWS):
-        part = slice(low, low + _ROWS)
+def write_records(db: StoreConnection, shard: AnyShard, slots: IntArray, vectors: Vectors) -> None:
+    """Write the records that were just put into these slots."""
+    for part in _parts(slots):
         facts = {**shard.facts_at(slots[part]), "scale": vectors.scale[part], "features": vectors.values[part]}
         body = np.zeros(len(slots[part]), dtype=record_type(vectors.values.shape[1]))
         for name, column in facts.items():
@@ -204,34 +209,36 @@ def write_records(db: Connection, shard: AnyShard, slots: IntArray, vectors: Vec
         _overwrite(db, slots[part], body)
 
 
-def clear_records(db: Connection, slots: IntArray, generations: IntArray, n_features: int) -> None:
+def clear_records(db: StoreConnection, slots: IntArray, generations: IntArray, n_features: int) -> None:
     """Clear slots that were freed. Only the generation stays, increased by one."""
-    for low in range(0, len(slots), _ROWS):
-        part = slice(low, low + _ROWS)
+    for part in _parts(slots):
         body = np.zeros(len(slots[part]), dtype=record_type(n_features))
         body["generation"], body["owner"], body["label"] = generations[part], -1, -1
         _overwrite(db, slots[part], body)
 
 
-def write_dates(db: Connection, shard: AnyShard, slots: IntArray, n_features: int) -> None:
+def write_dates(db: StoreConnection, shard: AnyShard, slots: IntArray, n_features: int) -> None:
     """Overwrite the dates and epochs of these records."""
-    for low in range(0, len(slots), _ROWS):
-        here = slots[low : low + _ROWS].tolist()
-        kind, which = record_type(n_features), ", ".join("?" * len(here))
-        found = dict(db.execute(f"SELECT slot, body FROM records WHERE slot IN ({which})", here))
-        body = np.frombuffer(b"".join(found[slot] for slot in here), dtype=kind).copy()
-        body["until"] = shard.dates.of(slots[low : low + _ROWS])
-        body["epoch"] = shard.epochs_of(slots[low : low + _ROWS])
-        _overwrite(db, slots[low : low + _ROWS], body)
+    for part in _parts(slots):
+        here = slots[part].tolist()
+        found = dict(db.execute(f"SELECT slot, body FROM records WHERE slot IN ({', '.join('?' * len(here))})", here))
+        body = np.frombuffer(b"".join(found[slot] for slot in here), dtype=record_type(n_features)).copy()
+        body["until"], body["epoch"] = shard.dates.of(slots[part]), shard.epochs_of(slots[part])
+        _overwrite(db, slots[part], body)
 
 
-def _overwrite(db: Connection, slots: IntArray, body: npt.NDArray[np.void]) -> None:
+def _parts(slots: IntArray) -> Iterator[slice]:
+    """Some rows at a time, to save memory."""
+    return (slice(low, low + _ROWS) for low in range(0, len(slots), _ROWS))
+
+
+def _overwrite(db: StoreConnection, slots: IntArray, body: npt.NDArray[np.void]) -> None:
     text, size = body.tobytes(), body.dtype.itemsize
     bodies = [text[i : i + size] for i in range(0, len(text), size)]
     db.upsert("records", zip(slots.tolist(), bodies, strict=True))
 
 
-def read_records(db: Connection, n_features: int, shard: AnyShard) -> None:
+def read_records(db: StoreConnection, n_features: int, shard: AnyShard) -> None:
     """Fill an empty shard, slot by slot, in pieces, so that there is never a second copy of all records in memory."""
     kind, free = record_type(n_features), [np.zeros(0, dtype=np.int64)]
     shard.expect(int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM records").get))
@@ -256,7 +263,7 @@ def read_records(db: Connection, n_features: int, shard: AnyShard) -> None:
         shard.hold(owner)
 
 
-def scope_id(db: Connection, scope: Scope) -> int:
+def scope_id(db: StoreConnection, scope: Scope) -> int:
     """The number of an analyst. A new analyst gets one."""
     name = "" if scope is None else _SHARED if scope == SHARED else "=" + scope
     found = db.execute("SELECT id FROM scopes WHERE name = ?", (name,)).get
@@ -266,18 +273,18 @@ def scope_id(db: Connection, scope: Scope) -> int:
     return int(found)
 
 
-def _next(db: Connection, table: str, column: str) -> int:
+def _next(db: StoreConnection, table: str, column: str) -> int:
     """The number of the next row."""
     return int(db.execute(f"SELECT coalesce(max({column}), 0) + 1 FROM {table}").get)
 
 
-def read_scopes(db: Connection) -> dict[int, Scope]:
+def read_scopes(db: StoreConnection) -> dict[int, Scope]:
     """Analysts by number."""
     rows = db.execute("SELECT id, name FROM scopes ORDER BY id")
     return {number: SHARED if name == _SHARED else name[1:] if name else None for number, name in rows}
 
 
-def read_tombstones(db: Connection) -> dict[bytes, Tombstone]:
+def read_tombstones(db: StoreConnection) -> dict[bytes, Tombstone]:
     """What forgotten people had spent, by keyed hash."""
     scopes = read_scopes(db)
     return {
@@ -287,21 +294,21 @@ def read_tombstones(db: Connection) -> dict[bytes, Tombstone]:
     }
 
 
-def read_names(db: Connection) -> Iterator[tuple[int, OwnerId]]:
+def read_names(db: StoreConnection) -> Iterator[tuple[int, OwnerId]]:
     """The owners who have records, by slot."""
     for slot, name in db.execute("SELECT slot, name FROM owners ORDER BY number"):
         if name.strip(b"\0"):
             yield slot, decode_name(name, slot)
 
 
-def write_owners(db: Connection, named: Iterable[tuple[int, Any]]) -> None:
+def write_owners(db: StoreConnection, named: Iterable[tuple[int, Any]]) -> None:
     """Write owners who have just come, by slot."""
     left = enumerate(named, _next(db, "owners", "number"))
     while some := [(number, slot, encode_name(name, slot)) for number, (slot, name) in islice(left, _ROWS)]:
         db.insert("owners", some)
 
 
-def blank_owners(db: Connection, slots: Iterable[int]) -> None:
+def blank_owners(db: StoreConnection, slots: Iterable[int]) -> None:
     """Overwrite the names in these slots. Only the newest row of a slot can still have one."""
     left = iter(slots)
     while some := list(islice(left, 500)):
@@ -311,13 +318,13 @@ def blank_owners(db: Connection, slots: Iterable[int]) -> None:
         db.upsert("owners", newest.values())
 
 
-def write_record_keys(db: Connection, blocks: dict[int, bytes]) -> None:
+def write_record_keys(db: StoreConnection, blocks: dict[int, bytes]) -> None:
     """Overwrite blocks of hashes of record ids."""
     if blocks:
         db.upsert("record_keys", blocks.items())
 
 
-def write_tombstones(db: Connection, tombstones: dict[bytes, Tombstone]) -> None:
+def write_tombstones(db: StoreConnection, tombstones: dict[bytes, Tombstone]) -> None:
     """Write what is kept about forgotten people, by keyed hash."""
     scopes = {scope for tombstone in tombstones.values() for scope, units in tombstone.spent.items() if units}
     numbers = {scope: str(scope_id(db, scope)) for scope in sorted(scopes, key=str)}
@@ -331,7 +338,7 @@ def write_tombstones(db: Connection, tombstones: dict[bytes, Tombstone]) -> None
     )
 
 
-def read_answers(db: Connection, n_features: int) -> Iterator[tuple[Scope, Vectors | None, int, Release | None]]:
+def read_answers(db: StoreConnection, n_features: int) -> Iterator[tuple[Scope, Vectors | None, int, Release | None]]:
     """The transcript, in order. A sum over records has no query."""
     scopes = read_scopes(db)
     rows = db.execute(
@@ -346,7 +353,7 @@ def read_answers(db: Connection, n_features: int) -> Iterator[tuple[Scope, Vecto
         yield scopes[number], Vectors(values, root_norms(values), np.array([scale])), label, release
 
 
-def write_sum(db: Connection, seq: int, release: Release, charged: int = 0) -> None:
+def write_sum(db: StoreConnection, seq: int, release: Release, charged: int = 0) -> None:
     """Write a shared release that was made in a transaction of records and people.
 
     If anybody was charged for it, the same transaction must also write balances.
@@ -356,7 +363,7 @@ def write_sum(db: Connection, seq: int, release: Release, charged: int = 0) -> N
         db.insert("debits", [(seq, b"")])
 
 
-def purge_answers(db: Connection) -> None:
+def purge_answers(db: StoreConnection) -> None:
     """Overwrite all queries and everything that was released. Who was charged how much stays."""
     done = 0
     some = "SELECT seq, scope, length(query), charged, length(release) FROM answers WHERE seq > ? ORDER BY seq LIMIT ?"

@@ -39,7 +39,7 @@ from indknn.engine import Engine
 from indknn.errors import DamagedStoreError, StaleStoreError, StoreError, StoreLockedError, missing
 from indknn.place import private, private_file, sync_file
 from indknn.proof import link
-from indknn.store.chain import Connection, FileConnection, now
+from indknn.store.chain import FileConnection, StoreConnection, now
 from indknn.store.database import INDEXES, TABLES, VERSION, get_meta, refuse_other_version
 from indknn.store.home import Home
 
@@ -78,7 +78,7 @@ class FileHome(Home):
         """Whether there is a file."""
         return self.place.exists()
 
-    def create(self, fill: Callable[[Connection], None]) -> None:
+    def create(self, fill: Callable[[StoreConnection], None]) -> None:
         """Make an empty file under another name, then rename it."""
         self._refuse_existing()
         lock = Lock(self.place)
@@ -112,7 +112,7 @@ class FileHome(Home):
         if self._lock is not None:
             self._lock.release()
 
-    def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> Connection:
+    def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> StoreConnection:
         """Open the file, if nothing is missing, and make durable what an earlier process left in its log."""
         for dropped in (False, True):
             try:
@@ -123,7 +123,7 @@ class FileHome(Home):
                     raise DamagedStoreError(f"{self.place} cannot be read as a store: {error!r}") from error
         raise AssertionError
 
-    def close(self, db: Connection) -> None:
+    def close(self, db: StoreConnection) -> None:
         """Close, even if the disk fails."""
         assert isinstance(db, FileConnection)
         self._db = None
@@ -148,7 +148,7 @@ class FileHome(Home):
         """Give up the reserved space."""
         return self._ballast.drop()
 
-    def empty_log(self, db: Connection) -> bool:
+    def empty_log(self, db: StoreConnection) -> bool:
         """Empty the log, which still holds old pages. Returns whether the reserved space was needed for that."""
         assert isinstance(db, apsw.Connection)
         for dropped in (False, True):
@@ -161,7 +161,7 @@ class FileHome(Home):
                     raise StoreError(text) from error
         raise AssertionError
 
-    def copy(self, db: Connection) -> Iterator[FileConnection | None]:
+    def copy(self, db: StoreConnection) -> Iterator[FileConnection | None]:
         """A copy in memory, made by SQLite itself. Changes to the store meanwhile also go into the copy."""
         assert isinstance(db, apsw.Connection)
         copy = FileConnection(":memory:")
@@ -170,7 +170,7 @@ class FileHome(Home):
                 yield None
         yield copy
 
-    def defects(self, db: Connection) -> Iterator[str]:
+    def defects(self, db: StoreConnection) -> Iterator[str]:
         """Errors that SQLite finds in its pages."""
         for (line,) in db.execute("PRAGMA integrity_check"):
             if line != "ok":
@@ -179,7 +179,7 @@ class FileHome(Home):
         if head is not None and not head.is_intact():
             yield f"the head of {self.place} was changed or replaced"
 
-    def still_held(self, db: Connection) -> bool:
+    def still_held(self, db: StoreConnection) -> bool:
         """A process that has the lock has it until it ends."""
         return True
 
@@ -235,7 +235,8 @@ class Lock:
         except OSError as error:
             if read_only:
                 return
-            raise StoreError(f"{self.path} cannot be opened: {error.strerror}") from None
+            why = error.strerror if store.parent.is_dir() else f"there is no folder {store.parent}"
+            raise StoreError(f"{self.path} cannot be opened: {why}") from None
         try:
             fcntl.flock(self._file, (fcntl.LOCK_SH if read_only else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:

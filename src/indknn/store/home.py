@@ -26,7 +26,7 @@ from indknn.proof import Signer, breaks
 from indknn.records.shard import new_index
 from indknn.settings import Settings
 from indknn.store import chain, database
-from indknn.store.chain import Books, Connection, Guard
+from indknn.store.chain import Books, Guard, StoreConnection
 from indknn.store.database import VERSION
 from indknn.store.journal import StoreJournal
 from indknn.tables.schema import Schema, from_plain
@@ -51,7 +51,7 @@ class Home(ABC):
         """Whether there is a store, or anything else in its place."""
 
     @abstractmethod
-    def create(self, fill: Callable[[Connection], None]) -> None:
+    def create(self, fill: Callable[[StoreConnection], None]) -> None:
         """Make an empty store, completely or not at all.
 
         `fill` writes its first rows. An existing store is never overwritten.
@@ -66,15 +66,15 @@ class Home(ABC):
         """Release the store."""
 
     @abstractmethod
-    def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> Connection:
+    def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> StoreConnection:
         """An open store of this version. Everything that it shows is durable."""
 
     @abstractmethod
-    def close(self, db: Connection) -> None:
+    def close(self, db: StoreConnection) -> None:
         """Close, even if the disk or the server fails."""
 
     @contextmanager
-    def opened(self, *, read_only: bool = False) -> Iterator[Connection]:
+    def opened(self, *, read_only: bool = False) -> Iterator[StoreConnection]:
         """The store, held and open for a moment."""
         self.hold(read_only=read_only)
         try:
@@ -87,14 +87,14 @@ class Home(ABC):
             self.release()
 
     @abstractmethod
-    def copy(self, db: Connection) -> Iterator[Connection | None]:
+    def copy(self, db: StoreConnection) -> Iterator[StoreConnection | None]:
         """Copy the open store, some more with each step, in about a millisecond and while nobody writes.
 
         A step gives None, or the copy once it is complete. It can be read in any thread while the store is used.
         """
 
     @abstractmethod
-    def still_held(self, db: Connection) -> bool:
+    def still_held(self, db: StoreConnection) -> bool:
         """Whether this process still has the store, or somebody took it over. A short read, in no transaction.
 
         StoreError if that cannot be known now.
@@ -116,11 +116,11 @@ class Home(ABC):
         """Give up the reserved space. Returns whether there was any."""
         return False
 
-    def empty_log(self, db: Connection) -> bool:
+    def empty_log(self, db: StoreConnection) -> bool:
         """Overwrite erased bytes in the log too, if that is possible at once. Returns the same as `give_room`."""
         return False
 
-    def defects(self, db: Connection) -> Iterator[str]:
+    def defects(self, db: StoreConnection) -> Iterator[str]:
         """Errors that the place itself finds in its storage."""
         return iter(())
 
@@ -131,11 +131,11 @@ class Home(ABC):
         """
         return None
 
-    def old_bytes(self, db: Connection) -> list[str]:
+    def old_bytes(self, db: StoreConnection) -> list[str]:
         """Why bytes of erased people may still be there. Empty if they are known to be gone."""
         return []
 
-    def erasure(self, db: Connection) -> dict[str, Any]:
+    def erasure(self, db: StoreConnection) -> dict[str, Any]:
         """What a receipt says about old bytes."""
         return {}
 
@@ -159,7 +159,7 @@ class State:
     """A store in memory: the open file or database, and what was read from it."""
 
     home: Home
-    db: Connection
+    db: StoreConnection
     engine: Engine
     journal: StoreJournal
     draft: bool
@@ -181,7 +181,7 @@ def create(home: Home, settings: Settings, draft: bool) -> None:
     settings.plan(settings.tau or 1.0)
     facts = json.loads(json.dumps(settings.stored(draft=draft)))
 
-    def fill(db: Connection) -> None:
+    def fill(db: StoreConnection) -> None:
         key = secrets.token_bytes(32)
         db.keep(Books(key))
         with db:
@@ -224,7 +224,7 @@ def load(home: Home, noise: Noise, guard: Guard, make_shard: MakeShard | None = 
             engine.predictor.remember(scope, query, label, release)
         schema = None if settings.schema is None else from_plain(settings.schema)
         draft, declared = stored["n_features"] is None, database.read_analysts(db)
-        return State(home, db, engine, journal, draft, store_id, chain.read_signer(db), schema, declared)
+        return State(home, db, engine, journal, draft, store_id, Signer(meta[chain.SECRET]), schema, declared)
     except BaseException as error:
         home.close(db)
         if isinstance(error, StoreError) or not isinstance(error, Exception):
@@ -232,7 +232,7 @@ def load(home: Home, noise: Noise, guard: Guard, make_shard: MakeShard | None = 
         raise DamagedStoreError(f"{home.place} cannot be read as a store: {error!r}") from error
 
 
-def check_books(db: Connection, home: Home) -> None:
+def check_books(db: StoreConnection, home: Home) -> None:
     """Refuse a store whose rows do not agree with its audit trail. From now on its books are told of every change."""
     broken = next(breaks(chain.entries(db)), None)
     if broken is not None:

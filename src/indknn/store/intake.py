@@ -9,6 +9,7 @@ from typing import Any
 from unicodedata import is_normalized
 
 import numpy as np
+import numpy.typing as npt
 
 from indknn.core.advice import Profile
 from indknn.core.inputs import (
@@ -26,30 +27,12 @@ from indknn.engine import Engine
 from indknn.errors import InvalidInputError, PrivacyError
 from indknn.ledger import MemoryLedger
 from indknn.ledger.promises import Wanted, refuse_two, wanted
-from indknn.records.book import Match
-from indknn.tables.schema import Given
-from indknn.types import FloatArray, IntArray, OwnerId, Vectors
+from indknn.records.any_shard import Match, NewRecords
+from indknn.types import FloatArray, Given, IntArray, OwnerId, Vectors
 
 _WHOLE = re.compile(r"[+-]?[0-9]+\.0*|\+[0-9]+")
 _UNSAYABLE = re.compile("[\n\r\ud800-\udfff]")  # no request over HTTP can name such a person
 _ODD = f"no space at an end, no 17.0 for 17, one line in Unicode NFC, not {EACH_ROW_PREFIX}..."
-
-
-@dataclass(frozen=True)
-class Item:
-    """What belongs to a row of features: its label, its owner, and which record it replaces, if any.
-
-    `id` is the number of a record. Its owner stays the same, and need not be named. `record_id` is the caller's own id.
-    `expires` is when it takes no further part.
-    """
-
-    label: Any
-    owner: OwnerId | int | None = None
-    id: int | None = None
-    record_id: str | int | None = None
-    expires: str | None = None
-    epsilon: float | None = None
-    """The owner's own promise, if it is smaller than the store's."""
 
 
 @dataclass(frozen=True)
@@ -75,38 +58,18 @@ class Added:
 
 
 @dataclass(frozen=True)
-class NewRows:
-    """Records as a caller gives them. `prepared` rows are vectors and class numbers already.
-
-    `items` say whose rows they are, one by one, instead of `owners` and `record_ids`.
-    """
-
-    given: Given
-    prepared: bool = False
-    items: Sequence[Item] | None = None
-
-
-@dataclass(frozen=True)
 class Ready:
-    """Records in the form in which they are kept."""
+    """Records in the form in which they are kept, and what they mean for those that are here."""
 
-    vectors: Vectors
-    labels: IntArray
-    owners: Sequence[OwnerId] | None
-    """None if each row is a new person."""
-    record_ids: Sequence[str | None] | None
-    until: IntArray
-    """When each row takes no further part."""
+    rows: NewRecords
     match: Match | None
     """Which rows are here already, if that is known."""
     replaced: IntArray
     """The slots of records that rows replace because they name them by number."""
     replacing: IntArray
     """The rows that name a record by number."""
-    epsilons: FloatArray | None = None
-    """The promises of the owners, one for each row, NaN where there is none."""
-    wanted: Wanted | None = None
-    """The promises by owner, if owners are named."""
+    wanted: Wanted | None
+    """Smaller promises of the owners, if there are any."""
 
 
 class Intake:
@@ -122,35 +85,38 @@ class Intake:
         self._promised: dict[OwnerId, float] = {}  # what earlier batches promised
         self._vacant = (instead or not self.people) and not ledger.anything_spent()
 
-    def ready(self, engine: Engine, rows: NewRows) -> Ready:
-        """Records in the form in which they are kept, or an error that names the row, counted over all batches."""
+    def ready(self, engine: Engine, given: Given, numbers: Sequence[int | None] | None = None) -> Ready:
+        """Records in the form in which they are kept, or an error that names the row, counted over all batches.
+
+        `numbers` are those of the records that rows replace, None for a row that is new. The owner of such a record
+        stays the same, and need not be named. With `numbers`, rows may also lack a record id.
+        """
         try:
-            given = rows.given
             vectors, labels = given.X, given.y
-            if not rows.prepared:
+            if not isinstance(vectors, Vectors):
                 vectors, labels = engine.settings.prepare(vectors, labels, self.profile.see)
             replaced = replacing = np.zeros(0, dtype=np.int64)
-            if rows.items is None:
+            if numbers is None:
                 names = people_of(given.owners, len(labels), engine.ledger, self._vacant)
                 chosen: Sequence[str | None] | None = as_record_ids(given.record_ids, len(labels))
-                until = as_hours(given.expires, len(labels))
             else:
-                names, replaced = people_of_items(rows, engine, self._vacant)
-                chosen = record_ids_of(rows.items)
-                until = as_hours([item.expires for item in rows.items], len(labels))
-                replacing = np.flatnonzero([item.id is not None for item in rows.items])
+                names, replaced = people_replacing(numbers, given.owners, engine, self._vacant)
+                chosen = some_record_ids(numbers, given.record_ids)
+                replacing = np.flatnonzero([number is not None for number in numbers])
+            until = as_hours(given.expires, len(labels))
             epsilons = as_epsilons(given.epsilons, len(labels))
-            asked = None if names is None or epsilons is None else self._wanted(engine, names, epsilons)
-            match = None
-            if names is not None and not self._rows and not self._instead:
-                match = engine.match(vectors, labels, names, chosen, until)
+            self._vacant &= names is None
+            if names is None:  # each row is a new person
+                names = engine.ledger.new_names(len(labels), EACH_ROW_PREFIX)
+            asked = None if epsilons is None else self._wanted(engine, names, epsilons)
+            new = NewRecords(vectors, labels, names, chosen, until)
+            match = None if self._rows or self._instead else engine.match(new)
         except InvalidInputError as error:
             if not self._rows:
                 raise
             raise InvalidInputError(f"{error}, counting from row {self._rows}") from None
         self._rows += len(labels)
-        self._vacant &= names is None
-        return Ready(vectors, labels, names, chosen, until, match, replaced, replacing, epsilons, asked)
+        return Ready(new, match, replaced, replacing, asked)
 
     def _wanted(self, engine: Engine, names: Sequence[OwnerId], epsilons: FloatArray) -> Wanted | None:
         asked = wanted(engine.settings, engine.ledger, names, epsilons)
@@ -192,55 +158,51 @@ def _is_odd(name: OwnerId) -> bool:
     return bool(alike or _UNSAYABLE.search(name)) or name.startswith(EACH_ROW_PREFIX)
 
 
-def people_of_items(rows: NewRows, engine: Engine, vacant: bool) -> tuple[Sequence[OwnerId] | None, IntArray]:
-    """The same for items that come one by one, and the slots of the records that they replace by number.
-
-    `rows.given.owners` may say that each row is a new person.
-    """
-    items, shard = rows.items or (), engine.shard
-    replaced = shard.slots_of_records([item.id for item in items if item.id is not None])
-    if says_each_row(rows.given.owners):
-        if any(item.owner is not None or item.id is not None for item in items):
-            raise InvalidInputError("each_row is for new people: a record must name neither an owner nor an id")
-        return people_of(EACH_ROW, len(items), engine.ledger, vacant), replaced
-    owners: list[Any] = [item.owner for item in items]
+def people_replacing(
+    numbers: Sequence[int | None], given: Any, engine: Engine, vacant: bool
+) -> tuple[Sequence[OwnerId] | None, IntArray]:
+    """The same for rows that may replace records, and the slots of the records that they replace by number."""
+    shard = engine.shard
+    replaced = shard.slots_of_records([number for number in numbers if number is not None])
+    if says_each_row(given):
+        return people_of(EACH_ROW, len(numbers), engine.ledger, vacant), replaced
+    owners: list[Any] = list(given)
     known: dict[int, OwnerId] = {}
-    for i, item in enumerate(items):
-        if item.id is not None:
-            (slot,) = shard.owners_of(shard.slots_of_records([item.id])).tolist()
+    for i, number in enumerate(numbers):
+        if number is not None:
+            (slot,) = shard.owners_of(shard.slots_of_records([number])).tolist()
             known[i] = engine.ledger.name_of(slot)
-            owners[i] = known[i] if item.owner is None else item.owner
-        elif item.owner is None:
+            owners[i] = known[i] if owners[i] is None else owners[i]
+        elif owners[i] is None:
             raise InvalidInputError(f"record {i} must name its owner; use each_row if every record is a new person")
-    names = people_of(owners, len(items), engine.ledger, vacant)
+    names = people_of(owners, len(numbers), engine.ledger, vacant)
     for i, owner in known.items():
         if names is not None and names[i] != owner:
             raise InvalidInputError(
-                f"record {i} has the id {items[i].id} of a record of another owner: a record never changes its owner, "
+                f"record {i} has the id {numbers[i]} of a record of another owner: a record never changes its owner, "
                 "who has paid for what was released about it; forget it first, then add it without the id"
             )
     return names, replaced
 
 
-def record_ids_of(items: Sequence[Item]) -> list[str | None] | None:
+def some_record_ids(numbers: Sequence[int | None], given: Sequence[Any] | None) -> list[str | None] | None:
     """The callers' own ids, None for a row without one. No record may be named twice, by id or by number."""
-    numbers = [item.id for item in items if item.id is not None]
-    if len(set(numbers)) < len(numbers):
+    known = [number for number in numbers if number is not None]
+    if len(set(known)) < len(known):
         raise InvalidInputError("a record id must not be given twice")
-    rows = [i for i, item in enumerate(items) if item.record_id is not None]
-    chosen = as_record_ids([items[i].record_id for i in rows], len(rows)) or []
-    ids: list[str | None] = [None] * len(items)
-    for i, name in zip(rows, chosen, strict=True):
+    ids: list[Any] = [None] * len(numbers) if given is None else list(given)
+    rows = [i for i, name in enumerate(ids) if name is not None]
+    for i, name in zip(rows, as_record_ids([ids[i] for i in rows], len(rows)) or (), strict=True):
         ids[i] = name
     return ids if rows else None
 
 
-def labels_of(items: Sequence[Item]) -> Any:
+def labels_of(labels: Sequence[Any]) -> npt.NDArray[Any]:
     """The labels, which must be of one type."""
-    kinds = sorted({type(item.label).__name__ for item in items})
+    kinds = sorted({type(label).__name__ for label in labels})
     if len(kinds) > 1:
         raise InvalidInputError(f"all labels must be of one type, got {kinds}")
-    for item in items:
-        if isinstance(item.label, int) and not -(1 << 63) <= item.label < 1 << 63:
-            raise InvalidInputError(f"a label must be below 2^63, got {item.label}")
-    return np.array([item.label for item in items])
+    for label in labels:
+        if isinstance(label, int) and not -(1 << 63) <= label < 1 << 63:
+            raise InvalidInputError(f"a label must be below 2^63, got {label}")
+    return np.array(labels)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product, repeat
 from struct import Struct
 from threading import Lock, RLock
@@ -25,15 +25,15 @@ import numpy.typing as npt
 
 from indknn.answering.requests import Reply, Request
 from indknn.core.quantise import as_int64, load_native
-from indknn.core.releases import Release, TableCounts, encode
+from indknn.core.releases import Release, encode
 from indknn.errors import FencedError, InvalidInputError, RequestConflictError, StoreError
 from indknn.ledger import MemoryLedger, Scope
 from indknn.ledger.memory import Balance, Tombstone
 from indknn.ledger.promises import PROMISE
 from indknn.proof import Entry
 from indknn.store import chain
-from indknn.store.chain import Connection, Guard
-from indknn.store.database import get_meta, read_names, read_scopes, read_tombstones, scope_id, set_meta
+from indknn.store.chain import Guard, StoreConnection
+from indknn.store.database import answered, get_meta, read_names, read_scopes, read_tombstones, scope_id, set_meta
 from indknn.types import IntArray, Vectors
 
 Known: TypeAlias = tuple[bytes, bytes]
@@ -156,6 +156,21 @@ class Noted:
     release: bytes | None  # what was released besides the label
 
 
+@dataclass
+class Pending:
+    """What the next commit writes."""
+
+    answers: list[Noted] = field(default_factory=list)
+    requests: dict[str, Known] = field(default_factory=dict)
+    erasures: list[Callable[[], Entry]] = field(default_factory=list)
+    graves: list[tuple[int, Tombstone]] = field(default_factory=list)
+    """People who are gone, and are in the balances on disk."""
+    fold: tuple[list[Balance], int] | None = None
+    """Balances that replace the debits up to this answer."""
+    fold_blocks: set[tuple[Scope, int]] = field(default_factory=set)
+    """The blocks that the fold covers."""
+
+
 class StoreJournal:
     """Notes answers and writes them to a database.
 
@@ -164,7 +179,7 @@ class StoreJournal:
     filled with what people have spent.
     """
 
-    def __init__(self, db: Connection, ledger: MemoryLedger, guard: Guard):
+    def __init__(self, db: StoreConnection, ledger: MemoryLedger, guard: Guard):
         self.db = db
         self.io = RLock()  # a connection allows only one thread at a time, and fails otherwise
         self.ledger = ledger
@@ -174,10 +189,7 @@ class StoreJournal:
         self.owed = False  # whether a release for which nobody waits is not on disk yet
         self.tau: float | None = None
         self.touched = read_ledger(db, ledger)  # blocks with debits since the last fold
-        counted = db.execute(
-            "SELECT 1 FROM answers WHERE label >= 0 OR substr(release, 1, 1) <> ? LIMIT 1", (TableCounts.kind,)
-        )
-        ledger.used = counted.get is not None
+        ledger.used = answered(db)
         self.unfolded_bytes = int(db.execute("SELECT coalesce(sum(length(body)), 0) FROM debits").get)
         self._guard = guard
         self._next = int(db.execute("SELECT coalesce(max(seq), 0) + 1 FROM answers").get)
@@ -190,12 +202,7 @@ class StoreJournal:
         self._open: list[Noted] = []
         self._open_bytes, self._folding = 0, False
         self._may_fold = False  # with answers: not if debits are long already, as a fold may just have failed
-        self._pending: list[Noted] = []
-        self._requests: dict[str, Known] = {}
-        self._erasures: list[Callable[[], Entry]] = []
-        self._graves: list[tuple[int, Tombstone]] = []  # people who are gone, and are in the balances on disk
-        self._fold_blocks: set[tuple[Scope, int]] = set()  # the blocks that the fold covers
-        self._fold: tuple[list[Balance], int] | None = None  # balances that replace the debits up to this answer
+        self._pending = Pending()
         self._list_lock = Lock()
         self._scopes = {name: number for number, name in read_scopes(db).items()}
 
@@ -263,11 +270,11 @@ class StoreJournal:
         with self.ledger.lock, self._list_lock:
             if not self.is_long:
                 self._may_fold = True
-            elif self.background and self._may_fold and self._fold is None:
+            elif self.background and self._may_fold and self._pending.fold is None:
                 self._folding = True  # balances replace debits; the next commit writes them
             if request.request_id is not None:
                 known = request_digest(request), _packed(reply)
-                self._known[request.request_id] = self._requests[request.request_id] = known
+                self._known[request.request_id] = self._pending.requests[request.request_id] = known
             self._close_group(bool(self._open) or request.request_id is not None)
 
     def secure(self) -> None:
@@ -291,8 +298,8 @@ class StoreJournal:
         """
         with self.ledger.lock, self._list_lock:
             self._touch(graves)
-            self._graves += graves.items()
-            self._erasures.append(write)
+            self._pending.graves += graves.items()
+            self._pending.erasures.append(write)
             self._close_group(True)
             self.owed = True
 
@@ -300,11 +307,12 @@ class StoreJournal:
         self._sealed += anything
         if self._folding:
             # This fold includes an earlier fold that is not written yet, because its debits were dropped already.
-            self._fold_blocks |= self.touched
-            self._fold = (self.ledger.balances(sorted(self._fold_blocks, key=str), BLOCK), self.last_noted)
+            self._pending.fold_blocks |= self.touched
+            balances = self.ledger.balances(sorted(self._pending.fold_blocks, key=str), BLOCK)
+            self._pending.fold = balances, self.last_noted
             self.touched.clear()
-            self._graves = []  # these balances are without them
-        self._pending += self._open
+            self._pending.graves = []  # these balances are without them
+        self._pending.answers += self._open
         self._open, self._open_bytes, self._folding = [], 0, False
 
     def request(self, request_id: str) -> Known | None:
@@ -345,13 +353,10 @@ class StoreJournal:
                 raise StoreError(f"not answered, because writing failed: {self.failure}") from self.failure
             try:
                 with self._list_lock:
-                    batch, requests, fold, upto = self._pending, self._requests, self._fold, self._sealed
-                    self._pending, self._requests, self._fold, self.owed = [], {}, None, False
-                    self._fold_blocks = set()
-                    erasures, self._erasures = self._erasures, []
-                    graves, self._graves = self._graves, []
+                    work, upto = self._pending, self._sealed
+                    self._pending, self.owed = Pending(), False
                 self._guard.refuse_if_moved()
-                entry = self._write(batch, requests, fold, erasures, graves)
+                entry = self._write(work)
                 if entry is not None:
                     self._guard.saw(entry)  # the witness sees it before anybody else
             except BaseException as error:
@@ -369,17 +374,10 @@ class StoreJournal:
             self.failure = error
             raise
 
-    def _write(
-        self,
-        batch: list[Noted],
-        requests: dict[str, Known],
-        fold: tuple[list[Balance], int] | None,
-        erasures: list[Callable[[], Entry]],
-        graves: list[tuple[int, Tombstone]],
-    ) -> Entry | None:
-        entry, folded = None, 0 if fold is None else fold[1]
+    def _write(self, work: Pending) -> Entry | None:
+        batch, entry, folded = work.answers, None, 0 if work.fold is None else work.fold[1]
         debits = [(a.seq, a.debits) for a in batch if a.debits is not None and a.seq > folded]
-        values = [(request, *known, today()) for request, known in requests.items()]
+        values = [(request, *known, today()) for request, known in work.requests.items()]
         facts: dict[str, Any] = {}
         if batch:
             facts = {"first": batch[0].seq, "last": batch[-1].seq, "count": len(batch)}
@@ -388,19 +386,19 @@ class StoreJournal:
             if self.tau is not None:
                 set_meta(self.db, "tau", self.tau)
                 self.tau = None
-            if batch or values or erasures:
+            if batch or values or work.erasures:
                 self.write_time()
-            if fold is not None:
-                self._write_balances(*fold)
+            if work.fold is not None:
+                self._write_balances(*work.fold)
             self.unfolded_bytes += sum(len(body) for _, body in debits)
             rows = [(*_row(a, self._scope(a.scope)), str(a.charged), a.release) for a in batch]
             self.db.insert("answers", rows)
             self.db.insert("debits", debits)
             if values:
                 self.db.insert("requests", values)
-            if graves:
-                self._take_off(graves)
-            for write in erasures:
+            if work.graves:
+                self._take_off(work.graves)
+            for write in work.erasures:
                 entry = write()
             if batch:
                 entry = chain.append(self.db, "answers", **facts)
@@ -447,7 +445,7 @@ class StoreJournal:
         return self._scopes[scope]
 
 
-def read_ledger(db: Connection, ledger: MemoryLedger) -> set[tuple[Scope, int]]:
+def read_ledger(db: StoreConnection, ledger: MemoryLedger) -> set[tuple[Scope, int]]:
     """Fill an empty ledger: balances, then the debits that came later. Returns the blocks that those debits touch."""
     scopes, capacity = read_scopes(db), int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM owners").get)
     size = -(-capacity // BLOCK) * BLOCK
@@ -481,7 +479,7 @@ def _less(known: bytes | None, kind: str, less: list[tuple[int, int]]) -> bytes:
     return block.tobytes()
 
 
-def write_promise_blocks(db: Connection, blocks: dict[int, bytes]) -> None:
+def write_promise_blocks(db: StoreConnection, blocks: dict[int, bytes]) -> None:
     """Write these blocks of promises. Old bytes are overwritten."""
     lengths = dict(db.execute("SELECT block, length(body) FROM promises")) if blocks else {}
     for block, body in blocks.items():
@@ -541,7 +539,7 @@ class Upload:
     id: str
     body: bytes
 
-    def _hashes(self, db: Connection) -> tuple[bytes, bytes]:
+    def _hashes(self, db: StoreConnection) -> tuple[bytes, bytes]:
         key: bytes = get_meta(db, "key")
         name, body = (
             hashlib.blake2b(part, key=key, digest_size=32, person=person).digest()
@@ -549,7 +547,7 @@ class Upload:
         )
         return name, body
 
-    def numbers(self, db: Connection) -> IntArray | None:
+    def numbers(self, db: StoreConnection) -> IntArray | None:
         """The numbers of the records from an earlier upload with this id. None if it is new."""
         name, body = self._hashes(db)
         known = db.execute("SELECT digest, numbers FROM additions WHERE id = ?", (name,)).fetchone()
@@ -559,6 +557,6 @@ class Upload:
             raise RequestConflictError("this request id was used before for other records; use a new one")
         return np.frombuffer(known[1], "<i8").astype(np.int64)
 
-    def note(self, db: Connection, numbers: IntArray) -> None:
+    def note(self, db: StoreConnection, numbers: IntArray) -> None:
         """Remember it, inside the transaction that adds its records and before the entry of the audit trail."""
         db.insert("additions", [(*self._hashes(db), numbers.astype("<i8").tobytes(), today())])

@@ -25,7 +25,7 @@ from indknn.errors import InvalidInputError, StoreError, StoreLockedError
 from indknn.place import Place, private_file
 from indknn.store import chain, database
 from indknn.store.analysts import check_name, declare
-from indknn.store.chain import Connection, now
+from indknn.store.chain import StoreConnection, now
 from indknn.store.database import read_analysts
 from indknn.store.home import check_books, home_of
 from indknn.types import OwnerId
@@ -149,12 +149,12 @@ def forget_names(path: Path, names: Iterable[OwnerId]) -> None:
             os.fsync(old.fileno())
 
 
-def is_keyed(db: Connection) -> bool:
+def is_keyed(db: StoreConnection) -> bool:
     """Whether this open store has, or had, keys."""
     return database.get_meta(db, "keyed") is not None
 
 
-def mark_keyed(db: Connection) -> None:
+def mark_keyed(db: StoreConnection) -> None:
     """Let the store remember that it has keys. Inside a transaction."""
     if not is_keyed(db):
         database.set_meta(db, "keyed", 1)

@@ -149,6 +149,7 @@ def stream(store: Store, analyst: Scope = None, records: int | None = None) -> S
     if records is not None and records < 1:
         raise InvalidInputError(f"the number of records must be at least 1, got {records!r}")
     checked_analyst(analyst)
+    store.renew_if_due()  # so that it does not show whether anybody came or asked since the last period
     history, settings = past(store, analyst), store.settings.seen_by(analyst)
     adviser = None if store.draft else store.engine.predictor.adviser(analyst)
     if adviser is not None:
@@ -159,7 +160,8 @@ def stream(store: Store, analyst: Scope = None, records: int | None = None) -> S
         records = max(round(float(np.mean(history.counts)) / crowd.near), 1)
     price = None
     if crowd is not None and records is not None:
-        price = plain_price(settings, crowd, records)
+        scales = {"sigma1": settings.sigma1_, "sigma2": settings.sigma2_}
+        price = price_of_question(crowd, budget=settings.budget, **scales, records=records)
     times = _times(store)
     left = None if price is None else max(1.0 - history.lately * price, 1.0 - times.paced)  # votes cannot be faster
     left = left if history.lately else 1.0
@@ -172,17 +174,6 @@ def _times(store: Store) -> Times:
     settings, ledger = store.settings, store.engine.ledger
     elapsed = max(ledger.tick() - ledger.born - ledger.period * ledger.renewal, 0) / (DAY * HOUR)
     return Times(settings.pace_days, elapsed, settings.renew_days, ledger.period + 1, settings.keep_days)
-
-
-def plain_price(settings: Settings, crowd: Nearness, records: float) -> float:
-    """The cost of a question for an average person with Algorithm 3, as a share of B."""
-    return price_of_question(
-        crowd,
-        budget=settings.budget,
-        sigma1=settings.sigma1_,
-        sigma2=settings.sigma2_,
-        records=records,
-    )
 
 
 def crowd_of(settings: Settings, queries: Vectors) -> Nearness | None:

@@ -40,20 +40,21 @@ from indknn.settings import Settings
 from indknn.store import chain, home, intake
 from indknn.store.analysts import (
     check_name,
+    declare,
     is_published,
     known_analysts,
     mark_published,
     refuse_unknown,
     settings_with_limit,
 )
-from indknn.store.chain import Connection
+from indknn.store.chain import StoreConnection
 from indknn.store.change import ERASED, HELD, PURGED, REWRITTEN, Change, DeclinedError, Step, Synced, expire
 from indknn.store.home import home_of
-from indknn.store.intake import Added, Item, NewRows
+from indknn.store.intake import Added
 from indknn.store.journal import Batch, Outcome, Upload
 from indknn.tables.infer import Outside
-from indknn.tables.schema import Given, Schema, records_of, vectors_of
-from indknn.types import FloatArray, IntArray, OwnerId, Vectors
+from indknn.tables.schema import Schema, records_of, vectors_of
+from indknn.types import FloatArray, Given, IntArray, OwnerId
 
 T = TypeVar("T")
 _PIECE = 1024
@@ -189,7 +190,7 @@ class Store:
         return self._state.engine
 
     @property
-    def db(self) -> Connection:
+    def db(self) -> StoreConnection:
         """The open file. Only for reading, while no other thread uses the store. Otherwise use `reading`."""
         self._reload_if_failed()
         return self._state.db
@@ -226,7 +227,7 @@ class Store:
         return self._state.journal.failure is not None or self._state.engine.shard.broken
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self) -> Iterator[StoreConnection]:
         """The open file for reading, while other threads wait."""
         with self._exclusive():
             yield self._state.db
@@ -313,6 +314,7 @@ class Store:
 
     def explain(self, Q: npt.ArrayLike, analyst: Scope = None) -> list[Explanation]:
         """Which columns moved the shared model's answer, for each row. Nobody is charged."""
+        self.check_analyst(analyst)
         rows = np.asarray(vectors_of(Q, self.schema), dtype=np.float64)
         return self.engine.explain(rows, analyst, None if self.schema is None else self.schema.parts)
 
@@ -392,8 +394,9 @@ class Store:
         """Begin a new period if one has ended. Returns whether that was so. The clock decides it, and nobody's query.
 
         A server looks at the clock by itself. Elsewhere this happens when the store is opened, and before anything is
-        asked or added. So the round of the new period is about those who were there when the old one ended, less those
-        who left since, whoever does the first thing afterwards (rule 17).
+        asked, added or lowered. So the round of the new period is about those who were there when the old one ended,
+        less those who left since. It is not run here: that somebody came must not decide who had left by then (rule
+        17).
         """
         if not self.settings.renew_days or self.read_only or self.draft:
             return False
@@ -404,7 +407,6 @@ class Store:
                 return False
             with self._transaction() as change:
                 change.renew()
-        self._finish_round()
         return True
 
     def publish(self, *, with_queries: bool = False) -> dict[str, Any]:
@@ -474,7 +476,7 @@ class Store:
         with self._exclusive():
             if analyst not in self._state.analysts:
                 with self._transaction() as change:
-                    change.declare_analyst(analyst)
+                    change.state.analysts = declare(change.state.db, analyst)
         return new
 
     def limit_analyst(self, analyst: str, epsilon: float) -> None:
@@ -519,7 +521,7 @@ class Store:
         The first records of a draft fix the number of features, and the labels if they were not given.
         """
         schema, outside = self.schema, Outside(self.schema)
-        rows = (NewRows(records_of(schema, Given(*batch), outside.take)) for batch in batches)
+        rows = (records_of(schema, Given(*batch), outside.take) for batch in batches)
         added = self._put(rows, classes=classes)
         tell(added.advice + outside.notes())
         return added
@@ -554,54 +556,42 @@ class Store:
         """The same for batches as in `add_batches`. If `agreed` says no to the counts, nothing is changed."""
         step = Step(delete_missing, agreed)
         schema, outside = self.schema, Outside(self.schema)
-        rows = (step.checked(NewRows(records_of(schema, Given(*batch), outside.take))) for batch in batches)
+        rows = (step.checked(records_of(schema, Given(*batch), outside.take)) for batch in batches)
         with suppress(DeclinedError):
             tell(self._put(rows, classes=classes, at_last=step.take).advice + outside.notes())
         return step.synced
 
-    def put(
-        self,
-        vectors: Vectors,
-        labels: IntArray,
-        owners: Any,
-        record_ids: Any = None,
-        *,
-        instead: bool = False,
-        **more: Any,
-    ) -> IntArray:
-        """Add prepared records, all or none, and return their numbers. With `instead`, all earlier records go.
-
-        `more` may be `expires` and `epsilons`.
-        """
-        added = self._put([NewRows(Given(vectors, labels, owners, record_ids, **more), prepared=True)], instead=instead)
+    def put(self, prepared: Given, *, instead: bool = False) -> IntArray:
+        """Add prepared records, all or none, and return their numbers. With `instead`, all earlier records go."""
+        added = self._put([prepared], instead=instead, at_last=Change.begin_round if instead else None)
         tell(added.advice)
         return added.numbers
 
-    def replace_all(
-        self, vectors: Vectors, labels: IntArray, owners: Any, record_ids: Any = None, **more: Any
-    ) -> IntArray:
+    def replace_all(self, prepared: Given) -> IntArray:
         """Replace all records by these, all or nothing, and return their numbers. What people have spent is kept."""
-        return self.put(vectors, labels, owners, record_ids, **more, instead=True)
+        return self.put(prepared, instead=True)
 
     def upsert(
-        self, X: FloatArray, items: Sequence[Item], *, each_row: bool = False, once: Upload | None = None
+        self, given: Given, numbers: Sequence[int | None], *, each_row: bool = False, once: Upload | None = None
     ) -> Added:
-        """Add and replace records, all or none. With `each_row`, every row is a new person.
+        """Add records, and replace those with these numbers, all or none. With `each_row`, every row is a new person.
 
         `once` identifies the upload. The store remembers it, so that a repeated upload is not done twice.
         """
-        owners = EACH_ROW if each_row else None
+        if each_row and any(one is not None for one in (*given.owners, *numbers)):
+            raise InvalidInputError("each_row is for new people: a record must name neither an owner nor an id")
         outside = Outside(self.schema)
-        less = [item.epsilon for item in items] if any(item.epsilon is not None for item in items) else None
-        given = records_of(self.schema, Given(X), outside.take)
-        rows = NewRows(given._replace(y=intake.labels_of(items), owners=owners, epsilons=less), items=items)
-        added = self._put([rows], once=once)
+        vectors = records_of(self.schema, Given(given.X), outside.take).X
+        owners = EACH_ROW if each_row else given.owners
+        rows = given._replace(X=vectors, y=intake.labels_of(given.y), owners=owners)
+        added = self._put([rows], numbers=numbers, once=once)
         return replace(added, advice=added.advice + outside.notes())
 
     def _put(
         self,
-        batches: Iterable[NewRows],
+        batches: Iterable[Given],
         *,
+        numbers: Sequence[int | None] | None = None,
         classes: npt.ArrayLike | None = None,
         instead: bool = False,
         once: Upload | None = None,
@@ -616,21 +606,19 @@ class Store:
         with self._exclusive():
             state = self._state
             taking = intake.Intake(state.engine.ledger, instead=instead)
-            first = [] if state.draft else [taking.ready(state.engine, rows) for rows in islice(left, 1)]
+            first = [] if state.draft else [taking.ready(state.engine, rows, numbers) for rows in islice(left, 1)]
             with self._transaction() as change:
                 if instead and len(slots := state.engine.shard.slots()):
-                    change.erase(slots, staying=first[0].owners or ())
+                    change.erase(slots, staying=first[0].rows.owners)
                 parts = [change.put(ready) for ready in first]
                 for rows in left:
                     if state.draft:
-                        change.complete(np.asarray(rows.given.X), rows.given.y, classes)
-                    parts.append(change.put(taking.ready(state.engine, rows)))
-                numbers = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
-                if instead:
-                    change.begin_round()
+                        change.complete(np.asarray(rows.X), rows.y, classes)
+                    parts.append(change.put(taking.ready(state.engine, rows, numbers)))
+                made = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
                 if at_last is not None:
                     at_last(change)
-                change.note_added(once, numbers)
+                change.note_added(once, made)
             self._empty_log(change.erased)
             self._added += change.added
             if self._added > 1000 + self._records:
@@ -640,8 +628,8 @@ class Store:
             self._finish_round()
         settings, now = state.engine.settings, state.engine.ledger.n_owners
         advice = change.advice + taking.profile.advice(settings.center_)
-        advice += about_delta(settings.delta, taking.people, now) + about_copies(change.copies, len(numbers))
-        return Added(numbers, change.copies, change.replaced, change.unchanged, advice, change.expired)
+        advice += about_delta(settings.delta, taking.people, now) + about_copies(change.copies, len(made))
+        return Added(made, change.copies, change.replaced, change.unchanged, advice, change.expired)
 
     # Erasing
 
@@ -653,10 +641,11 @@ class Store:
         private.
         """
         (name,) = as_owner_list([owner])
+        self.renew_if_due()
         with self._exclusive():
             asked = self._state.engine.less_for(name, epsilon)
             with self._transaction() as change:
-                change.lower(asked)
+                change.lower(asked, receipt=True)
             facts = statement(self._state.engine, name)
             holds = facts["one_analyst"]["epsilon"]
             receipt = self._receipt("promise", owner=name, epsilon=holds, asked=epsilon, on_the_books=facts)
@@ -671,6 +660,7 @@ class Store:
         """
         names, numbers = as_owner_list(owners), as_record_numbers(records)
         ids = as_owner_list(() if record_ids is None else record_ids, what="record id")
+        self.renew_if_due()  # the receipt has what was spent in this period
         receipt = self._with_room(lambda: self._forget(names, numbers, ids))
         left = [statement(self._state.engine, name) for name in names]
         whose = {"owners": [facts["owner"] for facts in left], "on_the_books": left} if names else {}
@@ -691,14 +681,18 @@ class Store:
     def _forget(self, owners: Sequence[OwnerId], records: Sequence[int], ids: Sequence[str]) -> dict[str, Any]:
         with self._exclusive():
             shard = self._state.engine.shard
+            shard.ledger.tick()
             single = np.union1d(shard.slots_of_records(records), shard.slots_of_ids(ids))
             slots = np.union1d(shard.slots_of_owners(owners), single)
-            told = slots[shard.unexpired(slots) & ~shard.under_hold(slots)]  # others are as good as gone, or stay
-            people = set(shard.owners_of(told).tolist())
+            erased = slots[shard.unexpired(slots) & ~shard.under_hold(slots)]  # others are as good as gone, or stay
+            people = set(shard.owners_of(erased).tolist())
             with self._transaction() as change:
                 gone = change.erase(slots)
             self._empty_log(1)
-            return self._erased(change, len(told), len(people & gone.keys()))
+            # It depends on others how soon bytes are erased, so whoever has only expired records left counts too.
+            left = shard.slots_of_owners([self._state.engine.ledger.name_of(one) for one in people - gone.keys()])
+            staying = set(shard.owners_of(left[shard.unexpired(left)]).tolist())
+            return self._erased(change, len(erased), len(people - staying))
 
     def _erased(self, change: Change, records: int, people: int) -> dict[str, Any]:
         """The receipt of an erasure."""
@@ -825,6 +819,7 @@ class Store:
         People pay again for new ones. **A purge is a public event**: everybody who asks again can see it.
         So purge on a schedule, and never because one person was forgotten (rule 14).
         """
+        self.renew_if_due()
         with self._exclusive():
             with self._transaction() as change:
                 change.purge()

@@ -22,7 +22,6 @@ from indknn.ledger import SHARED
 from indknn.ledger.promises import Wanted, wanted
 from indknn.settings import Settings
 from indknn.store import chain, database
-from indknn.store.chain import Connection
 from indknn.store.change import Change
 from indknn.store.intake import people_of
 from indknn.store.store import Store
@@ -106,7 +105,8 @@ def _released(
     release = TableCounts(scale, columns, statistics.noisy_tally(tally.sums, scale, change.state.engine.noise))
     ledger.retire(tally.owners)
     ledger.used = used  # nobody was told anything about a record
-    _write(db, before, ledger.tombstones)
+    db.delete("tombstones", ((digest,) for digest in before - set(ledger.tombstones)))
+    database.write_tombstones(db, ledger.tombstones)  # nobody was here before, so all are of people who paid
     database.set_meta(db, "next_number", str(ledger.next_number))
     seq, charged = journal.number(), sum(tally.charges.tolist())
     database.write_sum(db, seq, release, charged)
@@ -114,9 +114,3 @@ def _released(
     facts = {"first": seq, "last": seq, "count": 1, "sums": 1, "charged": str(charged)}
     chain.append(db, "answers", **facts, schema={"columns": len(columns), "price": price})
     return release
-
-
-def _write(db: Connection, before: set[bytes], graves: dict[bytes, Any]) -> None:
-    """Nobody was here before, so all tombstones belong to people who paid now or earlier."""
-    db.delete("tombstones", ((digest,) for digest in before - set(graves)))
-    database.write_tombstones(db, graves)

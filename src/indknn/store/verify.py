@@ -18,11 +18,11 @@ from indknn.errors import StoreError
 from indknn.ledger import SHARED, MemoryLedger
 from indknn.ledger.promises import PROMISE
 from indknn.proof import breaks
-from indknn.records.book import AnyShard
+from indknn.records.any_shard import AnyShard
 from indknn.records.shard import Shard, new_index
 from indknn.settings import Settings
 from indknn.store import chain, database
-from indknn.store.chain import Books, Connection
+from indknn.store.chain import Books, StoreConnection
 from indknn.store.home import Home
 from indknn.store.journal import Debits, read_ledger
 from indknn.store.keyfile import read_key_file
@@ -63,7 +63,7 @@ class Snapshot:
         self._store, self._generation = store, store.generation
         with store.reading() as db:  # another thread may be committing
             self._steps = store.home.copy(db)
-        self._copy: Connection | None = None
+        self._copy: StoreConnection | None = None
 
     def copy_some(self) -> bool:
         """Copy some pages, in about a millisecond. Returns whether that was all."""
@@ -94,14 +94,14 @@ def problems(store: Store) -> Iterator[str]:
     yield from found
 
 
-def _all(home: Home, db: Connection, memory: Memory) -> Iterator[str]:
+def _all(home: Home, db: StoreConnection, memory: Memory) -> Iterator[str]:
     try:
         yield from _each(home, db, memory)
     except (apsw.Error, StoreError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         yield f"file: it cannot be read to the end: {error!r}"
 
 
-def _each(home: Home, db: Connection, memory: Memory) -> Iterator[str]:
+def _each(home: Home, db: StoreConnection, memory: Memory) -> Iterator[str]:
     yield from home.defects(db)
     yield from _keys(home)
     yield from breaks(chain.entries(db))
@@ -122,7 +122,7 @@ def _keys(home: Home) -> Iterator[str]:
         yield str(error)
 
 
-def _answers(db: Connection) -> Iterator[str]:
+def _answers(db: StoreConnection) -> Iterator[str]:
     """Every answer is in the audit trail and was paid for."""
     covered = 0
     for entry in chain.entries(db):
@@ -146,7 +146,7 @@ def _answers(db: Connection) -> Iterator[str]:
             yield f"the debits of answer {seq} are not what it was charged"
 
 
-def _records(db: Connection, memory: Memory) -> Iterator[str]:
+def _records(db: StoreConnection, memory: Memory) -> Iterator[str]:
     """The number of records is what was added minus what was forgotten, and each belongs to an owner who is here."""
     came = {"add": 1, "forget": -1, "expire": -1}
     count = sum(came[entry.kind] * int(entry.facts["records"]) for entry in chain.entries(db) if entry.kind in came)
@@ -156,7 +156,7 @@ def _records(db: Connection, memory: Memory) -> Iterator[str]:
         yield "there are records of nobody, or people without records"
 
 
-def _limits(db: Connection, memory: Memory) -> Iterator[str]:
+def _limits(db: StoreConnection, memory: Memory) -> Iterator[str]:
     """Analysts have the ε that they were given, in the audit trail, in the file and in memory."""
     limits: list[float] = []
     for entry in chain.entries(db):
@@ -174,7 +174,7 @@ def _limits(db: Connection, memory: Memory) -> Iterator[str]:
         yield "who may ask is not as the audit trail has it"
 
 
-def _budgets(db: Connection, memory: Memory) -> Iterator[str]:
+def _budgets(db: StoreConnection, memory: Memory) -> Iterator[str]:
     """Nobody is above their budget, and what people have spent equals what answers were charged."""
     ledger, settings = memory.ledger, memory.settings
     columns = {scope: ledger.column(scope) for scope in ledger.scopes}
@@ -222,7 +222,7 @@ def _promises(settings: Settings, ledger: MemoryLedger) -> Iterator[str]:
         yield "somebody has spent more with one analyst than they were promised"
 
 
-def _memory(db: Connection, memory: Memory) -> Iterator[str]:
+def _memory(db: StoreConnection, memory: Memory) -> Iterator[str]:
     """Memory agrees with the file, to the bit."""
     settings, live = memory.settings, memory.ledger
     ledger = new_ledger(settings, key=database.get_meta(db, "key"))

@@ -289,7 +289,6 @@ class Category(Column):
     buckets."""
 
     def __post_init__(self) -> None:
-        """Check every value."""
         if self.buckets is not None:
             (buckets,) = as_floats((self.buckets,), "buckets")
             if not (buckets.is_integer() and 2 <= buckets <= MOST_BUCKETS):
@@ -400,7 +399,6 @@ class YesNo(Column):
     share: float = 0.5
 
     def __post_init__(self) -> None:
-        """Check every value."""
         both = set(map(str.lower, self.yes)) & set(map(str.lower, self.no))
         if both or not (self.yes and self.no):
             raise InvalidInputError(f"yes and no must be different words, got {list(self.yes)} and {list(self.no)}")
@@ -466,7 +464,6 @@ class Text(Column):
     width: int | None = None
 
     def __post_init__(self) -> None:
-        """Check every value."""
         if not isinstance(self.extractor, str) or not self.extractor:
             raise InvalidInputError(f"extractor must be the name of a model or its folder, got {self.extractor!r}")
         if self.missing not in {PLACE, REFUSE} and not isinstance(self.missing, str):

@@ -93,28 +93,17 @@ def cells_of(columns: Mapping[str, list[Any]], blanks: Collection[str]) -> tuple
     return np.array(rows, dtype=np.int64), np.array(cells, dtype=np.int64)
 
 
-def schema_from(
-    names: Sequence[str],
-    counts: FloatArray,
-    noise: float,
-    *,
-    label: str | None = None,
-    classes: tuple[Any, ...] = (),
-    owner: str | None = None,
-    record_id: str | None = None,
-    expires: str | None = None,
-    epsilon: str | None = None,
-) -> Inferred:
-    """A schema for these columns, from the noisy counts of their cells and the standard deviation of the noise."""
-    pieces = max(1, min(PIECES, WIDEST // max(len(names), 1) - 1))
-    columns, notes = (
-        {},
-        ["made from noisy counts; where you know the bounds or the values of a column, write them here"],
-    )
+def schema_from(names: Sequence[str], counts: FloatArray, noise: float, **others: Any) -> Inferred:
+    """A schema for these columns, from the noisy counts of their cells and the standard deviation of the noise.
+
+    `others` are its label, classes and other columns, as `Schema` takes them.
+    """
+    pieces, columns = max(1, min(PIECES, WIDEST // max(len(names), 1) - 1)), {}
+    notes = ["made from noisy counts; where you know the bounds or the values of a column, write them here"]
     for name, cells in zip(names, counts.reshape(len(names), CELLS), strict=True):
         columns[name], note = _column(cells, noise, pieces)
         notes += [f"{name}: {note}"] * bool(note)
-    return Inferred(Schema(columns, label, classes, owner, record_id, BLANKS, expires, epsilon), tuple(notes))
+    return Inferred(Schema(columns, blanks=BLANKS, **others), tuple(notes))
 
 
 def _column(cells: FloatArray, noise: float, pieces: int) -> tuple[Column, str]:

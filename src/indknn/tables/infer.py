@@ -75,20 +75,20 @@ def infer(
     """
     columns = columns_of(table)
     if label is not None and label not in columns:
-        hint = meant(label, columns)
-        raise InvalidInputError(f"column {label!r} is missing: the table has only {', '.join(columns)}{hint}")
+        raise InvalidInputError(f"no column {label!r}: the table has only {', '.join(columns)}{meant(label, columns)}")
     values = {name: as_list(column) for name, column in columns.items()}
     if not any(values.values()):
         raise InvalidInputError("a public sample must have at least one row")
     blanks = tuple(text for text in BLANKS if text == "" or any(text in column for column in values.values()))
     found: dict[str, Column] = {}
     notes = list(_absent(columns, owner, record_id, expires))
-    roles = {label, owner, record_id, expires, epsilon}
-    features = {name: column for name, column in values.items() if name not in roles}
+    features = {name: one for name, one in values.items() if name not in {label, owner, record_id, expires, epsilon}}
     pieces = max(1, min(PIECES, WIDEST // max(len(features), 1) - 1))
     for name, column in features.items():
         found[name], note = _column(column, name, blanks, extractor, pieces)
         notes += [f"{name}: {note}"] * bool(note)
+    if features and all(isinstance(column, Ignored) for column in found.values()):
+        raise InvalidInputError(f"no column of the sample can be a feature: {'; '.join(notes)}")
     made = Inferred(Schema(found, label, (), owner, record_id, blanks, expires, epsilon), tuple(notes))
     given = bounds if target == "number" else classes
     return made if label is None else _with_target(made, label, values[label], target, given)
@@ -340,7 +340,7 @@ class Outside:
             self._far[name] += column.outside(values[name], _FAR) * rows
         self._rows += rows
 
-    def notes(self) -> list[Warning]:
+    def notes(self, more: bool = True) -> list[Warning]:
         """How many values of records are far beyond the bounds or not listed. For the person who adds the records.
 
         Values a little beyond them count only if they are many: the bounds of a sample leave some out.
@@ -358,16 +358,16 @@ class Outside:
             (True, "values that the schema does not list count as one other value"),
         ):
             names = [name for name, column in self._columns.items() if isinstance(column, Category) == listed]
-            counts = {name: self._outside[name] if self._many(name) else self._far[name] for name in names}
-            told = ", ".join(f"{round(count):,} in {name!r}" for name, count in counts.items() if round(count))
-            found += [UserWarning(f"{text}: {told}")] if told else []
+            counts = {name: more * self._outside[name] if self._many(name) else self._far[name] for name in names}
+            many = ", ".join(f"{round(count):,} in {name!r}" for name, count in counts.items() if round(count))
+            found += [UserWarning(f"{text}: {many}")] if many else []
         return found
 
     def _many(self, name: str) -> bool:
         return self._rows >= _FEWEST and self._outside[name] > most_outside(self._columns[name]) * self._rows
 
     def advice(self) -> list[Warning]:
-        """A warning for every column with many values beyond the bounds or not listed."""
+        """A warning for every column of queries with many values beyond the bounds or not listed, then for odd ones."""
         found: list[Warning] = []
         for name, count in self._outside.items():
             column = self._columns[name]
@@ -377,7 +377,7 @@ class Outside:
             if isinstance(column, Category):
                 text = f"have values in column {name!r} that the schema does not list: are they spelled as there?"
             found.append(UserWarning(f"{count / self._rows:.0%} of the queries {text}"))
-        return found
+        return found + self.notes(more=False)
 
 
 def about_queries(schema: Schema, table: Any) -> list[Warning]:

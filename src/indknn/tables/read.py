@@ -127,16 +127,9 @@ class Split:
         return len(next(iter(columns), ()))
 
 
-def split_by(
-    table: Any,
-    label: str | None,
-    owner: str | None,
-    record_id: str | None,
-    expires: str | None = None,
-    epsilon: str | None = None,
-) -> Split:
-    """A table without labels, owners, record ids, dates and promises, and these, from the columns with these names."""
-    columns, roles = columns_of(table), (label, owner, record_id, expires, epsilon)
+def split_by(table: Any, *roles: str | None) -> Split:
+    """A table without the columns of these names, and what they hold: label, owner, record id, date and promise."""
+    columns = columns_of(table)
     y, owners, ids, dates, less = (None if name is None else columns.get(name) for name in roles)
     columns = {name: column for name, column in columns.items() if name not in roles}
     labels = None if y is None else as_labels(as_list(y))

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import sqrt
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from indknn.errors import IndKNNError, InvalidInputError, meant, missing, needs
 from indknn.tables.columns import Category, Column, Date, Ignored, Number, Ordered, Text, YesNo
 from indknn.tables.read import Columns, Split, columns_of, is_table, rows_in, split_by
 from indknn.tables.values import is_missing
-from indknn.types import FloatArray
+from indknn.types import FloatArray, Given
 
 CONSTANT = 0.3
 """The last coordinate of every row is this number times the square root of the number of columns. It gives a linear
@@ -159,7 +159,10 @@ class Schema:
         """The feature columns, and the labels, owners and record ids if the table has them."""
         found = split_by(table, self.label, self.owner, self.record_id, self.expires, self.epsilon)
         dates = found.expires or []
-        return replace(found, expires=[None if is_missing(day, self.blanks) else day for day in dates] or found.expires)
+        lacking = ((self.label, found.y), (self.owner, found.owners))
+        hints = tuple(f"; the schema calls it {name!r}" if name and part is None else "" for name, part in lacking)
+        until = [None if is_missing(day, self.blanks) else day for day in dates] or found.expires
+        return replace(found, expires=until, hints=hints)
 
     def split_queries(self, table: Any) -> Split:
         """The feature columns of queries, and the ids of their rows, in `record_ids`, if the table has them."""
@@ -215,19 +218,13 @@ def vectors_of(X: Any, schema: Schema | None) -> Any:
     return X
 
 
-class Given(NamedTuple):
-    """Records as a caller gives them: vectors, and what belongs to each row. None if a part is not given."""
+def records_of(
+    schema: Schema | None, given: Given, see: Callable[[Columns], None] | None = None, whole: bool = False
+) -> Given:
+    """The same with vectors. A table may also hold the other parts. `see` is called with the values of a table.
 
-    X: Any
-    y: Any = None
-    owners: Any = None
-    record_ids: Any = None
-    expires: Any = None
-    epsilons: Any = None
-
-
-def records_of(schema: Schema | None, given: Given, see: Callable[[Columns], None] | None = None) -> Given:
-    """The same with vectors. A table may also hold the other parts. `see` is called with the values of a table."""
+    If it must be `whole`, one without the label or the owner of its schema is refused: nobody is guessed (rule 13).
+    """
     if schema is None or not is_table(given.X):
         return given._replace(X=vectors_of(given.X, schema))
     split = schema.split(given.X)
@@ -236,7 +233,11 @@ def records_of(schema: Schema | None, given: Given, see: Callable[[Columns], Non
     for name in held:
         if getattr(given, name) is not None:
             raise InvalidInputError(f"{name} must be given once: the table has a column for it")
-    return given._replace(X=schema.encode(split.features, see), **held)
+    found = given._replace(X=schema.encode(split.features, see), **held)
+    for part, hint in zip(("y", "owners"), split.hints, strict=True):
+        if whole and hint and getattr(found, part) is None:
+            raise InvalidInputError(f"the table has no {part}{hint}: add the column, or give {part}=")
+    return found
 
 
 def read_schema(source: Schema | Mapping[str, Any] | str | Path) -> Schema:

@@ -18,7 +18,7 @@ from typing import Any
 from joblib import Parallel, delayed, parallel_config
 
 from indknn import __version__
-from indknn.errors import InvalidInputError
+from indknn.errors import InvalidInputError, meant
 from indknn_lab.experiments.data import Result, Results, Unit, load, write_json
 from indknn_lab.experiments.items import ENDLESS, ITEMS, Item, Outcome
 from indknn_lab.experiments.methods import method_of
@@ -32,7 +32,7 @@ def choose(name: str) -> list[type[Item]]:
     """The item with this name, the items of a group, or all items."""
     groups = {"all": list(ITEMS.values()), "endless": list(ENDLESS), **{key: [item] for key, item in ITEMS.items()}}
     if name not in groups:
-        raise InvalidInputError(f"the item must be {', '.join(groups)}, got {name!r}")
+        raise InvalidInputError(f"the item must be {', '.join(groups)}, got {name!r}{meant(name, groups)}")
     return groups[name]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from indknn.errors import InvalidInputError
+from indknn.errors import InvalidInputError, meant
 from indknn.tables.read import is_table_file
 from indknn_lab.datasets import LABELS, TABLES, TITLES, encoded, extractor_of, find_datasets, find_tables
 from indknn_lab.experiments.data import Effort, Unit
@@ -150,7 +150,8 @@ def _chosen_first(sources: dict[str, tuple[Source, ...]], features: str | None) 
     """The sources with the features that the user has chosen before all others."""
     there = [source.extractor for many in sources.values() for source in many]
     if features is not None and features not in there:
-        raise InvalidInputError(f"no file has features {features!r}: there are {', '.join(dict.fromkeys(there))}")
+        known = ", ".join(dict.fromkeys(there)) or "no files"
+        raise InvalidInputError(f"no file has features {features!r}: there are {known}{meant(features, there)}")
     return {name: tuple(sorted(many, key=lambda s: s.extractor != features)) for name, many in sources.items()}
 
 
@@ -181,6 +182,8 @@ def find(
     epsilons = (changed["epsilon"],) if changed and "epsilon" in changed else usual
     more: dict[str, Any] = {"quick": quick, "epsilons": epsilons, "seeds": seeds, "only": only}
     more |= {"methods": methods, "roles": load_methods(methods), "features": features, "changed": changed or {}}
+    if features is not None and (data is None or data.is_file()):
+        raise InvalidInputError("--features is for --data with a folder, where a data set may have several files")
     if data is not None and data.is_file():
         own = Source.of(encoded(data, made, label=label, schema=schema) if is_table_file(data) else data)
         return Setting(dict.fromkeys((*TITLES, *TABLES), (own,)), own=data.name.split(".", maxsplit=1)[0], **more)
@@ -197,6 +200,7 @@ def find(
         more["notices"] = tuple(text.format(path.name, names) for path in folder.strangers)
     if sources:
         return Setting(_chosen_first(sources, features), **more)
+    _chosen_first({}, features)
     with as_file(files("indknn_lab.demonstration") / "fmnist-r50-mini.npz") as path:
         packaged = Source.of(path)
     return Setting({"cifar10": (packaged,), "fmnist": (packaged,)}, stand_in=("cifar10",), **more)

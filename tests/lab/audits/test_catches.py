@@ -16,7 +16,7 @@ from indknn.models.adviser import Adviser
 from indknn.models.feature_map import FeatureMap
 from indknn.models.rules import ResidualRule
 from indknn.records import shard
-from indknn.records.columns import Dates
+from indknn.records.by_slot import Dates
 from indknn.records.derived import Derived
 from indknn.records.shard import Shard
 from indknn.server.worker import Worker

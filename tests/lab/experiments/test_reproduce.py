@@ -115,8 +115,12 @@ def test_two_processes_find_what_one_finds(ran, tmp_path):
 
 
 def test_unknown_items_and_folders_are_refused(tmp_path):
-    with pytest.raises(InvalidInputError, match="figure9"):
-        choose("figure9")
+    with pytest.raises(InvalidInputError, match="got 'tabel1'; did you mean 'table1'"):
+        choose("tabel1")
+    with pytest.raises(InvalidInputError, match="no file has features 'vit': there are no files"):
+        find(tmp_path, features="vit")
+    with pytest.raises(InvalidInputError, match="--features is for --data with a folder"):
+        find(None, features="vit")
     with pytest.raises(InvalidInputError, match="not a folder"):
         find(tmp_path / "nowhere")
     assert find(tmp_path).stand_in == ("cifar10",)  # an empty folder is like none

@@ -132,7 +132,7 @@ def test_two_big_batches_that_share_a_commit_are_both_written(tmp_path, monkeypa
     with Store(path) as store:
         for analyst in ("alice", "bob"):  # blocks are told apart by analyst
             batch = store.compute([Request(store.settings.quantise(law.rows(analyst, 8), "q"), analyst)])
-        assert batch.journal._fold is not None
+        assert batch.journal._pending.fold is not None
         batch.commit()
         spent = {a: store.spent(analyst=a).tolist() for a in ("alice", "bob")}
         assert all(sum(s) > 0 for s in spent.values())

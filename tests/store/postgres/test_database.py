@@ -17,6 +17,7 @@ from indknn.store import Store, chain
 from indknn.store.database import VERSION
 from indknn.store.home import home_of
 from indknn.store.verify import Snapshot, problems
+from indknn.types import Given
 from server.serving import application
 from store.postgres.people import NAMES, RNG, SETTINGS, X, Y
 
@@ -134,7 +135,7 @@ def test_many_rows_go_by_copy_and_come_back(place):
     rows, labels = RNG.normal(size=(n, 4)), RNG.choice(["a", "b"], size=n)
     with Store.create(place, SETTINGS) as store:
         store.add(rows, labels, "each-row")
-        store.replace_all(*store.settings.prepare(rows[::-1].copy(), labels), [f"q{i}" for i in range(n)])
+        store.replace_all(Given(*store.settings.prepare(rows[::-1].copy(), labels), [f"q{i}" for i in range(n)]))
         before = store.engine.shard.record_ids().tolist()
     with Store(place) as again:
         assert again.engine.shard.record_ids().tolist() == before

@@ -23,10 +23,10 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from indknn.core.kernels import Kernel
-from indknn.core.quantise import ALIGNED, EXACT_FEATURES, aligned_zeros, integer_dots, whole_product
+from indknn.core.kernels import Cosine, Kernel
+from indknn.core.quantise import ALIGNED, EXACT_FEATURES, _votes, aligned_zeros, integer_dots, whole_product
 from indknn.errors import InvalidInputError
-from indknn.types import BoolArray, Float32Array, FloatArray, Int8Array, IntArray, Selection, Vectors
+from indknn.types import GRID, BoolArray, Float32Array, FloatArray, Int8Array, IntArray, Selection, Vectors
 
 try:
     _native: Any = import_module("indknn.records.indexes._native")
@@ -488,6 +488,9 @@ class ExactIndex:
     def _decide(self, found: Found, block: Vectors, i: int, tau: int) -> Selection:
         s, slots = self.slots, found.slots
         root_q, scale_q = float(block.root_norm[i]), float(block.scale[i])
+        if _votes is not None and isinstance(self.kernel, Cosine):
+            *near, n = _votes.cosines(slots, found.dots, s.squared, s.roots, root_q, GRID, tau)
+            return Selection(*(np.frombuffer(part, np.int64, n) for part in near))
         dots = found.dots.astype(np.float64)
         kappa = self.kernel.values(dots, s.root_norm(slots), s.scales(slots), root_q, scale_q)
         chosen = kappa >= tau

@@ -87,6 +87,7 @@ export function mountAskFile(page) {
     try {
       text.value = await textOf(file.files[0]);
     } catch (problem) {
+      text.value = ""; // or the file before it would be asked
       tell(error, problem.message);
     }
   });

@@ -34,7 +34,7 @@ export function parseRecords(text, { schema, classes }) {
   if (owner >= 0) {
     // One empty name would make one person of many, with a single budget.
     const nobody = rows.findIndex((row) => row[owner].trim() === "");
-    if (nobody >= 0) throw new Error(`Row ${nobody + 2} has no owner.`);
+    if (nobody >= 0) throw new Error(`Row ${nobody} has no owner.`);
   }
   const typed = labelType(rows.map((row) => row[label].trim()), classes);
   const used = names.map((_, j) => j).filter((j) => ![label, owner, id, expires].includes(j));
@@ -53,7 +53,7 @@ const named = (names, used) => (row) => Object.fromEntries(used.map((j) => [name
 
 function numbers(names, used, width = used.length) {
   if (used.length !== width) throw new Error(`A query must have ${width} columns of numbers, got ${used.length}.`);
-  return (row, i) => used.map((j) => number(row[j], `row ${i + 2}, column ${names[j]}`));
+  return (row, i) => used.map((j) => number(row[j], `row ${i}, column ${names[j]}`));
 }
 
 function texts(names, used) {

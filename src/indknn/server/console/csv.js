@@ -8,19 +8,22 @@ const TRIED = 100; // rows that must fit a separator
 // The text of a chosen file. Other encodings are refused: a wrong letter in a name would make another person.
 export async function textOf(file) {
   if (file.size > LARGEST) throw new Error(`${file.name} is too large for this page. Use the command line: indknn --help.`);
+  if (file.size === 0) throw new Error(`${file.name} is empty.`);
+  const bytes = new Uint8Array(await file.arrayBuffer()), mark = `${bytes[0]} ${bytes[1]}`;
+  const encoding = { "255 254": "utf-16le", "254 255": "utf-16be" }[mark] ?? "utf-8"; // Excel's "Unicode text" is UTF-16
   try {
-    return new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+    return new TextDecoder(encoding, { fatal: true }).decode(bytes);
   } catch {
     throw new Error(`${file.name} is not text in UTF-8. Save it as CSV UTF-8.`);
   }
 }
 
-// The names of the columns, and the rows under them.
+// The names of the columns, and the rows under them. Errors count these rows from 0, as the server does.
 export function parseTable(text) {
   const [names = [], ...rows] = cells(text, separatorOf(text));
   if (rows.length === 0) throw new Error("There must be a row of column names, and rows under it.");
   rows.forEach((row, i) => {
-    if (row.length !== names.length) throw new Error(`Row ${i + 2} has ${row.length} values, but the first row has ${names.length}.`);
+    if (row.length !== names.length) throw new Error(`Row ${i} has ${row.length} values, but there are ${names.length} names of columns.`);
   });
   if (names.length > 1 && [names, ...rows].every((row) => row.at(-1) === "")) { // every line ends with a separator
     for (const row of [names, ...rows]) row.pop();

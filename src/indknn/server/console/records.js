@@ -20,6 +20,8 @@ export function mount(page) {
       text.value = await textOf(file.files[0]);
       read();
     } catch (problem) {
+      text.value = ""; // or the file before it would be added
+      read();
       tell(error, problem.message);
     }
   });

@@ -22,10 +22,10 @@ import psycopg
 from indknn.errors import StoreError
 from indknn.place import Address, stays_here
 from indknn.store import chain
-from indknn.store.chain import Connection, now
+from indknn.store.chain import StoreConnection, now
 from indknn.store.database import INDEXES, SUMMED, TABLES, VERSION, refuse_other_version
 from indknn.store.home import Home
-from indknn.store.postgres.session import Holding, Session, look, take, take_over, translated
+from indknn.store.postgres.session import Session, TakenLease, look, take, take_over, translated
 
 IDLE_SECONDS = 60
 """The server ends a transaction in which nothing happens for this long, so that others can take over."""
@@ -59,7 +59,7 @@ INSERT INTO schema_version VALUES ({VERSION});
 
 
 class DatabaseHome(Home):
-    """A schema of a database. One process at a time has its lease (`py`)."""
+    """A schema of a database. One process at a time has its lease (`session.py`)."""
 
     doubt = "somebody else has changed rows, or parts of it were restored; restore all of its schema from one backup"
     other_keys = (
@@ -69,8 +69,8 @@ class DatabaseHome(Home):
     def __init__(self, address: Address):
         super().__init__(address)
         self._address = address
-        self._lease: Holding | None = None
-        self._undone = False  # as the last connection left it (`Connection.undone`)
+        self._lease: TakenLease | None = None
+        self._undone = False  # as the last connection left it (`StoreConnection.undone`)
         self._unused: Session | None = None  # holds the lease, until `connect` hands it out
 
     def exists(self) -> bool:
@@ -78,7 +78,7 @@ class DatabaseHome(Home):
         with self._session() as session, translated():
             return _version_of(session.pg) is not None
 
-    def create(self, fill: Callable[[Connection], None]) -> None:
+    def create(self, fill: Callable[[StoreConnection], None]) -> None:
         """Make the tables and the first rows in one transaction."""
         with self._session() as session, translated(lambda words: f"{self.place} cannot be made: {words}"):
             pg = session.pg
@@ -104,7 +104,7 @@ class DatabaseHome(Home):
         if unused is not None:
             self.close(unused)
 
-    def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> Connection:
+    def connect(self, *, read_only: bool = False, synchronous: str = "FULL", vfs: str | None = None) -> StoreConnection:
         """An open store. After a lost connection it is a new connection with a new lease."""
         if read_only:
             return self._reader()
@@ -114,7 +114,7 @@ class DatabaseHome(Home):
             session.pg.execute("SET synchronous_commit = off")
         return session
 
-    def close(self, db: Connection) -> None:
+    def close(self, db: StoreConnection) -> None:
         """Close, even if the server fails."""
         assert isinstance(db, Session)
         if db.lease is not None:
@@ -183,13 +183,13 @@ class DatabaseHome(Home):
             raise StoreError(f"{self.place} does not exist; make a store with: indknn init {self.place}")
         refuse_other_version(self.place, version)
 
-    def still_held(self, db: Connection) -> bool:
+    def still_held(self, db: StoreConnection) -> bool:
         """Whether this process still has the store. StoreError if the server cannot be asked."""
         assert isinstance(db, Session)
         with translated():
             return db.lease is None or look(db.pg) == db.lease
 
-    def copy(self, db: Connection) -> Iterator[Session | None]:
+    def copy(self, db: StoreConnection) -> Iterator[Session | None]:
         """A second connection. It sees everything that is committed when it begins to read, and nothing later."""
         yield self._reader()
 
@@ -208,21 +208,46 @@ class DatabaseHome(Home):
             return take_over(session.pg, str(self.place), f"nobody since {_holder()} took it over")
 
     def rewrite(self) -> Rewritten:
-        """Let the server write everything anew that still holds bytes of erased people."""
+        """Write all tables anew, and replace the log. It uses its own connection, and answers go on meanwhile."""
         with self._session() as session, translated():
-            return rewrite(session.pg)
+            return _rewritten(session.pg)
 
-    def old_bytes(self, db: Connection) -> list[str]:
-        """Why bytes of erased people may still be in files of the server."""
+    def old_bytes(self, db: StoreConnection) -> list[str]:
+        """Why bytes of erased people may still be in files of the server. Empty if it is shown that they are gone."""
         assert isinstance(db, Session)
+        erased = upto = 0
+        facts: dict[str, Any] = {}
+        for entry in chain.entries(db):
+            if entry.kind in ERASING:
+                erased = entry.position
+            elif entry.kind == "rewrite":
+                facts, upto = entry.facts, entry.facts["upto"]
+        if erased > upto:
+            return ["rows that were erased or undone were not rewritten yet: indknn rewrite"]
+        if not facts:
+            return []  # nobody was ever erased
+        if facts["kept"]:
+            return [facts["kept"]]
         with translated():
-            return doubts(db, db.pg)
+            if files_of(db.pg) != facts["files"]:
+                return [
+                    "tables are in other files than the last rewrite left: whether old ones are gone cannot be told"
+                ]
+            try:
+                old = _old_segments(db.pg, facts["since"])
+            except psycopg.errors.InsufficientPrivilege:
+                return [f"cannot tell whether the log is still without them: {_RIGHTS}"]
+        return [f"{old} segments of the log are from before the last rewrite"] if old else []
 
-    def erasure(self, db: Connection) -> dict[str, Any]:
+    def erasure(self, db: StoreConnection) -> dict[str, Any]:
         """What the first receipt says: rows are deleted, and their bytes are not gone yet."""
         assert isinstance(db, Session)
+        words = (
+            "until a rewrite (indknn rewrite) they are still in the files of tables and in the log of the server; a "
+            "second receipt says when they are gone"
+        )
         with translated():
-            return first_stage(db.pg)
+            return {"stage": "deleted", "old_bytes": words, "elsewhere": elsewhere(db.pg)}
 
 
 def _version_of(pg: psycopg.Connection) -> int | None:
@@ -263,16 +288,6 @@ class Rewritten:
     """Why old bytes may still be there. Empty if they are not."""
 
 
-def first_stage(pg: psycopg.Connection) -> dict[str, Any]:
-    """What the first receipt says."""
-    return {
-        "stage": "deleted",
-        "old_bytes": "until a rewrite (indknn rewrite) they are still in the files of tables and in the log of the "
-        "server; a second receipt says when they are gone",
-        "elsewhere": elsewhere(pg),
-    }
-
-
 def elsewhere(pg: psycopg.Connection) -> list[str]:
     """Other places that may have old bytes. They are the operator's responsibility."""
     found = ["backups of this database, for as long as they are kept"]
@@ -287,8 +302,7 @@ def elsewhere(pg: psycopg.Connection) -> list[str]:
     return found
 
 
-def rewrite(pg: psycopg.Connection) -> Rewritten:
-    """Write all tables anew, and replace the log. It uses its own connection, and answers go on meanwhile."""
+def _rewritten(pg: psycopg.Connection) -> Rewritten:
     before = files_of(pg)
     seen: list[str] = []
     pg.add_notice_handler(lambda notice: seen.append(notice.message_detail or ""))
@@ -364,27 +378,3 @@ def files_of(pg: psycopg.Connection) -> dict[str, int]:
         ([table.name for table in SUMMED],),
     )
     return dict(rows.fetchall())
-
-
-def doubts(db: Connection, pg: psycopg.Connection) -> list[str]:
-    """Why old bytes of erased people may still be here. Empty if it can be shown that they are gone."""
-    last = {"erased": 0, "upto": 0}
-    facts: dict[str, Any] = {}
-    for entry in chain.entries(db):
-        if entry.kind in ERASING:
-            last["erased"] = entry.position
-        elif entry.kind == "rewrite":
-            facts, last["upto"] = entry.facts, entry.facts["upto"]
-    if last["erased"] > last["upto"]:
-        return ["rows that were erased or undone were not rewritten yet: indknn rewrite"]
-    if not facts:
-        return []  # nobody was ever erased
-    if facts["kept"]:
-        return [facts["kept"]]
-    if files_of(pg) != facts["files"]:
-        return ["tables are in other files than the last rewrite left: whether old ones are gone cannot be told"]
-    try:
-        old = _old_segments(pg, facts["since"])
-    except psycopg.errors.InsufficientPrivilege:
-        return [f"cannot tell whether the log is still without them: {_RIGHTS}"]
-    return [f"{old} segments of the log are from before the last rewrite"] if old else []

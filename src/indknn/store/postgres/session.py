@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL with the interface of `chain.Connection`, and who may write with it.
+"""A connection to PostgreSQL with the interface of `chain.StoreConnection`, and who may write with it.
 
 It tells the books of every row that is written, and refuses transactions after a takeover. SQLite's triggers call this
 process for every row. PostgreSQL cannot do that, and the key of the books must not be used in the database server. So
@@ -340,7 +340,7 @@ class Lease:
 
 
 @dataclass(frozen=True)
-class Holding:
+class TakenLease:
     """A lease of this process, and the database it is in. A copy of the database is another one."""
 
     lease: Lease
@@ -353,14 +353,14 @@ def look(pg: psycopg.Connection) -> Lease | None:
     return None if row is None else Lease(*row)
 
 
-def take(pg: psycopg.Connection, place: str, holder: str, earlier: Holding | None = None) -> Holding:
+def take(pg: psycopg.Connection, place: str, holder: str, earlier: TakenLease | None = None) -> TakenLease:
     """Take the lease of the store.
 
     `earlier` is what this process held before. Then it is refused if anybody has written the lease since.
     """
     database, found = _database(pg), _current(pg, place)
     if earlier is not None:
-        if Holding(found, database) != earlier:
+        if TakenLease(found, database) != earlier:
             raise FencedError(
                 f"{place} was taken over by {found.who}, or restored; stop this process, and open the store again"
             )
@@ -374,7 +374,7 @@ def take(pg: psycopg.Connection, place: str, holder: str, earlier: Holding | Non
     taken = _write(pg, found, f"{holder} (lease {secrets.token_hex(16)}, session {pid} {role} {start or ''})")
     if taken is None:
         raise StoreLockedError(f"{place}: another process was quicker to open it")
-    return Holding(taken, database)
+    return TakenLease(taken, database)
 
 
 def take_over(pg: psycopg.Connection, place: str, holder: str) -> str:

@@ -31,7 +31,7 @@ from indknn.core.noise import Noise, SecureNoise, SeededNoise
 from indknn.engine import Engine
 from indknn.errors import PrivacyWarning
 from indknn.settings import Settings
-from indknn.types import GRID, Accountant, FloatArray, IntArray, KernelName, Selection
+from indknn.types import GRID, Accountant, FloatArray, Given, IntArray, KernelName, Selection
 from indknn_lab import baselines
 from indknn_lab.baselines import LinearNoisySGD
 from indknn_lab.baselines.knn import SENSITIVITY, PoissonSampler
@@ -385,10 +385,10 @@ class Timing(Method, kind="timing", methods=("indknn", "private_knn", "noisy_sgd
         def leave_and_return() -> None:
             i = next(people)
             engine.forget_owners([i])
-            engine.put(data.private[slice(i, i + 1)], data.labels[i : i + 1], [i])
+            engine.put(Given(data.private[slice(i, i + 1)], data.labels[i : i + 1], [i]))
 
         return {
-            "fill": _shortest(lambda: engine.put(data.private, data.labels, None), 1),
+            "fill": _shortest(lambda: engine.put(Given(data.private, data.labels)), 1),
             "per_query": _shortest(lambda: engine.predict(Q)) / len(Q),
             "per_query_alone": _shortest(lambda: [engine.predict(Q[i : i + 1]) for i in range(len(Q))]) / len(Q),
             "change": _shortest(leave_and_return) / 2,

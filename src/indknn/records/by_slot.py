@@ -25,10 +25,10 @@ _HELD: Final = 0
 """In place of the date of a record under a hold. It takes no part, and it is not due."""
 
 
-class Column:
+class BySlot:
     """Numbers of at most 32 bits. A slot that was never set has the number `blank`.
 
-    >>> column = Column(-1)
+    >>> column = BySlot(-1)
     >>> column.expect(1000)
     >>> column[np.array([3, 999])].tolist(), column.nbytes
     ([-1, -1], 0)
@@ -60,6 +60,11 @@ class Column:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._kept = self._kept.copy()  # may be a read-only map
+
+    @property
+    def raw(self) -> tuple[npt.NDArray[Any], int]:
+        """All numbers as C reads them, and how many bytes each has."""
+        return self._kept, self._kept.itemsize
 
     @property
     def used(self) -> bool:
@@ -103,7 +108,7 @@ class Dates:
     """
 
     def __init__(self) -> None:
-        self._until = Column(NEVER)
+        self._until = BySlot(NEVER)
         self._kept: dict[int, int] = {}  # the dates of records under a hold
         self._looked = -1  # the hour at which `_todo` was made
         self._todo: IntArray = np.zeros(0, dtype=np.int64)
@@ -111,6 +116,11 @@ class Dates:
     def expect(self, records: int) -> None:
         """Reserve room for this many records."""
         self._until.expect(records)
+
+    @property
+    def raw(self) -> tuple[npt.NDArray[Any], int]:
+        """All dates as C reads them: see `Column`."""
+        return self._until.raw
 
     @property
     def used(self) -> bool:

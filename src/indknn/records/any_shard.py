@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from threading import RLock
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from indknn.core.mechanism import Plan
 from indknn.errors import InvalidInputError, LedgerError
 from indknn.ledger import MemoryLedger, Scope
 from indknn.ledger.promises import Wanted
-from indknn.records.columns import Column, Dates, KeyArray, RecordKeys
+from indknn.records.by_slot import BySlot, Dates, KeyArray, RecordKeys
 from indknn.records.derived import Arguments, Rule
 from indknn.types import SLOT, Cohort, FloatArray, Int8Array, IntArray, OneOrEach, OwnerId, Times, Vectors
 
@@ -68,10 +68,10 @@ class AnyShard(ABC):
         self._held = 0  # how many records there are
         # By record slot. 32 bits are enough, because a store of a billion records has more than one shard.
         self._owner = np.zeros(0, dtype=np.int32)  # owner slot, -1 if there is no record
-        self._label = Column(-1)
-        self._generation = Column(0)
-        self._epoch = Column(0)  # how many rounds of training had begun when the record came
-        self._next = Column(-1)  # the owner's next record, -1 after the last
+        self._label = BySlot(-1)
+        self._generation = BySlot(0)
+        self._epoch = BySlot(0)  # how many rounds of training had begun when the record came
+        self._next = BySlot(-1)  # the owner's next record, -1 after the last
         self._head = np.zeros(0, dtype=np.int32)  # by owner slot: the first record, -1 without any
 
     @abstractmethod
@@ -83,13 +83,8 @@ class AnyShard(ABC):
         """Reserve room for this many records."""
 
     @abstractmethod
-    def place(
-        self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, epochs: OneOrEach, until: OneOrEach = NEVER
-    ) -> IntArray:
-        """Store records of people who have slots already. Returns the slot of each record.
-
-        They take part until the given hours.
-        """
+    def place(self, vectors: Vectors, labels: IntArray, owner_slots: IntArray, times: Times) -> IntArray:
+        """Store records of people who have slots already. Returns the slot of each record."""
 
     @abstractmethod
     def drop(self, slots: IntArray) -> list[int]:
@@ -240,20 +235,12 @@ class AnyShard(ABC):
             raise InvalidInputError(f"unknown record id {record!r}: no such record is held")
         return slot
 
-    def match(
-        self,
-        vectors: Vectors,
-        labels: IntArray,
-        owners: Sequence[OwnerId],
-        record_ids: RecordIds = None,
-        until: OneOrEach = NEVER,
-        *,
-        earliest: bool = False,
-    ) -> Match:
+    def match(self, new: NewRecords, *, earliest: bool = False) -> Match:
         """Which of these rows are here already: by their record id, or else byte for byte.
 
-        `until` are the dates of the rows. With `earliest`, an equal record with an earlier date keeps it.
+        With `earliest`, an equal record with an earlier date keeps it.
         """
+        vectors, labels, owners, record_ids, until = new
         n, nothing, people = len(labels), np.zeros(0, dtype=np.int64), self.ledger.find(owners)
         ids, dates, empty = np.full(n, -1, dtype=np.int64), np.broadcast_to(until, n), not len(self)
         if record_ids is None or empty:
@@ -312,7 +299,7 @@ class AnyShard(ABC):
         """Store the records and return their numbers. The caller has validated everything."""
         with self._changing():
             people = self.ledger.enrol(owners)
-            slots = self.place(vectors, labels, people, self.epoch, until)
+            slots = self.place(vectors, labels, people, (self.epoch, until))
             if self.holds:
                 self._hold(slots[np.isin(people, list(self.holds))])
             if keys is not None and keys.any():
@@ -383,15 +370,10 @@ class AnyShard(ABC):
     # For those that hold the features and say which slots
 
     def _enter(
-        self,
-        slots: IntArray,
-        labels: IntArray,
-        owners: IntArray,
-        epochs: IntArray | int,
-        until: IntArray | int,
-        generations: Any = None,
+        self, slots: IntArray, labels: IntArray, owners: IntArray, times: Times, generations: Any = None
     ) -> None:
         """Records are in these slots now. Owner -1 marks a slot of an earlier process that will be freed."""
+        epochs, until = times
         self._reserve({"_head": -1}, int(owners.max(initial=-1)) + 1)
         self._expect(int(slots.max(initial=-1)) + 1)
         self._held += int((owners >= 0).sum())
@@ -470,6 +452,16 @@ def bodies(values: Int8Array, labels: npt.NDArray[Any], scales: FloatArray | flo
     return [record.tobytes() for record in body]
 
 
+class NewRecords(NamedTuple):
+    """Records in the form in which they are kept. They take part until the given hours."""
+
+    vectors: Vectors
+    labels: IntArray
+    owners: Sequence[OwnerId]
+    record_ids: RecordIds = None
+    until: OneOrEach = NEVER
+
+
 @dataclass(frozen=True)
 class Match:
     """Which of some rows are already in the store, and what is to be done with each."""
@@ -491,10 +483,9 @@ class Match:
         """The rows that must be added."""
         return np.flatnonzero(self.ids < 0)
 
-    def pick(
-        self, rows: IntArray, vectors: Vectors, labels: IntArray, owners: Sequence[OwnerId]
-    ) -> tuple[Vectors, IntArray, Sequence[OwnerId], KeyArray, IntArray]:
+    def pick(self, rows: IntArray, new: NewRecords) -> tuple[Vectors, IntArray, Sequence[OwnerId], KeyArray, IntArray]:
         """From all rows, those that must be added."""
+        vectors, labels, owners, *_ = new
         if len(rows) == len(owners):
             return vectors, labels, owners, self.keys, self.until
         return vectors[rows], labels[rows], picked(owners, rows), self.keys[rows], self.until[rows]
