@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PASSAGE = 8
 LIMITS: dict[str, tuple[int, int, int]] = {
     # package: lines, files, the longest function
-    "indknn": (30157, 114, 55),
+    "indknn": (30158, 114, 55),
     "indknn/*.py": (3244, 14, 34),
     "indknn/answering": (975, 4, 28),
     "indknn/cli": (2796, 11, 55),
@@ -29,7 +29,7 @@ LIMITS: dict[str, tuple[int, int, int]] = {
     "indknn/models": (2779, 12, 39),
     "indknn/records": (1951, 8, 26),
     "indknn/server": (4275, 12, 51),
-    "indknn/store": (5672, 18, 43),
+    "indknn/store": (5673, 18, 43),
     "indknn/tables": (2326, 8, 42),
     "indknn_lab": (10998, 58, 56),
 }
@@ -46,7 +46,7 @@ ROADS: dict[str, int] = {
     "HTTP, default": 60,
     "HTTP, Algorithm 3": 70,
     "Store.add": 73,
-    "Store.forget": 64,
+    "Store.forget": 67,
     "indknn add, csv, schema": 241,
 }
 

@@ -267,7 +267,7 @@ class Settings:
             return
         if self.bounds is None:
             raise InvalidInputError(
-                "target='number' needs the lowest and the highest number: bounds=(0, 120) or --bounds 0 120"
+                "target='number' needs bounds: the lowest and highest number, bounds=(0, 120) or --bounds 0 120"
             )
         object.__setattr__(self, "bounds", as_bounds(self.bounds))
         if self.classes:

@@ -56,5 +56,6 @@ def test_init_needs_bounds_and_takes_them(tmp_path):
     refused = run("init", tmp_path / "a.store", "--target", "number")
     assert refused.exit_code != 0
     assert "needs bounds" in refused.stderr
+    assert "--bounds 0 120" in refused.stderr
     made = run("init", tmp_path / "b.store", "--target", "number", "--bounds", 0, 120, "--json", code=0)
     assert json.loads(made.stdout)["bounds"] == [0.0, 120.0]

@@ -430,7 +430,8 @@ class TestTheEmptyName:
             store.add(X[:600], Y[:600], NAMES)
             for door in (engine, model, store):
                 self.refused(door.predict, X[600:602], "")
-                self.refused(door.predict_both, X[600:602], "")
+            for door in (engine.predict_both, model.predict_proba, store.predict_proba):
+                self.refused(door, X[600:602], "")
             for door in (engine.spent, model.privacy_spent, store.spent):
                 self.refused(door, ["p3"], analyst="")
             self.refused(store.limit_analyst, "", 0.5)

@@ -194,8 +194,7 @@ class Change:
         Rows replace the records that have their record ids, and those in the
         `replaced` slots. New records are added first, so that nobody is without records in between.
         """
-        engine = self.state.engine
-        match = ready.match or engine.match(ready.rows)
+        match = ready.match or self.state.engine.match(ready.rows)
         kept = match.ids[match.ids >= 0] & SLOT
         if (
             len(named := np.union1d(kept, match.stale))
@@ -204,7 +203,7 @@ class Change:
             raise InvalidInputError("a record id must not be given twice")
         fresh = match.fresh
         self.unchanged += len(match.ids) - len(fresh)
-        late = match.until[fresh] <= engine.shard.hour
+        late = match.until[fresh] <= self.state.engine.shard.hour
         self.expired += int(late.sum())
         fresh = fresh[~late]
         self.replaced += int(np.isin(fresh, np.concatenate([match.replacing, ready.replacing])).sum())

@@ -241,7 +241,8 @@ def _overwrite(db: StoreConnection, slots: IntArray, body: npt.NDArray[np.void])
 def read_records(db: StoreConnection, n_features: int, shard: AnyShard) -> None:
     """Fill an empty shard, slot by slot, in pieces, so that there is never a second copy of all records in memory."""
     kind, free = record_type(n_features), [np.zeros(0, dtype=np.int64)]
-    shard.expect(int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM records").get))
+    records = int(db.execute("SELECT coalesce(max(slot), -1) + 1 FROM records").get)
+    shard.expect(records + records // 64 + 1024)  # or the first newcomer would have all of them moved
     rows, done = db.scan("SELECT slot, body FROM records ORDER BY slot"), 0
     while part := list(islice(rows, _ROWS)):
         slots, bodies = zip(*part, strict=True)

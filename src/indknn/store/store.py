@@ -690,9 +690,10 @@ class Store:
                 gone = change.erase(slots)
             self._empty_log(1)
             # It depends on others how soon bytes are erased, so whoever has only expired records left counts too.
-            left = shard.slots_of_owners([self._state.engine.ledger.name_of(one) for one in people - gone.keys()])
-            staying = set(shard.owners_of(left[shard.unexpired(left)]).tolist())
-            return self._erased(change, len(erased), len(people - staying))
+            if others := people - gone.keys():
+                left = shard.slots_of_owners([shard.ledger.name_of(one) for one in others])
+                people -= set(shard.owners_of(left[shard.unexpired(left)]).tolist())
+            return self._erased(change, len(erased), len(people))
 
     def _erased(self, change: Change, records: int, people: int) -> dict[str, Any]:
         """The receipt of an erasure."""
