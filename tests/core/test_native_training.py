@@ -192,3 +192,20 @@ def test_a_result_of_another_size_is_refused():
     model = 3, np.ones((5, 3), dtype=np.int8), lines, intercepts, training._TABLE, 1.0, 0.2, 0.0
     with pytest.raises(ValueError, match="one row for each record"):
         training._training.probabilities(*model, np.zeros((4, 2)), 0)
+
+
+def test_no_more_threads_are_started_than_there_is_work_for(monkeypatch):
+    """A round in a small store makes dozens of steps, and starting a thread takes about as long as one of them."""
+    started = []
+
+    class Counted(training.ThreadPoolExecutor):
+        def submit(self, *work, **more):
+            started.append(work)
+            return super().submit(*work, **more)
+
+    monkeypatch.setattr(training, "ThreadPoolExecutor", Counted)
+    rng, weights = np.random.default_rng(0), Weights.of(np.zeros((6, 2)))
+    for n, others in ((9, 0), (2 * training._SHARE + 1, 2)):
+        values, limits = rng.integers(1, 9, size=(n, 5)).astype(np.int8), np.full(n, to_units(1.0))
+        gradient(values, rng.integers(2, size=n), np.arange(n), limits, weights, 0.1, step_scale(0.1, 4, 0.1), 4)
+        assert len(started) == others

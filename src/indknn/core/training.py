@@ -213,7 +213,8 @@ def _gradient_in_c(
 ) -> tuple[IntArray, IntArray]:
     """The sum, and what each owner pays. Each thread takes the next owners and has its own sum, of whole numbers."""
     starts, charges = people.starts, np.zeros(len(people.limits), dtype=np.int64)
-    shares = pairwise(np.unique(np.append(np.searchsorted(starts, np.arange(0, len(values), _SHARE)), len(charges))))
+    edges = np.append(np.searchsorted(starts, np.arange(0, len(values), _SHARE)), len(charges))
+    shares, threads = pairwise(np.unique(edges)), min(threads, len(edges) - 1)  # no more threads than there is work for
     common = *_model(values, weights), people.labels, starts, people.most, people.limits
     rest, level = (charge_rate(scale), float(MAX_UNITS)), levels()[-1]
 
@@ -223,10 +224,9 @@ def _gradient_in_c(
 
     totals = np.zeros((max(threads, 1), *weights.whole.T.shape), dtype=np.int64)
     with ThreadPoolExecutor(max(threads - 1, 1)) as others:
-        waiting = [others.submit(work, total) for total in totals[1:]]
+        waiting = others.map(work, totals[1:])
         work(totals[0])
-    for work_of_another in waiting:
-        work_of_another.result()
+    list(waiting)  # raises what went wrong in another thread
     return np.ascontiguousarray(totals.sum(axis=0).T), charges
 
 

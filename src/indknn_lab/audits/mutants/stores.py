@@ -125,12 +125,12 @@ def _adds_begin(original: Any, self: Engine | Store, *arguments: Any, **more: An
     return made
 
 
-mutant("expired votes", "a record takes part after its date", (Dates, "taking_part"))(
+mutant("expired votes", "a record takes part after its date", (Dates, "taking_part"), also=((shard, "_votes", None),))(
     lambda _, self, slots, hour: np.ones(len(slots), dtype=bool)
 )
 
 
-@mutant("held votes", "a record under a hold takes part", (Dates, "taking_part"))
+@mutant("held votes", "a record under a hold takes part", (Dates, "taking_part"), also=((shard, "_votes", None),))
 def _held_take_part(_: Any, self: Dates, slots: IntArray, hour: int) -> BoolArray:
     return self.of(slots) > hour
 
