@@ -31,7 +31,7 @@ LIMITS: dict[str, tuple[int, int, int]] = {
     "indknn/server": (4275, 12, 51),
     "indknn/store": (5673, 18, 43),
     "indknn/tables": (2326, 8, 42),
-    "indknn_lab": (10998, 58, 56),
+    "indknn_lab": (10997, 58, 56),
 }
 DUPLICATES = 0
 """How many passages of eight lines may stand twice."""
