@@ -77,14 +77,14 @@ def test_scikit_learns_scores_work(scoring):
 @pytest.mark.parametrize("votes", [[-900, -100, -500], [5, 3, 1], [0, 0, 7], [10**12, 3, -4], [-1, -2, -(10**9)]])
 @pytest.mark.parametrize("scale", [1, 400, 10**9])
 def test_whatever_the_noise_the_order_of_votes_is_kept(votes, scale):
-    likely = from_votes(NoisyVotes(scale, np.array(votes)), int(np.argmax(votes)), 3)
+    likely = from_votes(NoisyVotes(scale, np.array(votes)), 3)
     assert np.isclose(likely.sum(), 1.0)
     assert likely.argmax() == np.argmax(votes)
     assert (np.diff(likely[np.argsort(votes)]) >= 0).all()
 
 
 def test_more_noise_makes_less_sure():
-    sure = [from_votes(NoisyVotes(scale, np.array([900, 50, 50])), 0, 3)[0] for scale in (1, 100, 300, 1000)]
+    sure = [from_votes(NoisyVotes(scale, np.array([900, 50, 50])), 3)[0] for scale in (1, 100, 300, 1000)]
     assert sure == sorted(sure, reverse=True)
     assert sure[0] > 0.9
     assert sure[-1] < 0.5

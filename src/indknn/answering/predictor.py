@@ -219,18 +219,21 @@ class Predictor:
             return adviser.likely(answer.scores)
         assert self.plan is not None
         assert isinstance(answer.release, NoisyVotes)
-        return from_votes(answer.release, answer.label, self.plan.n_classes)
+        return from_votes(answer.release, self.plan.n_classes)
 
     def probabilities(self, queries: Vectors, analyst: Scope = None) -> FloatArray:
         """The probability of each class for queries that were answered. It uses only releases, so nobody is charged."""
         with self.locked():
             transcript, adviser = self._transcript(analyst), self.adviser(analyst)
             keys = keys_of(queries)
-            known = [transcript.votes_on.get(key) for key in keys]
             if adviser is not None:
-                return adviser.probabilities(queries, known)
+                return adviser.probabilities(queries, [transcript.votes_on.get(key) for key in keys])
             n = self._fixed_plan(queries).n_classes
-            rows = [from_votes(v, transcript.answers[key], n) for v, key in zip(known, keys, strict=True)]
+            rows = []
+            for key in keys:
+                votes = transcript.votes_on[key]
+                assert isinstance(votes, NoisyVotes)  # as all of Algorithm 3
+                rows.append(from_votes(votes, n))
             return np.array(rows).reshape(-1, n)
 
     def _scan(self, queries: Vectors, tau: int) -> Iterator[Near]:

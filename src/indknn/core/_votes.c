@@ -593,7 +593,7 @@ static PyObject *cosines(PyObject *self, PyObject *args)
     return NULL;
 }
 
-/* A number of 1, 2 or 4 bytes; see `records.columns.Column`. */
+/* A number of 1, 2 or 4 bytes; see `records.by_slot.BySlot`. */
 static inline int64_t number_at(const Py_buffer *column, Py_ssize_t width, int64_t slot)
 {
     if (width == 1)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from indknn.core.releases import NoisyVotes, Votes
+from indknn.core.releases import NoisyVotes
 from indknn.errors import InvalidInputError
 from indknn.types import FloatArray
 
@@ -33,7 +33,7 @@ _BLURRED = 0.5
 `from_votes`, it was chosen on held-out training records of seven sets (`benchmarks/calibration.py`)."""
 
 
-def from_votes(votes: NoisyVotes | Votes | None, label: int, n_classes: int) -> FloatArray:
+def from_votes(votes: NoisyVotes, n_classes: int) -> FloatArray:
     """Probabilities from the noisy votes of Algorithm 3, in the same order.
 
     The shares of kernel votes are flatter than the true probabilities, because records of many other classes are a
@@ -41,11 +41,9 @@ def from_votes(votes: NoisyVotes | Votes | None, label: int, n_classes: int) -> 
     noise could explain how the votes differ, so that noise alone makes no class look likely.
 
     >>> sure, unsure = (NoisyVotes(scale, np.array([900, 50, 50])) for scale in (10, 500))
-    >>> from_votes(sure, 0, 3).round(2).tolist(), from_votes(unsure, 0, 3).round(2).tolist()
+    >>> from_votes(sure, 3).round(2).tolist(), from_votes(unsure, 3).round(2).tolist()
     ([0.94, 0.03, 0.03], [0.34, 0.33, 0.33])
     """
-    if not isinstance(votes, NoisyVotes):  # answered by an earlier version, which kept only the label
-        return proper(np.eye(n_classes)[label] * 0.5 + 0.5 / n_classes)
     v, noise = votes.votes.astype(np.float64), max(float(votes.scale), 1.0)
     differ = float(((v - v.mean()) ** 2).sum()) / max(n_classes - 1, 1)
     real = max(1.0 - noise * noise / max(differ, 1.0), 0.0)
