@@ -96,7 +96,7 @@ def _read(path: Path, key: str) -> Features | None:
         return None
     wrong = ""
     try:
-        with np.load(path, allow_pickle=False) as npz:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as npz:
             features, items, checksum = npz["features"], str(npz["items"]), str(npz["checksum"])
         if items != key:
             wrong = "holds the features of other items, or of whole batches,"

@@ -15,7 +15,6 @@ from indknn_lab.baselines.knn import (
     nearest,
     nearest_in_sample,
     similarities,
-    vote,
 )
 
 levels = st.lists(st.sampled_from([0.1, 0.2, 0.3]), min_size=0, max_size=9)  # ties everywhere
@@ -35,15 +34,15 @@ def test_one_record_moves_the_vote_by_at_most_root_two(values, k, data):
     place = data.draw(st.integers(0, n))
     z, y = data.draw(st.sampled_from([0.1, 0.2, 0.3])), data.draw(st.integers(0, 2))
     more, more_labels = np.insert(np.array(values), place, z), np.insert(labels, place, y)
-    without = vote(labels[nearest(np.array(values), k)], 3)
-    with_it = vote(more_labels[nearest(more, k)], 3)
+    without = np.bincount(labels[nearest(np.array(values), k)], minlength=3)
+    with_it = np.bincount(more_labels[nearest(more, k)], minlength=3)
     assert np.linalg.norm(with_it - without) <= SENSITIVITY + 1e-12
 
 
 def test_root_two_is_reached_so_one_would_be_wrong():
     similarity, labels = np.array([0.9, 0.5, 0.8]), np.array([0, 1, 1])
-    full = vote(labels[nearest(similarity, 2)], 2)
-    without_first = vote(labels[1:][nearest(similarity[1:], 2)], 2)
+    full = np.bincount(labels[nearest(similarity, 2)], minlength=2)
+    without_first = np.bincount(labels[1:][nearest(similarity[1:], 2)], minlength=2)
     assert np.linalg.norm(full - without_first) == pytest.approx(SENSITIVITY)
 
 
@@ -54,11 +53,11 @@ def test_sensitivity_within_every_sample(k):
     labels = np.array([0, 1, 1, 0])
     for coins in product([False, True], repeat=4):
         sample = np.array(coins)
-        without = vote(labels[sample][nearest(base[sample], k)], 2)
+        without = np.bincount(labels[sample][nearest(base[sample], k)], minlength=2)
         for place, z, y in product(range(5), [0.1, 0.4, 0.7], [0, 1]):
             s, t = np.insert(base, place, z), np.insert(labels, place, y)
             chosen = np.insert(sample, place, True)
-            with_it = vote(t[chosen][nearest(s[chosen], k)], 2)
+            with_it = np.bincount(t[chosen][nearest(s[chosen], k)], minlength=2)
             assert np.linalg.norm(with_it - without) <= SENSITIVITY + 1e-12
 
 
