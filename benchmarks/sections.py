@@ -34,8 +34,8 @@ def ours(records: Vectors, queries: Vectors, tau: int) -> dict[str, Callable[[],
     calls: dict[str, Callable[[], object]] = {}
     if _native is not None:
         calls["indknn native"] = lambda: list(fast.search(queries, tau))
-        factors = fast._factors(queries, tau)
-        calls["indknn native, scan only"] = lambda: fast.scanner.scan(fast.slots.store, queries.values, factors)
+        rows, factors = fast._bounded(queries, tau)
+        calls["indknn native, scan only"] = lambda: fast.scanner.scan(rows, queries.values, factors)
         calls["plain read"] = lambda: _native.read(fast.slots.values, *records.values.shape, cores())
     calls["indknn numpy"] = lambda: list(slow.search(queries, tau))
     return calls

@@ -74,10 +74,9 @@ def private_query(n: int, d: int, rounds: int, share: float = 0.02) -> list[Row]
     predictor = Predictor(shard, settings, SecureNoise())
     turn = [one(queries, i) for i in range(8)]
     grid = tau_on_grid(tau)
-    factors = [index._factors(q, grid) for q in turn]
-    store = index.slots.store
+    bounded = [index._bounded(q, grid) for q in turn]
     calls: dict[str, Callable[[], object]] = {
-        "scan": lambda: [index.scanner.scan(store, q.values, f) for q, f in zip(turn, factors, strict=True)],
+        "scan": lambda: [index.scanner.scan(rows, q.values, f) for q, (rows, f) in zip(turn, bounded, strict=True)],
         "select": lambda: [list(index.search(q, grid)) for q in turn],
         "private": lambda: [predictor.compute([Request(q)]) for q in turn],
         "batch select": lambda: list(index.search(queries[slice(0, 64)], grid)),
