@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import sqrt
 from threading import RLock
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -229,11 +229,8 @@ class Predictor:
             if adviser is not None:
                 return adviser.probabilities(queries, [transcript.votes_on.get(key) for key in keys])
             n = self._fixed_plan(queries).n_classes
-            rows = []
-            for key in keys:
-                votes = transcript.votes_on[key]
-                assert isinstance(votes, NoisyVotes)  # as all of Algorithm 3
-                rows.append(from_votes(votes, n))
+            votes = (cast(NoisyVotes, transcript.votes_on[key]) for key in keys)  # as all of Algorithm 3
+            rows = [from_votes(one, n) for one in votes]
             return np.array(rows).reshape(-1, n)
 
     def _scan(self, queries: Vectors, tau: int) -> Iterator[Near]:
