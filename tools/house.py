@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PASSAGE = 8
 LIMITS: dict[str, tuple[int, int, int]] = {
     # package: lines, files, the longest function
-    "indknn": (30171, 114, 55),
+    "indknn": (30169, 114, 55),
     "indknn/*.py": (3254, 14, 34),
     "indknn/answering": (975, 4, 28),
     "indknn/cli": (2796, 11, 55),
@@ -26,12 +26,12 @@ LIMITS: dict[str, tuple[int, int, int]] = {
     "indknn/cluster": (1142, 6, 25),
     "indknn/core": (2658, 14, 43),
     "indknn/ledger": (1386, 4, 41),
-    "indknn/models": (2780, 12, 39),
+    "indknn/models": (2778, 12, 39),
     "indknn/records": (1951, 8, 26),
     "indknn/server": (4275, 12, 51),
     "indknn/store": (5673, 18, 43),
     "indknn/tables": (2326, 8, 42),
-    "indknn_lab": (10997, 58, 56),
+    "indknn_lab": (11103, 58, 56),
 }
 DUPLICATES = 0
 """How many passages of eight lines may stand twice."""

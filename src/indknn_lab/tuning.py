@@ -104,6 +104,7 @@ class Target:
 
     @cached_property
     def budget(self) -> float:
+        """B."""
         return accounting.budget(self.epsilon, self.delta, self.accountant)
 
     @property
@@ -123,6 +124,7 @@ class Trial:
 
     @property
     def accuracy(self) -> float:
+        """The median."""
         return median(self.accuracies)
 
 
@@ -139,6 +141,7 @@ class Tuning:
 
     @property
     def best(self) -> Trial:
+        """The best trial."""
         return self.trials[0]
 
     @property

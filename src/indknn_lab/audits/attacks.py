@@ -61,6 +61,7 @@ class OneRun:
 
     @property
     def holds(self) -> bool:
+        """Whether the bound is within the claim."""
         return self.epsilon <= self.claimed_epsilon
 
 
@@ -197,6 +198,7 @@ class FloatAttack:
 
     @property
     def leaks(self) -> bool:
+        """Whether the attacker is right more often than the noise allows."""
         return self.success_at_least > self.allowed
 
 
@@ -246,7 +248,8 @@ _SPIN = 0.001  # busy waiting for the last millisecond, because a sleeping threa
 class Answers(Protocol):
     """Anything that answers queries, such as an engine or a store."""
 
-    def predict(self, Q: npt.ArrayLike, analyst: str | None = None) -> npt.NDArray[Any]: ...
+    def predict(self, Q: npt.ArrayLike, analyst: str | None = None) -> npt.NDArray[Any]:
+        """The label of each query."""
 
 
 class Paced:

@@ -257,6 +257,7 @@ class Measured:
 
     @property
     def tightness(self) -> float:
+        """The best bound as a share of the claim."""
         return max(self.epsilon, self.epsilon_gdp) / self.claimed_epsilon
 
 
@@ -283,6 +284,7 @@ class Rounds:
         self._scores: list[tuple[FloatArray, FloatArray]] = []
 
     def play(self, trials: int) -> None:
+        """Run one more round."""
         start = time.perf_counter()
         self._scores.append(scores_of(self.scenario, trials, self.seed + _APART * len(self._scores)))
         self.seconds += time.perf_counter() - start
@@ -291,6 +293,7 @@ class Rounds:
         return len(self._scores)
 
     def measured(self, error: float) -> Measured:
+        """The bounds from all rounds together."""
         path = "product, exact noise" if self.scenario.exact_noise else "product"
         present, absent = (np.concatenate(world) for world in zip(*self._scores, strict=True))
         return _measured(self.scenario, path, lambda: (present, absent), self.seed, error, self.seconds)

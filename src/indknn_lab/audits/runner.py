@@ -136,6 +136,7 @@ class Allowance:
 
     @property
     def seconds(self) -> float:
+        """The seconds used so far."""
         return self._clock() - self._start
 
     def part(self, part: str, things: Iterable[tuple[str, Thing]], *, required: bool = True) -> Iterator[Thing]:
@@ -219,6 +220,7 @@ class Report:
 
     @property
     def strongest(self) -> Measured | None:
+        """The scenario whose bound is nearest to its claim."""
         return max(self.scenarios, key=lambda m: m.tightness, default=None)
 
 

@@ -65,6 +65,7 @@ class Add:
 
     @property
     def owners(self) -> list[OwnerId]:
+        """The owner of each record."""
         return as_owner_list(self.owner) if isinstance(self.owner, tuple) else [self.owner] * len(self.y)
 
 
@@ -111,6 +112,7 @@ class Scenario:
 
     @property
     def epsilon(self) -> float:
+        """The ε that is claimed."""
         return self.settings.epsilon if self.claimed_epsilon is None else self.claimed_epsilon
 
 
@@ -124,6 +126,7 @@ class Shadow:
         self._transcripts: dict[Scope, Transcript] = {}
 
     def apply(self, event: Add | Forget) -> None:
+        """Add or forget records in the shadows."""
         shard = self.target if event.owner == TARGET else self.others
         if isinstance(event, Add):
             shard.add(*self._settings.prepare(event.X, np.array(event.y)), event.owners)

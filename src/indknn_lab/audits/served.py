@@ -89,16 +89,20 @@ class Served:
 
     @property
     def engine(self) -> Engine:
+        """The engine in memory."""
         return self._model if isinstance(self._model, Engine) else self._model.engine
 
     def add(self, X: FloatArray, y: npt.ArrayLike, owners: Sequence[OwnerId]) -> None:
+        """Add records."""
         self._in_turn(lambda: self._model.add(X, y, owners))
 
     def forget(self, owners: Sequence[OwnerId]) -> None:
+        """Forget people."""
         model = self._model
         self._in_turn(lambda: model.forget_owners(owners) if isinstance(model, Engine) else model.forget(owners))
 
     def predict(self, Q: FloatArray, analyst: Scope = None) -> npt.NDArray[Any]:
+        """The label of each query."""
         return self.predict_all([(Q, analyst)])[0]
 
     def predict_all(self, questions: Sequence[Question]) -> list[npt.NDArray[Any]]:
@@ -135,6 +139,7 @@ class Served:
             self._serve(Store(self.path, **self._options))
 
     def close(self) -> None:
+        """Finish the work that was started, and close the store."""
         if self._worker is not None:
             self._worker.close()
         if isinstance(self._model, Store):

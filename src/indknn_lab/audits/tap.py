@@ -52,6 +52,7 @@ class Noised:
 
     @property
     def noise(self) -> list[IntArray]:
+        """The noise on each part."""
         return [noisy - exact for noisy, exact in zip(self.noisy, self.exact, strict=True)]
 
 
@@ -63,6 +64,7 @@ class Tape(list[Noised]):
         self.kept: list[releases.Votes] = []
 
     def of(self, kind: str) -> list[Noised]:
+        """All entries of one kind."""
         return [one for one in self if one.kind == kind]
 
     @property
@@ -80,6 +82,7 @@ class Recorder:
         self.scales: list[int] = []
 
     def draw(self, scale: int | float | Fraction, size: int) -> IntArray:
+        """The values that the wrapped noise draws."""
         self.scales.append(int(scale))
         self.latest = self._noise.draw(scale, size)
         return self.latest

@@ -324,11 +324,13 @@ class NaivePrivateKNN(PrivateClassifier):
 
     @property
     def queries_answered_(self) -> int:
+        """How many queries this object has answered, over all fits."""
         check_is_fitted(self)
         return self._counter.answered
 
     @property
     def max_queries_left(self) -> int:
+        """How many more queries will be answered."""
         check_is_fitted(self)
         return self._counter.limit - self._counter.answered
 
@@ -409,11 +411,13 @@ class PrivateKNN(NaivePrivateKNN):
         self.accountant = accountant
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
+        """Hold these records, as :meth:`NaivePrivateKNN.fit` does."""
         super().fit(X, y)
         self._entropy = entropy_from(self.random_state)
         return self
 
     def epsilon_after(self, queries: int) -> float:
+        """The ε, at this delta, of a number of answers that was fixed beforehand."""
         rate, accountant = self._terms["sampling_ratio"], self._terms["accountant"]
         return epsilon_of(self.noise_multiplier_, self.delta_, rate=rate, steps=queries, accountant=accountant)
 

@@ -73,6 +73,7 @@ class DemoResult:
 
     @property
     def verdict(self) -> str:
+        """A sentence that says whether forgetting refunded anything."""
         return "nothing was refunded" if len(set(self.spent.values())) == 1 else "THIS IS A BUG"
 
 

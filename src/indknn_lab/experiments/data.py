@@ -77,6 +77,7 @@ class Unit:
 
     @property
     def config(self) -> dict[str, Any]:
+        """All fields as plain values."""
         return {**asdict(self), "version": VERSION}
 
     @cached_property
@@ -152,6 +153,7 @@ class Results:
         return {**said, **most, "seconds": round(seconds, 1)}
 
     def discard(self, unit: Unit) -> None:
+        """Delete a result, if there is one."""
         self._path(unit).unlink(missing_ok=True)
 
     def __getitem__(self, unit: Unit) -> Result:
@@ -217,6 +219,7 @@ class Data:
     def of(
         cls, X: npt.NDArray[np.float32], labels: IntArray, Q: npt.NDArray[np.float32], truth: IntArray, c: int
     ) -> Data:
+        """Make the data from raw features and labels."""
         return cls(quantise(X), labels, quantise(Q), truth, c, X, Q)
 
 
@@ -344,6 +347,7 @@ class NearestLabels:
             raise InvalidInputError(f"at most 256 classes can be compared, got {data.n_classes}")
 
     def labels(self, rows: IntArray) -> Sequence[npt.NDArray[np.uint8]]:
+        """The labels for each of these queries."""
         new = np.array([row for row in rows.tolist() if row not in self._labels], dtype=np.int64)
         for row, similarity in zip(new.tolist(), similarities(self.data.queries[new], self.data.private), strict=True):
             self._labels[row] = self.data.labels[nearest(similarity, self.length)].astype(np.uint8)

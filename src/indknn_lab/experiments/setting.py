@@ -34,10 +34,12 @@ class Source:
 
     @property
     def extractor(self) -> str:
+        """What made the features, by the name of the file."""
         return extractor_of(self.stem)
 
     @classmethod
     def of(cls, path: Path) -> Source:
+        """Make a source from a file."""
         try:
             with np.load(path, allow_pickle=False) as npz:
                 train, test = npz["y_train"], npz["y_test"]
@@ -76,9 +78,11 @@ class Setting:
 
     @property
     def effort(self) -> Effort:
+        """The effort for every unit."""
         return QUICK if self.quick else FULL
 
     def has(self, name: str) -> bool:
+        """Whether there are features of this data set."""
         return bool(self.sources.get(name))
 
     def title(self, name: str, source: Source | None = None) -> str:
@@ -99,6 +103,7 @@ class Setting:
         return min(max(T * QUICK_T // 1000, 30) if self.quick else T, source.public // 2)
 
     def records(self, source: Source) -> int:
+        """How many private records are used."""
         return min(QUICK_RECORDS, source.private) if self.quick else source.private
 
     def unit(self, kind: str, name: str, T: int, epsilon: float | None = None, **more: Any) -> Unit:
@@ -111,6 +116,7 @@ class Setting:
         return Unit(kind, source.stem, source.digest, self.queries(T, source), self.effort, epsilon, **more)
 
     def path_of(self, unit: Unit) -> Path:
+        """The file of a unit."""
         return next(s.path for many in self.sources.values() for s in many if s.digest == unit.digest)
 
     def describe(self) -> list[list[Any]]:

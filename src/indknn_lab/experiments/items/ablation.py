@@ -68,6 +68,7 @@ class Ablation(Item):
         }
 
     def body(self) -> Body:
+        """Tables of everything, and a verdict on each claim."""
         plain = self.lines()[_PLAIN][0]
         title = f"{self.setting.title(DATA)}, T = {plain.T}, ε = {plain.epsilon:g}, δ = {plain.delta:g}"
         rows = [[name, spread(self._runs(name)), f"{self._against(name)}", self._chosen(name)] for name in VARIANTS]

@@ -56,6 +56,7 @@ class Series:
 
     @classmethod
     def of(cls, label: str, x: Iterable[float], runs: Sequence[Sequence[float]], role: str) -> Series:
+        """Make a curve from several runs at every x."""
         y, low, high = ([of(run) for run in runs] for of in (median, min, max))
         return cls(label, list(x), y, low, high, role)
 
@@ -125,6 +126,7 @@ class Compared:
 
     @classmethod
     def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> Compared:
+        """Compare the accuracies of two methods, set by set."""
         gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
         return cls(mean(gaps), _student(len(gaps)) * stdev(gaps) / sqrt(len(gaps)) if len(gaps) > 1 else 0.0)
 
@@ -207,6 +209,7 @@ class Item(ABC):
         """The units to measure, by their meaning for the item."""
 
     def units(self) -> list[Unit]:
+        """All units."""
         return [unit for line in self.lines().values() for unit in line]
 
     @abstractmethod
@@ -220,6 +223,7 @@ class Item(ABC):
         return [name for name in wanted if self.setting.has(name)]
 
     def outcome(self) -> Outcome:
+        """What the item finds, and what is missing."""
         lacking, units = self.lacking(), list(dict.fromkeys(self.units())) if self.present else []
         done = sum(self.results.get(unit) is not None for unit in units)
         broken = [self.results.failures[unit] for unit in units if unit in self.results.failures]
@@ -238,10 +242,12 @@ class Item(ABC):
 
     @classmethod
     def failed(cls, error: Exception) -> Outcome:
+        """The outcome of an item that could not be made."""
         text = f"it failed: {type(error).__name__}: {error}"
         return Outcome(name=cls.name, title=cls.title, status="failed", not_run=[text])
 
     def lacking(self) -> list[str]:
+        """What was not run, and why."""
         own, gone = self.setting.own, [name for name in self.needs if name not in self.present]
         if own is not None and self.present:
             place = f"{own} takes the place of {self.needs[0]}"
@@ -260,6 +266,7 @@ class Item(ABC):
         return replace(self.setting.unit(kind, name, T, epsilon, **more), **variant)
 
     def accuracies(self, unit: Unit, key: str = "accuracies") -> list[float]:
+        """The accuracies on all test sets."""
         return list(self.results[unit][key])
 
     def pairs(self, ours: Iterable[Unit], theirs: Iterable[Unit]) -> list[Compared]:
@@ -268,6 +275,7 @@ class Item(ABC):
         return [Compared.of(self.accuracies(a), self.accuracies(b)) for a, b in pairs]
 
     def medians(self, units: Iterable[Unit]) -> list[float]:
+        """The median accuracy of each unit."""
         return [median(self.accuracies(unit)) for unit in units]
 
     def series(
@@ -280,6 +288,7 @@ class Item(ABC):
 
     @property
     def own(self) -> tuple[str, ...]:
+        """The user's own methods."""
         return tuple(self.setting.roles)
 
     def by_epsilon(self, values: Iterable[Compared]) -> str:

@@ -86,10 +86,12 @@ class EndlessItem(Item):
 
     @property
     def compared(self) -> tuple[str, ...]:
+        """All private methods, and the user's own methods."""
         return (*self.methods, *self.setting.roles)
 
     @property
     def labels(self) -> dict[str, str]:
+        """The names of all methods."""
         return LABELS | self.setting.roles
 
     @property
@@ -98,6 +100,7 @@ class EndlessItem(Item):
         return min(self.epsilons, key=lambda e: abs(e - 1.0))
 
     def length(self, name: str, method: str) -> int:
+        """How many queries a method is asked."""
         return min(_QUICK_T if self.setting.quick else MOST, self.setting.sources[name][0].public)
 
     def runs(self, part: Part, name: str, method: str, epsilon: float | None) -> list[Unit]:
@@ -119,10 +122,12 @@ class EndlessItem(Item):
         return [*((e, m) for e in self.epsilons for m in self.compared), *((None, m) for m in self.ceilings)]
 
     def lines(self) -> dict[Any, list[Unit]]:
+        """All runs."""
         places = [(part, name) for part in self.parts for name in self.present]
         return {(*at, e, m): self.runs(*at, m, e) for at in places for e, m in self.ways()}
 
     def body(self) -> Body:
+        """What each stream shows."""
         shown = [self.show(part, name) for part in self.parts for name in self.present]
         panels, tables, findings = ([x for many in column for x in many] for column in zip(*shown, strict=True))
         findings = [finding for finding in findings if finding.agrees is not None]  # only about what was run
@@ -170,6 +175,7 @@ class EndlessFigures(EndlessItem):
     allowed, level = 0.005, 0.003
 
     def show(self, part: Part, name: str) -> Shown:
+        """All methods over epsilon."""
         T, x, labels = self.length(name, ""), self.epsilons, self.labels
         title = f"{self.setting.title(name)}, {T:,} queries"
         found = {m: [self.scores(part, name, m, e, 0, T) for e in x] for m in self.compared}
@@ -234,6 +240,7 @@ class EndlessStreams(EndlessItem):
         return max(0 if method == "votes" else most, 5 * self.once(name))
 
     def show(self, part: Part, name: str) -> Shown:
+        """Accuracy along the stream."""
         one, longest, e = self.once(name), self.length(name, "open"), self.middle
         windows = {"1st of 1x": (0, one), "5th of 1x": (4 * one, 5 * one), "last of 1x": (longest - one, longest)}
         windows |= {f"first {m:,}": (0, m) for m in (10_000, 30_000, 100_000) if m <= longest}
@@ -275,6 +282,7 @@ class EndlessChange(EndlessItem):
         return max(super().length(name, method) // (2 * EVERY), 1) * 2 * EVERY
 
     def show(self, part: Part, name: str) -> Shown:
+        """The accuracy in both halves, and a curve if classes arrive."""
         T, e, title, drift = self.length(name, ""), self.middle, self.setting.title(name), part == "drift"
         change = "the same, and new classes at half time" if drift else f"one leaves or arrives every {EVERY}"
         heading = f"{title}, {T:,} queries: {change}"

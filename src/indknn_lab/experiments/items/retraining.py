@@ -46,9 +46,11 @@ class Figure4(Item):
         return [self.setting.unit("indknn", name, T, e, **more) for e in self.setting.epsilons]
 
     def lines(self) -> dict[tuple[str, int | None], list[Unit]]:
+        """All units, by data set and number of hash tables."""
         return {(name, L): self.line(name, L) for name in self.present for L in (None, *TABLES)}
 
     def body(self) -> Body:
+        """One panel for each data set."""
         panels, findings, x = [], [], self.setting.epsilons
         for name in self.present:
             curves = [self.series("indknn", x, self.line(name, None), label="exact")]
@@ -89,10 +91,12 @@ class Table3(Item):
     }
 
     def lines(self) -> dict[str, list[Unit]]:
+        """For each data set, units with three numbers of hash tables and with the exact search."""
         ways, unit = (*TABLES, None), self.setting.unit
         return {n: [unit("timing", n, T, 1.0, method="indknn", **_hashed(n, L)) for L in ways] for n in self.present}
 
     def body(self) -> Body:
+        """The table, with the paper's numbers."""
         rows, findings = [], []
         for name, units in self.lines().items():
             times = [self.results[unit] for unit in units]
@@ -120,11 +124,13 @@ class Figure3a(Item):
     frequencies = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 
     def lines(self) -> dict[str, list[Unit]]:
+        """Units that measure one training and one answer of each method."""
         hashed = {"method": "indknn", **_hashed("cifar10", TABLES[-1])}
         ways: dict[str, Any] = {"noisy_sgd": {"method": "noisy_sgd"}, "indknn": {"method": "indknn"}, "hash": hashed}
         return {role: [self.setting.unit("timing", "cifar10", T, 1.0, **way)] for role, way in ways.items()}
 
     def body(self) -> Body:
+        """The curves, and where they cross."""
         times = {role: self.results[unit] for role, (unit,) in self.lines().items()}
         training, answer = times["noisy_sgd"]["training"], times["noisy_sgd"]["per_query"]
         ours, x = times["indknn"], [float(q) for q in self.frequencies]
@@ -197,12 +203,15 @@ class AlignedItem(Item):
     varies = ("epsilon", "delta", "T")
 
     def line(self, role: str, data: str, full: tuple[float, ...], quick: tuple[float, ...], **more: Any) -> list[Unit]:
+        """The units of one method over epsilon."""
         return [self.unit(role, data, QUERIES, e, **more) for e in (quick if self.setting.quick else full)]
 
     def ours(self, data: str) -> list[Unit]:
+        """The units of Ind-KNN."""
         return self.line("indknn", data, (0.25, 0.5, 1.0, 2.0), (1.0, 2.0))
 
     def sgd(self, data: str) -> list[Unit]:
+        """The units of NoisySGD, on the same test sets."""
         full = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 4.0)
         return self.line("noisy_sgd", data, full, (0.1, 0.5, 2.0))
 
@@ -252,22 +261,27 @@ class Table1(AlignedItem):
     """The paper's milliseconds per query and epsilons, with ViT features and an accuracy of 96.0%."""
 
     def rival(self) -> list[Unit]:
+        """The units of Private-kNN."""
         return self.line("private_knn", "cifar10", (1.0, 2.0, 4.0, 8.0, 16.0), (2.0, 8.0))
 
     def hashed(self) -> list[Unit]:
+        """The units of Ind-KNN-Hash."""
         more = {"tables": TABLES[-1], "bits": BITS["cifar10"]}
         return self.line("indknn", "cifar10", (1.0, 2.0, 4.0, 8.0), (2.0, 8.0), **more)
 
     def timings(self) -> dict[str, list[Unit]]:
+        """The timings of Figure 3a, and those of Private-kNN."""
         rival = self.setting.unit("timing", "cifar10", 1000, 1.0, method="private_knn")
         return Figure3a(self.setting, self.results).lines() | {"private_knn": [rival]}
 
     def lines(self) -> dict[str, list[Unit]]:
+        """Four methods over epsilon, and timings."""
         ours, sgd = self.ours("cifar10"), self.sgd("cifar10")
         known = {"ours": ours, "sgd": sgd, "rival": self.rival(), "hashed": self.hashed(), **self.timings()}
         return known | {role: self.line(role, "cifar10", (1.0, 2.0, 4.0, 8.0), (2.0, 8.0)) for role in self.own}
 
     def body(self) -> Body:
+        """The table, with the paper's numbers."""
         a = self.align("cifar10")
         queries = self.ours("cifar10")[0].T
         times = {role: self.results[unit] for role, (unit,) in self.timings().items()}
@@ -328,9 +342,11 @@ class Figure3b(AlignedItem):
     """After how many queries the model is retrained, by role."""
 
     def lines(self) -> dict[str, list[Unit]]:
+        """For each data set, the units of two methods over epsilon."""
         return {name: [*self.ours(name), *self.sgd(name)] for name in self.present}
 
     def body(self) -> Body:
+        """A panel and a table for each data set."""
         panels, tables, findings = [], [], []
         for name in self.present:
             a, ours = self.align(name), self.ours(name)

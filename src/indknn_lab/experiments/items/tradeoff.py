@@ -36,6 +36,7 @@ class Tradeoff:
 
     @property
     def roles(self) -> tuple[str, ...]:
+        """The methods that are compared."""
         return ("indknn", "private_knn", "private_knn_one", "noisy_sgd", *(("indknn_rbf",) if self.rbf else ()))
 
 
@@ -48,6 +49,7 @@ class TradeoffItem(Item):
     """The paper's claim about NoisySGD, for trade-offs that it speaks of."""
 
     def here(self) -> list[Tradeoff]:
+        """The trade-offs whose data are present."""
         return [t for t in self.tradeoffs if t.data in self.present]
 
     def done(self) -> list[Tradeoff]:
@@ -67,9 +69,11 @@ class TradeoffItem(Item):
         return [self.unit(role, t.data, t.T, e, delta=t.delta) for e in self.setting.epsilons]
 
     def lines(self) -> dict[tuple[str, str], list[Unit]]:
+        """All units, by data set and role."""
         return {(t.data, role): self.line(t, role) for t in self.here() for role in (*self.roles(t), "plain")}
 
     def body(self) -> Body:
+        """The panels, tables with the same numbers, and the findings about the paper's claims."""
         here = self.done()
         findings = [self._beats_private_knn(t) for t in here]
         findings += [self._rbf(t) for t in here if t.data == "cifar10"]
@@ -181,6 +185,7 @@ class Hyperparameters(Item):
     """The best (σ2, τ) in the paper, by kernel and data set, at ε = 0.5, 1, 1.5 and 2."""
 
     def lines(self) -> dict[tuple[str, str], list[Unit]]:
+        """All units over epsilon, by kernel and data set."""
         here = self.setting, self.results
         figures, hashed = Figure1a(*here).lines() | Figure2(*here).lines(), Figure4(*here)
         kernels = {"indknn": "cosine", "indknn_rbf": "RBF"}
@@ -188,6 +193,7 @@ class Hyperparameters(Item):
         return lines | {("hash, 30 tables", name): hashed.line(name, 30) for name in hashed.present}
 
     def body(self) -> Body:
+        """The best (σ2, τ), and whether they change with epsilon as in the paper."""
         rows: list[list[Any]] = []
         curves: list[Series] = []
         extended: set[str] = set()
@@ -236,11 +242,13 @@ class Figure1b(Item):
     varies = ("T",)
 
     def lines(self) -> dict[str, list[Unit]]:
+        """All units over T, by role."""
         lengths = (500, 2000) if self.setting.quick else (500, 1000, 1500, 2000, 2500, 3000)
         roles = ("indknn", "indknn_reuse", "private_knn", "noisy_sgd", *self.own)
         return {role: [self.unit(role, "cifar10", T, EPSILON) for T in lengths] for role in roles}
 
     def body(self) -> Body:
+        """One panel."""
         units = self.lines()
         x = [float(u.T) for u in units["indknn"]]
         title = f"{self.setting.title('cifar10')}, ε = {units['indknn'][0].epsilon:g}"
@@ -304,6 +312,7 @@ class Size(Item):
         return {role: [self.unit(role, "cifar10", 2000, EPSILON, **m) for m in more] for role in roles}
 
     def body(self) -> Body:
+        """One panel."""
         units = self.lines()
         x = [float(round(1.0 / u.delta)) for u in units["indknn"]]
         curves = [self.series(role, x, many) for role, many in units.items()]
@@ -342,16 +351,19 @@ class Table2(Item):
         return tuple(s for s in files if not s.stem.endswith("-mini")) or files
 
     def cell(self, source: Source, role: str, epsilon: float | None) -> Unit:
+        """The unit for one cell."""
         if epsilon is None:
             return self.setting.unit("plain", "cifar10", T, source=source, method=PLAIN[role])
         return self.setting.unit(role, "cifar10", T, epsilon, source=source)
 
     def lines(self) -> dict[str, list[Unit]]:
+        """All cells, by role."""
         cells = [(source, e) for source in self.sources() for e in self._levels()]
         lines = {role: [self.cell(source, role, e) for source, e in cells] for role in NAMES}
         return lines | {role: [self.cell(s, role, e) for s, e in cells if e is not None] for role in self.own}
 
     def body(self) -> Body:
+        """The table, with the paper's numbers."""
         sources, rows = self.sources(), []
         for e in self._levels():
             level = "inf" if e is None else f"{e:g}"

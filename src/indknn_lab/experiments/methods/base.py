@@ -123,6 +123,7 @@ class Method(ABC):
 
     @cached_property
     def sets(self) -> QuerySets:
+        """The validation queries and the test queries."""
         return query_sets(self.unit.data, len(self.data.truth), self.unit.T, self.unit.effort.sets)
 
     @classmethod
@@ -167,9 +168,11 @@ class Tuned(Method):
         """The answers to these queries with these parameters."""
 
     def accuracy(self, rows: IntArray, point: Point, seed: int) -> float:
+        """The share of right answers."""
         return share_right(self.answers(rows, point, seed), self.data.truth[rows])
 
     def seed(self, role: str, i: int) -> int:
+        """The seed of one run."""
         return seed_for(self.unit.name, role, i)
 
     def score(self, point: Point) -> float:
@@ -186,6 +189,7 @@ class Tuned(Method):
         return {"accuracies": [self.accuracy(rows, point, self.seed("test", i)) for i, rows in runs]}
 
     def measure(self) -> Result:
+        """Search, then answer the test sets."""
         axes = self.axes()
         found = search(axes, self.score, confirm=self.confirm, max_growths=self.max_growths)
         return {

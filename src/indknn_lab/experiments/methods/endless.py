@@ -236,6 +236,7 @@ class StreamMethod(Method):
         self.seed = seed_for("endless", unit.part, unit.method, unit.seed)
 
     def blocks(self, answers: IntArray) -> Result:
+        """How many answers in each block were right."""
         right = answers == self.stream.truth
         counts = [int(right[i : i + BLOCK].sum()) for i in range(0, len(right), BLOCK)]
         return {"block": BLOCK, "right": counts, "length": len(right)}
@@ -288,14 +289,17 @@ class Models(StreamMethod, kind="endless", methods=("open", "model")):
 
     @classmethod
     def code(cls) -> str:
+        """A digest of the product's behaviour."""
         return behaviour(models=cls.models)
 
     def settings(self) -> dict[str, Any]:
+        """The settings in which the methods differ."""
         method = self.unit.method
         told = {"mode": "model", "max_queries": None if method == "open" else self.unit.T}
         return told | {"sigma2": _DROWNED} if method == "model" else told
 
     def measure(self) -> Result:
+        """Let an engine answer the stream, and apply every change to it."""
         stream, told = self.stream, self.settings()
         began = time.perf_counter()
         told |= {"n_features": stream.X.shape[1], "classes": tuple(range(stream.n_classes))}
@@ -327,6 +331,7 @@ class Votes(Models, kind="endless", methods=("votes",)):
     models = False
 
     def settings(self) -> dict[str, Any]:
+        """τ and σ2, and only votes."""
         T = self.unit.T // 5 if self.unit.part == "streams" else self.unit.T
         tau, sigma2 = self.tuned(lambda stream: self.search(stream.held_out(), T), "votes", T)
         return {"tau": tau, "sigma2": sigma2, "max_queries": T, "reuse": "none", "mode": "votes"}
@@ -413,6 +418,7 @@ class StreamKNN(StreamMethod, kind="endless", methods=("private_knn",)):
     """Private-kNN with the noise for the whole stream. All answers have the same noise, so a part represents all."""
 
     def measure(self) -> Result:
+        """Search (p, k) on held-out private records, then answer."""
         p, k = self.tuned(self.search, "private_knn")
         shares = []
         for i, data in enumerate(self.parts(_ANSWERED)):
@@ -429,6 +435,7 @@ class StreamKNN(StreamMethod, kind="endless", methods=("private_knn",)):
         return np.asarray(np.argmax(votes * GRID + noise, axis=1))
 
     def search(self, stream: Stream) -> Point:
+        """(p, k) for the length of the stream."""
         data, quick = stream.held_out(), self.unit.effort.quick
         nearest = NearestLabels(data, _NEAREST)
         labels = nearest.labels(np.arange(len(data.truth)))
@@ -446,6 +453,7 @@ class StreamRidge(StreamMethod, kind="endless", methods=("ridge",)):
     """Least squares without privacy, on unit rows with a penalty of 1. It is refitted as often as NoisySGD."""
 
     def measure(self) -> Result:
+        """Fit and answer."""
         c = self.stream.n_classes
 
         def fit(X: Rows, y: IntArray) -> Callable[[Rows], npt.ArrayLike]:

@@ -70,6 +70,7 @@ class OwnMethod(ABC):
 
     @classmethod
     def axes(cls) -> list[Axis]:
+        """The grid in the form that the search uses."""
         return [Axis(name, [float(value) for value in values]) for name, values in cls.grid.items()]
 
 

@@ -166,13 +166,16 @@ class IndKNN(Tuned, kind="indknn"):
         return near if self.unit.weights == "kernel" else [n._replace(kappa=np.full_like(n.kappa, GRID)) for n in near]
 
     def answers(self, rows: IntArray, point: Point, seed: int) -> IntArray:
+        """The answers under the paper's filter."""
         return self.run(rows, point, seed).answers
 
     def confirm(self, point: Point, first: float) -> float:
+        """The mean of the first run and a few more."""
         seeds = [self.seed("validation", 1 + i) for i in range(self.unit.effort.repeats)]
         return float(np.mean([first, *(self.accuracy(self.sets.validation, point, s) for s in seeds)]))
 
     def test(self, point: Point) -> Result:
+        """Accuracies under both filters, and what people have spent."""
         tests, truth = self.sets.tests, self.data.truth
         streams = [self.run(rows, point, self.seed("test", i)) for i, rows in enumerate(tests)]
         exact = [self.run(rows, point, self.seed("gdp", i), "gdp") for i, rows in enumerate(tests)]
@@ -216,22 +219,27 @@ class NoisySGD(Tuned, kind="noisy_sgd"):
     """`indknn_lab.baselines.LinearNoisySGD`. Every test set gets its own training, as an independent run."""
 
     def axes(self) -> list[Axis]:
+        """The learning rate."""
         quick = self.unit.effort.quick
         return [rate_axis(_QUICK_RATES if quick else RATES, grows=not quick)]
 
     def train(self, rate: float, seed: int) -> LinearNoisySGD:
+        """A trained model."""
         more: dict[str, Any] = {"epochs": _QUICK_EPOCHS} if self.unit.effort.quick else {}
         more |= {"learning_rate": rate, "random_state": seed % (1 << 31), "classes": np.arange(self.data.n_classes)}
         X, y, copies = self.data.X, self.data.labels, self.unit.copies
         return fit_quietly(LinearNoisySGD(*self.unit.promise, **more), np.tile(X, (copies, 1)), np.tile(y, copies))
 
     def answers(self, rows: IntArray, point: Point, seed: int) -> IntArray:
+        """The answers of a model that is trained for this."""
         return np.asarray(self.train(point[0], seed).predict(self.data.Q[rows]))
 
     def seed(self, role: str, i: int) -> int:
+        """The seed of one training."""
         return seed_for("sgd", self.unit.name, role, *((i,) if role == "test" else ()))
 
     def test(self, point: Point) -> Result:
+        """The accuracies, and what a training costs."""
         tests, Q, truth = self.sets.tests, self.data.Q, self.data.truth
         models = [self.train(point[0], self.seed("test", i)) for i in range(len(tests))]
         return {
@@ -327,6 +335,7 @@ class Plain(Method, kind="plain", methods=("kernel", "knn", "linear")):
     """The kernel vote, the vote of the k nearest, or logistic regression, each tuned on the validation set."""
 
     def measure(self) -> Result:
+        """Answer with the setting that is best on the validation set."""
         kinds = {
             "kernel": (TAU_GRID, self._kernel),
             "knn": (_K, self._knn),
@@ -374,6 +383,7 @@ class Timing(Method, kind="timing", methods=("indknn", "private_knn", "noisy_sgd
     alone = True
 
     def measure(self) -> Result:
+        """Measure with one thread."""
         clocks = {"indknn": self._indknn, "private_knn": self._private_knn, "noisy_sgd": self._noisy_sgd}
         with threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)
